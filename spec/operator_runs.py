@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox import Batch, Buffer, Options, Retry
+from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
@@ -38,7 +38,7 @@ from pillarbox.task import (
 )
 from pillarbox.testing.clocks import VirtualTimeLoop
 from pillarbox.testing.models.operator import TOLERANCE_MS, refusal
-from pillarbox.testing.operator_trace import SavedMark, SavedRow, Step, read_life, recording
+from pillarbox.testing.operator_trace import SavedMark, SavedRow, TraceStep, read_life, recording
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 
 from . import tlc
@@ -59,7 +59,7 @@ RUNS_AT_ONCE = 50
 ROWS = (51, 80)
 """Rows of a run, from and to."""
 
-Run = list[Step]
+Run = list[TraceStep]
 
 
 class _Service:
@@ -130,15 +130,13 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
             maximum=2.0,
             max_outage=dice.choice([0.0, 30.0]),
         )
-    if dice.random() < 0.4:
-        options["timeout"] = dice.choice([1.5, 4.0, 7.0])
-    if dice.random() < 0.3:
-        options["attempt_timeout"] = dice.choice([0.7, 1.5])
+    timeout = dice.choice([1.5, 4.0, 7.0]) if dice.random() < 0.4 else None
+    attempt_timeout = dice.choice([0.7, 1.5]) if dice.random() < 0.3 else None
+    options["timeout"] = Timeout(timeout, attempt=attempt_timeout)
     if dice.random() < 0.2:
-        options["dedupe"] = _third
-        options["memo"] = dice.choice([0, 5])
+        options["dedupe"] = Dedupe(_third, memo=dice.choice([0, 5]))
     if dice.random() < 0.1:
-        options["max_calls"] = dice.randint(20, 60)
+        options["budget"] = Budget(max_calls=dice.randint(20, 60))
     if kind == "many":
         options["batch"] = Batch(dice.randint(1, 6), linger=dice.choice([0.0, 0.2]))
     lives = dice.choice([0, 1, 2, 3])
@@ -264,7 +262,7 @@ def data_module(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, "===="]) + "\n"
 
 
-def _step(step: Step) -> str:
+def _step(step: TraceStep) -> str:
     return tuple_of([f'"{step.name}"', str(step.at), *map(_word, step.words)])
 
 

@@ -3,6 +3,18 @@
 With `for` the calls run on an event loop in a thread, with `async for` on the caller's own.
 """
 
+# Alternatives, and why they are worse.
+#
+# To run the loop on the caller's thread while it waits for a result: it stands still while the caller
+# computes, so that no call begins, no answer is read and no time-out fires. The figures stand in
+# docs/decisions/loop-thread.md.
+#
+# To run the calls of `async for` on a loop of its own too: what the function uses, a session or a lock,
+# belongs to the caller's loop, and fails on another.
+#
+# To decide by the function that is called, with a name for each: a reader would have two functions with the
+# same twenty options. The way of iterating decides, and the first result binds it.
+
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +30,7 @@ from typing import Any, Generic, TypeVar
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
-from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
@@ -94,10 +106,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if self._stream is None:
             if self._start is None:
                 return None
+            # Taken away first: what fails here is not tried again by the next `next`.
             (stages, rows), self._start = self._start, None
             stages = open_ledgers(stages)
             self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
             self._stream = _stream_of(stages, rows, thread)
+            # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = self._stream.take()
         if self._dead_letters is not None and chunk is not None:
@@ -148,6 +162,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             try:
                 chunk = await self._take_in_loop()
             except BaseException:
+                # The cancellation of the task that waits, for one: its calls are cancelled with it.
                 await self._close_quietly_in_loop()
                 raise
             finally:
@@ -165,8 +180,10 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 return None
             (stages, rows), self._start = self._start, None
             if any(stage.options.ledger is not None for stage in stages):
+                # It reads files or a bucket.
                 stages = await asyncio.to_thread(open_ledgers, stages)
             self._stream = _stream_of(stages, rows, None)
+            # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = await self._stream.take_async()
         if self._dead_letters is not None and chunk is not None and _has_failed(chunk):
@@ -286,7 +303,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
         if ledger is not None:
             run = str(ledger.run)
             record_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
-            ledger_session = open_session(
+            ledger_session = LedgerSession(
                 options,
                 run,
                 execution=execution_id(),

@@ -10,6 +10,24 @@ window as large as the capacity one slow call idles every other slot; and a retr
 no slot.
 """
 
+# Alternatives, and why they are worse.
+#
+# One limit, as in Flink, whose queue has as many entries as there are calls in flight: in order, a finished
+# row holds its entry until those before it have finished, so that one slow call idles all other slots. Here
+# the window (`reorder`) and the slots (`capacity`) are two numbers, and memory has a third (`max_bytes`).
+#
+# To emit where a call ends: an emission runs the next operator, its calls may end at once and emit in turn,
+# and the stack grows with the chain and with the number of rows. So a completion only puts one mail, however
+# many rows have finished by then, and that mail emits all of them as one batch.
+#
+# To yield until there is room, as Flink's operator does: a nested loop on an event loop blocks the coroutines
+# that would make the room. The operator takes what it has room for, and the rest stays at the head of its
+# link.
+#
+# To weigh each result: `size_of` walks through all that a result holds, which costs more than a call that
+# returns at once. So numbers and the like are not weighed, and of results so small that a window full of them
+# is no matter only one of sixteen is.
+
 from __future__ import annotations
 
 import asyncio
@@ -62,20 +80,6 @@ LIGHT_RESULTS = 15
 """Results that are not weighed after one that belongs to a light window."""
 
 
-class _Mark:
-    """Watermarks and statuses that share an entry of the queue, as no row came between: the newest ones."""
-
-    __slots__ = ("elements",)
-
-    def __init__(self) -> None:
-        self.elements: list[Watermark | Idleness] = []
-
-    def add(self, element: Watermark | Idleness) -> None:
-        """Replace an older one of its kind."""
-        self.elements = [each for each in self.elements if type(each) is not type(element)]
-        self.elements.append(element)
-
-
 class AsyncWaitOperator(Operator):
     """Calls `fn` for the rows of a task, as an operator of its chain. Confined to the thread of `loop`.
 
@@ -115,15 +119,20 @@ class AsyncWaitOperator(Operator):
         self._emit_asked = self._output_full = self._is_stopped = self._is_whole = False
         self._marks = 0
         self._restored: dict[Call, CallState | FinishedRow] = {}
-        self._last_mark: _Mark | None = None
+        # Watermarks and statuses that share an entry of the queue, as no row has come since: the newest ones.
+        self._last_mark: list[Watermark | Idleness] | None = None
         self._drained: Future[None] | None = None
         self._ends = self._is_stuck = False
+        # Bytes of the rows in the window and of the results that were weighed.
         self._held = 0
         self._max_bytes = options.buffer.max_bytes
         self._weighs = self._max_bytes is not None
         self._light_bytes = (self._max_bytes or 0) * LIGHT_SHARE / options.window
+        # Results that are not weighed before the next one is.
         self._light = 0
+        # The mean of the last results.
         self._result_bytes = 0.0
+        # Fewer calls may be in flight than `capacity` says, as their results would have no room.
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
@@ -151,6 +160,7 @@ class AsyncWaitOperator(Operator):
         super().setup(context)
         self._output = context.output
         self._mailbox = context.executor.mailbox
+        # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
         self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
         ledger_session = self._ledger_session
@@ -317,7 +327,7 @@ class AsyncWaitOperator(Operator):
 
     @property
     def redaction(self) -> Redact:
-        """What is taken out of what is said of its rows."""
+        """The rule for what is taken out of texts about its rows."""
         return self._options.errors.redaction
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
@@ -354,6 +364,7 @@ class AsyncWaitOperator(Operator):
         """Take as many rows as there is room for."""
         # spec: Chain!ProcessBatch, Operator!Admit
         self._scheduler.runner.note_turn()
+        # Rows come: what follows them needs an entry of the queue of its own.
         self._last_mark = None
         room = self._room(batch.row_bytes)
         if room > 0:
@@ -452,12 +463,13 @@ class AsyncWaitOperator(Operator):
             self._emit_mark(element)
             return
         if self._last_mark is None:
-            self._last_mark = _Mark()
+            self._last_mark = []
             self._queue.put_watermark(self._last_mark)
             self._marks += 1
             if not self.has_room:
                 self._scheduler.runner.dispatch()
-        self._last_mark.add(element)
+        mark = self._last_mark
+        mark[:] = [*(each for each in mark if type(each) is not type(element)), element]
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
@@ -608,7 +620,9 @@ class AsyncWaitOperator(Operator):
             held = sum([call.held for call, _ in results])
             self._held -= held
         if results:
-            batch = self._place.pass_on(results, held)
+            place = self._place
+            # Of a function alone no failure needs a name, and all goes on: nobody looks at each result.
+            batch = RowBatch(results, held_bytes=held) if place.uid is None else place.pass_on(results, held)
             if batch is not None:
                 self._output.collect(batch)
 
@@ -624,10 +638,10 @@ class AsyncWaitOperator(Operator):
             if self._is_stopped:
                 return
             self._marks -= 1
-            mark: _Mark = pair[1]
+            mark: list[Watermark | Idleness] = pair[1]
             if mark is self._last_mark:
                 self._last_mark = None
-            for element in mark.elements:
+            for element in mark:
                 self._emit_mark(element)
         if rows:
             self._emit_rows(rows)
@@ -644,7 +658,7 @@ class AsyncWaitOperator(Operator):
         entries = StateEntries()
         for element, finished, result in self._queue.snapshot():
             if element is WATERMARK:
-                entries.add(list(result.elements))
+                entries.add(list(result))
             elif finished:
                 entries.add_finished(row_of(element), result, element.cost)
             elif restored and element in restored:
@@ -684,8 +698,7 @@ class AsyncWaitOperator(Operator):
         for each in state.entries:
             self._last_mark = None
             if isinstance(each, list):
-                self._last_mark = mark = _Mark()
-                mark.elements = list(each)
+                self._last_mark = mark = list(each)
                 self._marks += 1
                 entries.append((WATERMARK, True, mark))
                 continue

@@ -10,6 +10,22 @@ failed for good goes the same way, finished, so that it keeps its place.
 mailbox thread.
 """
 
+# Alternatives, and why they are worse.
+#
+# One operator that calls the functions one after the other for a row: they share a window, a rate and a
+# retry, and a row whose last call fails pays for the first ones again.
+#
+# To know a row of a later function by its own value: two equal inputs would get one answer, which a function
+# need not give. By the source row alone: where the first function answers otherwise this time, the answer for
+# another input would be taken. So its key is the source's identity and the places in the lists on the way,
+# and the ledger compares the function's own input besides.
+#
+# To take a row that has failed out of the stream and put it back behind the last function: it would lose its
+# place in the order. It takes an entry of each window on its way, finished.
+#
+# A function that was given alone is a list of one whose operator has no name (`ONLY_PLACE`): it takes the
+# same way, and nothing is said of a name.
+
 from __future__ import annotations
 
 import dataclasses
@@ -224,8 +240,6 @@ class ChainPlace(NamedTuple):
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
-        if self.uid is None:
-            return RowBatch(results, held_bytes=held)
         failed = self._name_failures(results)
         if failed and self.drops:
             results = [
@@ -263,6 +277,7 @@ class ChainPlace(NamedTuple):
                 source, ordinal, identity = call.source, call.ordinal, call.identity
             kind = type(result)
             if kind is Failed:
+                # Nobody calls it, and it keeps its place.
                 append(ChainedRow(result, source, ordinal, identity))
             elif kind is list:
                 for place, each in enumerate(result):

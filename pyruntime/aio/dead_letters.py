@@ -1,5 +1,9 @@
 """Dead letters of `async_map` without Spark: files of JSON lines. For the thread that takes the results."""
 
+# JSON lines, since whatever ends the process leaves whole lines behind, and any tool reads them. The file is
+# opened and closed for each chunk of results: what follows a result may end the process, and a buffer that is
+# not written would then hold the one dead letter that says why.
+
 from __future__ import annotations
 
 import datetime
@@ -41,7 +45,6 @@ class DeadLetterFiles:
                 lines.setdefault(result.info.uid, []).append(_line(row, result))
         for uid, some in lines.items():
             if uid in self._places:
-                # Closed each time, before later results are seen: what follows them may end the process.
                 with open(self._places[uid], "a", encoding="utf-8", opener=_opener) as file:
                     file.write("".join(some))
 
@@ -72,5 +75,5 @@ def _line(row: Any, failed: Failed) -> str:
     try:
         return json.dumps(dead_letter, default=shorten) + "\n"
     except (TypeError, ValueError, RecursionError):
-        # Keys that are no text, a collection within itself.
+        # Keys other than text, a collection within itself.
         return json.dumps({**dead_letter, "row": shorten(row, 10_000)}) + "\n"

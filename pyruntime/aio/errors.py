@@ -15,6 +15,8 @@ MESSAGE_CHARACTERS = 1000
 _TRACE_LINES = 200
 _GROUP_MEMBERS = 3
 
+# Spark's own error has an error of a worker as text only, with traceback and shortened lines, and Python's
+# has no pickled form that is safe to read. So a line of JSON says it once more, and `from_text` reads that.
 _MARK = "[pillarbox] "
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
 
@@ -44,7 +46,7 @@ def said(error: BaseException, redact: Redact = DEFAULT) -> str:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group of errors, at whatever depth; an error that is no group is its own."""
+    """The errors in a group of errors, at whatever depth; an error that is not a group is its own."""
     members = getattr(error, "exceptions", None)
     # By its shape: Python 3.10 has no such class of its own.
     if isinstance(members, tuple) and members and hasattr(error, "derive"):
@@ -80,7 +82,7 @@ class CallFailed(PillarboxError):
     """
 
     redact = DEFAULT
-    """What is taken out of the texts."""
+    """The rule for what is taken out of the texts."""
 
     def __init__(
         self,
@@ -269,7 +271,7 @@ class TooManyFailures(PillarboxError):
 
 
 class ErrorInfo(NamedTuple):
-    """What is said about a row that failed for good."""
+    """The description of a row that failed for good."""
 
     type: str
     """The class of the function's error; `CallTimeout` for a limit of time, `NotCalled` for no call."""
@@ -285,7 +287,7 @@ class ErrorInfo(NamedTuple):
     """The function of a chain in which the row failed; None where there is one function only."""
 
     def told(self) -> dict[str, Any]:
-        """What is written down of it."""
+        """The fields that are written down, by name."""
         told = self._asdict()
         if self.uid is None:
             del told["uid"]

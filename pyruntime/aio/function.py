@@ -48,12 +48,12 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
 
 
 def _call_of(fn: Callable[..., Any]) -> Any:
-    # Looked up on the type, as a call does.
+    # Looked up on the type, as a call does; without running a descriptor of the user's.
     return inspect.getattr_static(type(fn), "__call__", None)
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether `fn`, or the `__call__` of its type, is an async function: its calls run on the event loop."""
+    """Return True if `fn`, or the `__call__` of its type, is an async function: its calls run on the loop."""
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(_call_of(fn))
 
 
@@ -69,7 +69,7 @@ def refuse_awaitable(name: str, result: Any) -> None:
 
 
 def is_async_generator(fn: Callable[..., Any]) -> bool:
-    """Whether `fn`, or the `__call__` of its type, is an async generator function."""
+    """Return True if `fn`, or the `__call__` of its type, is an async generator function."""
     return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(_call_of(fn))
 
 
@@ -119,7 +119,7 @@ def _is_collector(annotation: Any) -> bool:
 
 
 def is_resource(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` has a context manager, asynchronous or plain."""
+    """Return True if `fn` is a context manager, asynchronous or plain."""
     return hasattr(type(fn), "__aenter__") or hasattr(type(fn), "__enter__")
 
 
@@ -140,4 +140,5 @@ async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Calla
             return fn
     except Exception as error:
         raise OpenFailed(type(fn).__qualname__, method, error) from DEFAULT.chain(error)
+    # A client that gives nothing on entering is called itself.
     return entered if callable(entered) else fn

@@ -32,7 +32,7 @@ from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_valu
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.writer import Commit, LedgerWriter
-from pillarbox.redaction import DEFAULT, Redact, redacted
+from pillarbox.redaction import redacted
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
@@ -76,61 +76,71 @@ class StaleAnswers:
         self.columns += other.columns
         self.other_code = self.other_code or other.other_code
 
-    def messages(self, ledger: Ledger, run: str, uid: str, name: str) -> list[str]:
-        """The messages about them when a job has ended; name: that of the function."""
-        found = []
-        if self.inputs or self.versions:
-            found.append(self._of_rows(ledger, run, uid))
-        if self.other_code:
-            found.append(changed_code(name, run, uid, ledger.version))
-        return found
-
-    def _of_rows(self, ledger: Ledger, run: str, uid: str) -> str:
+    def log(self, ledger: Ledger, run: str, uid: str, name: str) -> None:
+        """Say what was called again when a job has ended; name: that of the function."""
         rows = self.inputs + self.versions
-        parts = []
-        if self.inputs:
-            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
-            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
-        if self.versions:
-            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
-        more = ""
-        if self.inputs and ledger.inputs is None:
-            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
-        return (
-            f"run={run!r}, uid={uid!r}: {rows:,} rows were called again, since what the ledger has "
-            f"under their key is the answer {' and '.join(parts)}{more}"
-        )
+        if rows:
+            parts = []
+            if self.inputs:
+                columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
+                parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
+            if self.versions:
+                parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
+            more = ""
+            if self.inputs and ledger.inputs is None:
+                more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
+            log.warning(
+                f"run={run!r}, uid={uid!r}: {rows:,} rows were called again, since what the ledger has "
+                f"under their key is the answer {' and '.join(parts)}{more}"
+            )
+        if self.other_code:
+            log.warning(changed_code(name, run, uid, ledger.version))
 
 
 class LedgerSession:
-    """Looks rows up in a ledger, and keeps what their calls give.
+    """Looks the rows of a task up in a ledger, and records what their calls give.
 
-    identify: key and input of a row; a `RowIdentity` with a key has rows with equal ones share their call.
-    execution: that of which this is a task. prepare: makes of a result what a ledger keeps. attempt: what
-    tells tasks with the same first row apart, as the number of a partition. only_failed: call only rows of
-    which the ledger says that they failed. tell: takes, at the end, what was called again for its input or
-    version; None to log it. alone: the execution has no other tasks. redact: for the texts of errors.
+    Made by any thread; that reads what the ledger has, which may take seconds.
+
+    run, batch: whose results they are. config: what of the configuration decides about results, besides the
+    key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it; a
+    `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
+    task. prepare: makes of a result what a ledger keeps. attempt: what tells tasks with the same first row
+    apart, as the number of a partition. only_failed: call only rows of which the ledger says that they
+    failed. tell: takes, at the end, what was called again for its input or version; None to log it. alone:
+    the execution has no other tasks.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called.
+
+    Raises LedgerError and OSError.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
-        scope: Scope,
-        identify: Callable[[Any], tuple[bytes, bytes]],
-        execution: bytes,
+        options: Options,
+        run: str,
         *,
+        batch: int | None = None,
+        config: dict[str, Any] | None = None,
+        identify: Callable[[Any], tuple[bytes, bytes]] | None = None,
+        execution: bytes,
         prepare: Callable[[Any], Any] | None = None,
         attempt: str = "",
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
-        redact: Redact = DEFAULT,
     ) -> None:
+        ledger = options.ledger
+        assert ledger is not None
+        if options.errors.mode == "fail" or only_failed:
+            # A record of a failure is then no result.
+            ledger = dataclasses.replace(ledger, retry_errors=True)
+        scope = scope_of(ledger, run, batch=batch, config=config)
+        if identify is None:
+            identify = identity_of_values(ledger.key, ledger.inputs)
         self._ledger = ledger
-        self._redact = redact
+        self._redact = options.errors.redaction
         self._scope = scope
         self._identify = identify
         self._is_behind = isinstance(identify, ChainedIdentity)
@@ -549,9 +559,7 @@ class LedgerSession:
         """
         if self.stale:
             if self._tell is None:
-                scope = self._scope
-                for message in self.stale.messages(self._ledger, scope.run, scope.uid, "the function"):
-                    log.warning("%s", message)
+                self.stale.log(self._ledger, self._scope.run, self._scope.uid, "the function")
             else:
                 self._tell(self.stale)
         writer = self._writer
@@ -593,48 +601,6 @@ class LedgerSession:
         finally:
             folder.close()
         return None
-
-
-def open_session(
-    options: Options,
-    run: str,
-    *,
-    batch: int | None = None,
-    config: dict[str, Any] | None = None,
-    identify: Callable[[Any], tuple[bytes, bytes]] | None = None,
-    execution: bytes,
-    prepare: Callable[[Any], Any] | None = None,
-    attempt: str = "",
-    only_failed: bool = False,
-    tell: Callable[[StaleAnswers], None] | None = None,
-    alone: bool = False,
-) -> LedgerSession:
-    """The session of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
-
-    run, batch: whose results they are. config: what of the configuration decides about results, besides the
-    key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it.
-    Others: see `LedgerSession`. Raises LedgerError and OSError.
-    """
-    ledger = options.ledger
-    assert ledger is not None
-    if options.errors.mode == "fail" or only_failed:
-        # A record of a failure is then no result.
-        ledger = dataclasses.replace(ledger, retry_errors=True)
-    scope = scope_of(ledger, run, batch=batch, config=config)
-    if identify is None:
-        identify = identity_of_values(ledger.key, ledger.inputs)
-    return LedgerSession(
-        ledger,
-        scope,
-        identify,
-        execution,
-        prepare=prepare,
-        attempt=attempt,
-        only_failed=only_failed,
-        tell=tell,
-        alone=alone,
-        redact=options.errors.redaction,
-    )
 
 
 def budget_of_run(options: Options, run: str | None) -> Options:

@@ -6,6 +6,18 @@ one runs no code; numbers stand in columns. What rows are is the business of a `
 that makes Arrow batches of them.
 """
 
+# Alternatives, and why they are worse.
+#
+# To pickle the snapshot: reading it runs whatever stands in it, and the folder may be in a shared place; and
+# a class that has moved since makes it unreadable. So the code that reads it names each class that may be in
+# it, and what only pickle has a form for is pickled where that is asked for, value by value.
+#
+# To write the operator's state as Arrow: this package must run without pyarrow, and rows without Spark have
+# no schema. On Spark rows are Arrow batches all the same, by way of `PlainRows`.
+#
+# To make the bytes on the mailbox thread: no call begins meanwhile, and a row is emitted late. What is taken
+# there are references and numbers; nobody changes a row or a result afterwards.
+
 from __future__ import annotations
 
 import os
@@ -15,9 +27,9 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
@@ -59,11 +71,12 @@ class FinishedRow(NamedTuple):
 Entry = CallState | FinishedRow | list[Watermark | Idleness]
 """A list of watermarks and statuses stands for those between rows."""
 
+# In the column of results: no result yet, and an entry that is not in the columns. None is a result.
 _UNFINISHED: Any = object()
 _APART: Any = object()
 
 
-class StateEntries(Sequence[Entry]):
+class StateEntries:
     """Entries of a state, in the order of admission. Filled by the mailbox thread; then for any thread.
 
     Most are rows of which nothing has failed, and rows with their results. They stand in columns: so many
@@ -109,28 +122,18 @@ class StateEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Entry: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Entry]: ...
-
-    def __getitem__(self, place: int | slice) -> Entry | list[Entry]:
-        if isinstance(place, slice):
-            return [*self][place]
-        at = range(len(self._rows))[place]
-        return self._entry(at, self._rows[at], self._results[at], self._spent[at], self._costs[at])
-
     def __iter__(self) -> Iterator[Entry]:
-        return map(self._entry, count(), self._rows, self._results, self._spent, self._costs)
+        columns = zip(self._rows, self._results, self._spent, self._costs, strict=True)
+        for place, (row, result, spent, cost) in enumerate(columns):
+            if result is _UNFINISHED:
+                yield CallState(row, 0, spent, None, None, cost)
+            elif result is _APART:
+                yield self._apart[place]
+            else:
+                yield FinishedRow(row, result, cost, True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateEntries | tuple) and [*self] == [*other]
-
-    def _entry(self, place: int, row: Any, result: Any, spent: float, cost: float) -> Entry:
-        if result is _UNFINISHED:
-            return CallState(row, 0, spent, None, None, cost)
-        return self._apart[place] if result is _APART else FinishedRow(row, result, cost, True)
 
 
 class AsyncWaitState(NamedTuple):
@@ -140,7 +143,7 @@ class AsyncWaitState(NamedTuple):
     """
 
     ordered: bool
-    entries: Sequence[Entry]
+    entries: StateEntries | tuple[Entry, ...]
     scheduler: SchedulerState
     finished: int
 
@@ -215,7 +218,8 @@ class SnapshotCodec:
         try:
             return _pack(encode(self._task(snapshot, careful=False)))
         except LedgerValueError:
-            # Something in it has no form: look which, as most snapshots need no such look.
+            # Something in it has no form. To look which takes each value on its own, and most snapshots have
+            # nothing of the kind.
             return _pack(encode(self._task(snapshot, careful=True)))
 
     def decode(self, data: bytes) -> TaskSnapshot:
@@ -504,6 +508,7 @@ class _Reader:
                 'SnapshotCodec(values="pickle")'
             )
         for place, data in pickled:
+            # Whoever reads has said that this may run code.
             values[place] = pickle.loads(data)
         return values
 
@@ -564,6 +569,7 @@ class SnapshotFolder:
     def write(self, snapshot: TaskSnapshot) -> None:
         """Keep a snapshot. Raises SnapshotError, LedgerError, OSError, and leaves nothing then."""
         new = snapshot.barrier.id
+        # Before anything of the folder changes: it may raise.
         content = self._codec.encode(snapshot)
         if not self._is_made:
             self._folder.make()
@@ -575,6 +581,7 @@ class SnapshotFolder:
                 f"checkpoint {new}: {self._folder.path} has one with id {newest}, and ids grow, "
                 "in all lives of a task"
             )
+        # The newest one stays until the next has been made durable.
         for each in older[1:]:
             self.discard(each)
         try:

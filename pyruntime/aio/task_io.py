@@ -9,6 +9,19 @@ begins where the first one did, and that many rows are passed over. An output ha
 taken, and how many were: those belong to the consumer, who has taken a chunk when it asks for the next one.
 """
 
+# Alternatives, and why they are worse.
+#
+# To read an iterable on the loop's thread, item by item: one that waits for a file or a database holds up
+# every call. To read each in a thread of its own: a list would cost a hand-over for nothing. So collections
+# in memory are read in place, and of the rest only what is known to be asynchronous is read on the loop.
+#
+# To hand results over one by one: a lock, a wake-up and a change of threads a row, which is more than a call
+# that returns at once costs. To hand over full chunks only: whoever asks for five rows waits for two thousand
+# calls. So the first chunk is one result, and each that is taken doubles the next.
+#
+# To count a chunk as taken when it is handed over: a consumer that fails while it writes it would have lost
+# it in the snapshot. It is taken when the consumer comes back for the next one.
+
 from __future__ import annotations
 
 import asyncio
@@ -46,6 +59,7 @@ class RowInput(ABC):
 
     def __init__(self) -> None:
         self._position = 0
+        # Rows still to be passed over, which were emitted before the snapshot.
         self._passed = 0
 
     @abstractmethod
@@ -74,7 +88,6 @@ class RowInput(ABC):
 
     def _emit(self, rows: list[Any], output: TaskOutput, row_bytes: int | None = None) -> None:
         if self._passed:
-            # Emitted before the snapshot.
             passed = min(self._passed, len(rows))
             self._passed -= passed
             rows = rows[passed:]
@@ -108,6 +121,7 @@ class CollectionInput(RowInput):
 
     def __init__(self, rows: Collection[Any]) -> None:
         super().__init__()
+        # In slices: a thread between would cost more than the reading.
         self._rows = iter(rows)
 
     def emit_next(self, output: TaskOutput) -> InputStatus:
@@ -457,6 +471,7 @@ class ChunkOutput:
                 self._is_worked_on = True
                 return chunk
             ready = self._loop.create_future()
+            # Nothing is armed where a chunk has come since.
             if self._handover.arm_wakeup_consumer(partial(_set_done, ready)):
                 await ready
 
@@ -592,5 +607,6 @@ class ChunkOutput:
 
 
 def _set_done(ready: asyncio.Future[None]) -> None:
+    # Whoever waited may have been cancelled.
     if not ready.done():
         ready.set_result(None)

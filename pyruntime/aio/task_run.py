@@ -238,6 +238,7 @@ class ResultStream:
     async def _run_to_end(self, make_run: Callable[[Sequence[Stage]], TaskRun]) -> None:
         try:
             async with AsyncExitStack() as stack:
+                # Closed before it has begun: nothing is opened, and no row is read.
                 stages = self._stages
                 if self._opens and not self._stopped:
                     stages = await self._open(stack)
@@ -250,6 +251,7 @@ class ResultStream:
                 self._ended.set()
         except BaseException as error:
             if self._run is not None:
+                # Of closing a function; whoever closes the stream gets it. Results have their own end.
                 raise
             self._input.close()
             self.output.fail(error)
@@ -330,6 +332,8 @@ class ResultStream:
         functions raises, and TimeoutError if that takes too long.
         """
         self.stop_soon()
+        # Not by the future of the whole: a loop that is blocked is told apart from a function that does not
+        # close.
         ended = self._ended.wait(CLOSE_TIMEOUT_S)
         self._input.join(CLOSE_TIMEOUT_S)
         if not ended:
@@ -347,6 +351,7 @@ class ResultStream:
         """As `close`, on the loop of the task, without waiting for a thread that reads."""
         self.output.close()
         self._input.stop()
+        # At once, as this is the loop's own thread.
         self._stop()
         assert isinstance(self._closed, asyncio.Task)
         await asyncio.wait([self._closed], timeout=CLOSE_TIMEOUT_S)

@@ -11,13 +11,14 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning, printable
 from pillarbox.ledger.format import Rows
+from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.maintenance import compact, expire, last_change
@@ -57,22 +58,29 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--uid", help="only this operator")
     which.add_argument("--batch", type=_whole, metavar="N", help="only this micro-batch")
 
-    commands.add_parser("ls", parents=[which], help="runs, operators, their records and bytes")
-    show = commands.add_parser("show", parents=[which], help="records, one a line, as JSON")
+    def command(name: str, run: Callable[..., int], about: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, parents=[which], help=about)
+        added.set_defaults(run_command=run, pickle=False)
+        return added
+
+    command("ls", _ls, "runs, operators, their records and bytes")
+    show = command("show", _show, "records, one a line, as JSON")
     show.add_argument("--key", metavar="HEX", help="only this key")
     show.add_argument("--errors", action="store_true", help="only rows that failed for good")
     show.add_argument("--limit", type=_whole, default=10, metavar="N", help="records, at most (default 10)")
-    show.add_argument("--pickle", action="store_true", help="read pickled values: runs code that they name")
-    commands.add_parser("verify", parents=[which], help="check every checksum; exits with 1 if one is wrong")
-    commands.add_parser("compact", parents=[which], help="merge the segments that nobody writes any more")
-    remove = commands.add_parser("expire", parents=[which], help="delete what nobody will ask for again")
+    command("verify", _verify, "check every checksum; exits with 1 if one is wrong")
+    command("compact", _compact, "merge the segments that nobody writes any more")
+    remove = command("expire", _expire, "delete what nobody will ask for again")
     remove.add_argument("--through", type=_whole, metavar="N", help="micro-batches up to this one")
     remove.add_argument("--older-than", type=_days, metavar="DAYS", help="what has not changed for so long")
     remove.add_argument("--all", action="store_true", help="all that --run, --uid and --batch choose")
     remove.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    out = commands.add_parser("export", parents=[which], help="write records to a .parquet or .jsonl file")
+    out = command("export", _export, "write records to a .parquet or .jsonl file")
     out.add_argument("target", metavar="FILE", help="ends with .parquet or .jsonl")
-    out.add_argument("--pickle", action="store_true", help="read pickled values: runs code that they name")
+    for each in (show, out):
+        each.add_argument(
+            "--pickle", action="store_true", help="read pickled values: runs code that they name"
+        )
     return top
 
 
@@ -122,12 +130,13 @@ def main(arguments: Sequence[str]) -> int:
     """
     words = parser().parse_args(arguments)
     try:
-        ledger = Ledger(words.location, values="pickle" if getattr(words, "pickle", False) else "json")
+        ledger = Ledger(words.location, values="pickle" if words.pickle else "json")
         scopes = chosen(ledger, words)
         with warnings.catch_warnings():
             # What is damaged is said by each command in its own way.
             warnings.simplefilter("ignore", LedgerWarning)
-            return _COMMANDS[words.command](ledger, scopes, words)
+            status: int = words.run_command(ledger, scopes, words)
+            return status
     except BrokenPipeError:
         # Whoever reads has seen enough; nothing is left to be written at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -143,31 +152,23 @@ def _say(line: str) -> None:
 
 
 def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
-    lines = [("RUN", "BATCH", "OPERATOR", "CONFIG", "SEGMENTS", "RECORDS", "BYTES", "CHANGED", "")]
+    lines: list[tuple[str, ...]] = [
+        ("RUN", "BATCH", "OPERATOR", "CONFIG", "SEGMENTS", "RECORDS", "BYTES", "CHANGED", "")
+    ]
     for scope in scopes:
         reader = ledger.reader(scope)
         segments = ledger.folder(scope).segments()
         changed = datetime.datetime.fromtimestamp(last_change(ledger, scope), datetime.timezone.utc)
-        lines.append(
-            (
-                printable(scope.run),
-                "" if scope.batch is None else str(scope.batch),
-                printable(scope.uid),
-                printable(scope.config),
-                f"{len(segments):,}",
-                f"{len(reader):,}",
-                f"{sum(size for _, size in segments):,}",
-                f"{changed:%Y-%m-%d %H:%M}",
-                f"{len(reader.damage)} damaged" if reader.damage else "",
-            )
-        )
+        batch = "" if scope.batch is None else str(scope.batch)
+        counts = len(segments), len(reader), sum(size for _, size in segments)
+        damaged = f"{len(reader.damage)} damaged" if reader.damage else ""
+        names = map(printable, (scope.run, batch, scope.uid, scope.config))
+        lines.append((*names, *(f"{count:,}" for count in counts), f"{changed:%Y-%m-%d %H:%M}", damaged))
         reader.close()
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = (
-            cell.rjust(width) if 4 <= place <= 6 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        cells[4:7] = [cell.rjust(width) for cell, width in zip(line[4:7], widths[4:7], strict=True)]
         print("  ".join(cells).rstrip())
     return 0
 
@@ -254,16 +255,6 @@ def _export(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
     return 0
 
 
-_COMMANDS = {
-    "ls": _ls,
-    "show": _show,
-    "verify": _verify,
-    "compact": _compact,
-    "expire": _expire,
-    "export": _export,
-}
-
-
 FORMATS = (".parquet", ".jsonl")
 ROW_GROUP_RECORDS = 4096
 """Records of a row group."""
@@ -287,7 +278,7 @@ def readable(value: Any) -> Any:
 
 
 def rows_of(scope: Scope, reader: LedgerReader, allow_pickle: bool = False) -> Iterator[dict[str, Any]]:
-    """What a scope has, a dict a record; a value that may not be read is said to be so."""
+    """The records of a scope, a dict each; a value that may not be read is said to be so."""
     about = {"run": scope.run, "batch": scope.batch, "uid": scope.uid, "config": scope.config}
     for batch, counts in reader.batches():
         rows = Rows(batch)
@@ -295,20 +286,14 @@ def rows_of(scope: Scope, reader: LedgerReader, allow_pickle: bool = False) -> I
             if not count:
                 continue
             try:
-                record = rows.record(row, allow_pickle)
-                value = json.dumps(readable(record.value), ensure_ascii=False)
+                value = readable(rows.record(row, allow_pickle).value)
+                text = json.dumps(value, ensure_ascii=False)
             except LedgerValueError as error:
-                value = json.dumps({"unreadable": str(error)})
-            yield {
-                **about,
-                "key": batch.column(0)[row].as_py().hex(),
-                "kind": batch.column(1)[row].as_py(),
-                "value": value,
-                "attempts": batch.column(5)[row].as_py(),
-                "latency": batch.column(6)[row].as_py(),
-                "cost": batch.column(7)[row].as_py(),
-                "at": batch.column(8)[row].value,
-            }
+                text = json.dumps({"unreadable": str(error)})
+            plain = {name: batch[name][row].as_py() for name in ("kind", "attempts", "latency", "cost")}
+            # Not by `as_py`: a forged time may be one that no datetime can have.
+            at = batch["at"][row].value
+            yield {**about, "key": rows.key(row).hex(), **plain, "value": text, "at": at}
 
 
 def export(ledger: Ledger, scopes: Iterable[Scope], target: str) -> int:
@@ -346,21 +331,9 @@ def _write_parquet(rows: Iterator[dict[str, Any]], file: BinaryIO) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
-        {
-            "run": pa.string(),
-            "batch": pa.int64(),
-            "uid": pa.string(),
-            "config": pa.string(),
-            "key": pa.string(),
-            "kind": pa.string(),
-            "value": pa.string(),
-            "attempts": pa.int32(),
-            "latency": pa.float64(),
-            "cost": pa.float64(),
-            "at": pa.timestamp("us", "UTC"),
-        }
-    )
+    texts = dict.fromkeys(("run", "uid", "config", "key", "kind", "value"), pa.string())
+    numbers = {name: record_schema().field(name).type for name in ("attempts", "latency", "cost", "at")}
+    schema = pa.schema({**texts, "batch": pa.int64(), **numbers})
     count = 0
     with pq.ParquetWriter(file, schema) as parquet:
         while group := list(islice(rows, ROW_GROUP_RECORDS)):

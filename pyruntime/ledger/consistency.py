@@ -25,11 +25,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 from zlib import crc32
 
 from pillarbox.ledger.errors import LedgerConflictError, LedgerError, LedgerValueError, LedgerWarning
-from pillarbox.ledger.keys import KEY_BYTES, canonical, fingerprint
+from pillarbox.ledger.keys import KEY_BYTES, Scope, canonical, fingerprint
+from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import Folder, LedgerReader
 
 NOTE_PREFIX = ".found-"
@@ -82,13 +83,16 @@ class ConflictFinder:
         for key, inputs in mine.items():
             theirs = {_pack(crc32(input)) for input, is_of_this in several[key].items() if is_of_this}
             if len(inputs | theirs) > 1:
-                raise _conflict(key, several[key])
+                _raise_conflict(key, several[key])
         if self._alone:
             return
         for name in folder.names():
             if name.startswith(self._prefix) and name != own:
                 with suppress(FileNotFoundError):
-                    self._compare(folder.read(name, 0, folder.size(name)), mine, several)
+                    for row in _rows(folder.read(name, 0, folder.size(name))):
+                        key, input_sum = row[:KEY_BYTES], row[KEY_BYTES:]
+                        if key in mine and input_sum not in mine[key]:
+                            _raise_conflict(key, several[key])
 
     @property
     def _prefix(self) -> str:
@@ -121,32 +125,19 @@ class ConflictFinder:
                     found[key] = inputs
         return found
 
-    def _compare(
-        self, told: bytes, mine: dict[bytes, set[bytes]], several: dict[bytes, dict[bytes, bool]]
-    ) -> None:
-        for row in _rows(told):
-            inputs = mine.get(row[:KEY_BYTES])
-            if inputs is not None and row[KEY_BYTES:] not in inputs:
-                raise _conflict(row[:KEY_BYTES], several[row[:KEY_BYTES]])
-
 
 def _rows(content: bytes | bytearray) -> Iterator[bytes]:
     for start in range(0, len(content), ROW_BYTES):
         yield bytes(content[start : start + ROW_BYTES])
 
 
-def _conflict(key: bytes, inputs: dict[bytes, bool]) -> LedgerConflictError:
+def _raise_conflict(key: bytes, inputs: dict[bytes, bool]) -> NoReturn:
     one, other = list(inputs)[-2:]
-    return LedgerConflictError(
-        f"two rows of this execution have the key {key.hex()} and different inputs", key, one, other
-    )
+    raise LedgerConflictError.of_key(key, one, other)
 
-
-if TYPE_CHECKING:
-    from pillarbox.ledger.keys import Scope
-    from pillarbox.ledger.ledger import Ledger
 
 CODE_HASH_BYTES = 100
+"""Bytes that are read of a file that has the hash of a function's code, which is shorter."""
 
 
 def code_hash(fn: Callable[..., Any]) -> str | None:

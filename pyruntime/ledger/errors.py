@@ -54,6 +54,13 @@ class LedgerConflictError(LedgerError):
         self.other = other
         """That of the other row."""
 
+    @classmethod
+    def of_key(cls, key: bytes, input: bytes, other: bytes) -> LedgerConflictError:
+        """The error about a key of which only the hash is known."""
+        return cls(
+            f"two rows of this execution have the key {key.hex()} and different inputs", key, input, other
+        )
+
     def __reduce__(self) -> tuple[type[LedgerConflictError], tuple[str, bytes, bytes, bytes]]:
         return type(self), (str(self), self.key, self.input, self.other)
 

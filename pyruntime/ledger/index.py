@@ -52,7 +52,7 @@ class KeyIndex:
         self.count = 0
         self._waiting = bytearray()
         self._first = 0
-        self._fresh: dict[int, int | list[int]] = {}
+        self._fresh: dict[int, tuple[int, ...]] = {}
         self._indexed = 0
         self._runs: list[_Run] = []
 
@@ -61,11 +61,23 @@ class KeyIndex:
         self._waiting += keys
         self.count += len(keys) // KEY_BYTES
 
-    def find(self, key: bytes) -> list[int]:
+    def find(self, key: bytes) -> Sequence[int]:
         """The numbers of the records that may have this key, the first one first."""
         if self._first + self._indexed != self.count:
             self._settle()
-        (word,) = _first_word(key)
+        return self._find(*_first_word(key))
+
+    def repeated(self, words: Sequence[int]) -> list[int]:
+        """The places of those first words of keys that several records have."""
+        if self._first + self._indexed != self.count:
+            self._settle()
+        find = self._find
+        return [place for place, word in enumerate(words) if len(find(word)) > 1]
+
+    def _find(self, word: int) -> Sequence[int]:
+        fresh = self._fresh.get(word, ())
+        if not self._runs:
+            return fresh
         found: list[int] = []
         for run in self._runs:
             part = word >> run.shift
@@ -74,37 +86,9 @@ class KeyIndex:
             while at < end and words[at] == word:
                 found.append(run.numbers[at])
                 at += 1
-        if len(found) > 1:
-            found.sort()
-        fresh = self._fresh.get(word)
-        if fresh is not None:
-            if isinstance(fresh, int):
-                found.append(fresh)
-            else:
-                found += fresh
-        return found
-
-    def repeated(self, words: Sequence[int]) -> list[int]:
-        """The places of those first words of keys that several records have; faster than `find`."""
-        if self._first + self._indexed != self.count:
-            self._settle()
-        fresh, runs = self._fresh, self._runs
-        if not runs:
-            return [place for place, word in enumerate(words) if type(fresh.get(word)) is list]
-        found = []
-        for place, word in enumerate(words):
-            there = fresh.get(word)
-            count = 0 if there is None else 1 if type(there) is int else 2
-            for run in runs:
-                if count > 1:
-                    break
-                part = word >> run.shift
-                end = run.starts[part + 1]
-                at = bisect_left(run.words, word, run.starts[part], end)
-                if at < end and run.words[at] == word:
-                    count += 2 if at + 1 < end and run.words[at + 1] == word else 1
-            if count > 1:
-                found.append(place)
+        # Runs are merged in any order; what is fresh came later.
+        found.sort()
+        found += fresh
         return found
 
     def _settle(self) -> None:
@@ -113,15 +97,11 @@ class KeyIndex:
         if waiting > MAX_UNSORTED_RECORDS:
             self._sort()
             return
-        fresh = self._fresh
         words = memoryview(bytes(self._waiting[self._indexed * KEY_BYTES :])).cast("Q")[::2]
+        fresh = self._fresh
         for number, word in enumerate(words, self._first + self._indexed):
-            there = fresh.setdefault(word, number)
-            if there is not number:
-                if isinstance(there, int):
-                    fresh[word] = [there, number]
-                else:
-                    there.append(number)
+            # Nearly all are the only one of their key: a tuple of one is smaller than a list.
+            fresh[word] = (*fresh[word], number) if word in fresh else (number,)
         self._indexed = waiting
 
     def _sort(self) -> None:

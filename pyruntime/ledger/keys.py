@@ -24,6 +24,7 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -38,6 +39,7 @@ COLUMN_BYTES = NAME_BYTES + VALUE_BYTES
 """Bytes of a column in the fingerprint of an input."""
 _DECIMAL_LIMIT = 10**100
 _pack = struct.Struct("<Q").pack
+_pack_float = struct.Struct("<d").pack
 
 
 def canonical(value: Any) -> bytes:
@@ -48,9 +50,67 @@ def canonical(value: Any) -> bytes:
     encoding, not by that of its insertion. 1, 1.0 and True differ, and so do 0.0 and -0.0; every NaN is one.
     Raises LedgerValueError for others.
     """
-    parts: list[bytes] = []
-    _write(value, parts)
-    return b"".join(parts)
+    # Each form begins with a tag of its own and says its length, so that no two values are written alike.
+    # The first ones are what most keys and inputs are.
+    kind = type(value)
+    if kind is str:
+        return _sized(b"s", value.encode("utf-8", "surrogatepass"))
+    if kind is int:
+        # Python refuses to write longer ones in decimal digits.
+        digits = str(value) if -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT else hex(value)
+        return _sized(b"i", digits.encode())
+    if kind is float:
+        return b"f" + (b"nan-----" if value != value else _pack_float(value))
+    if value is None:
+        return b"n"
+    if kind is bool:
+        return b"T" if value else b"F"
+    if isinstance(value, tuple | list):
+        # Rows of Spark and named tuples are tuples: what counts is their values.
+        tag = b"t" if isinstance(value, tuple) else b"l"
+        return tag + _pack(len(value)) + b"".join(map(canonical, value))
+    if isinstance(value, Mapping):
+        pairs = sorted(((canonical(key), item) for key, item in value.items()), key=itemgetter(0))
+        return b"d" + _pack(len(pairs)) + b"".join([key + canonical(item) for key, item in pairs])
+    if isinstance(value, set | frozenset):
+        return b"S" + _pack(len(value)) + b"".join(sorted(map(canonical, value)))
+    for base, tag, content_of in _SIMPLE_FORMS:
+        if isinstance(value, base):
+            return _sized(tag, content_of(value))
+    # An enumeration's member, or a str of a library: it has the plain value of its base.
+    for base, plain in ((int, int), (float, float), (str, str.__str__)):
+        if isinstance(value, base):
+            return canonical(plain(value))
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        return _canonical_array(value)
+    raise LedgerValueError(
+        f"a value of type {kind.__module__}.{kind.__qualname__} has no fingerprint: name the columns that "
+        "identify a row, with key=[...]"
+    )
+
+
+def _sized(tag: bytes, content: bytes) -> bytes:
+    return tag + _pack(len(content)) + content
+
+
+def _canonical_array(value: Any) -> bytes:
+    if getattr(value, "shape", ()) == ():
+        return canonical(value.tolist())
+    head = _sized(b"N", f"{value.dtype.str} {value.shape}".encode())
+    return head + (canonical(value.tolist()) if value.dtype.hasobject else _sized(b"b", value.tobytes()))
+
+
+# In this order: a datetime is a date, too. Of a datetime count the instant, its offset, and which of two
+# equal wall clock times it is; the name of the zone does not.
+_SIMPLE_FORMS: tuple[tuple[Any, bytes, Callable[[Any], bytes]], ...] = (
+    ((bytes, bytearray, memoryview), b"b", bytes),
+    (datetime.datetime, b"D", lambda value: f"{value.isoformat()} {value.fold}".encode()),
+    (datetime.date, b"A", lambda value: value.isoformat().encode()),
+    (datetime.time, b"C", lambda value: f"{value.isoformat()} {value.fold}".encode()),
+    (datetime.timedelta, b"E", lambda value: f"{value.days} {value.seconds} {value.microseconds}".encode()),
+    (decimal.Decimal, b"M", lambda value: str(value).encode()),
+    (uuid.UUID, b"U", lambda value: value.bytes),
+)
 
 
 def fingerprint(value: Any, what: str = "") -> bytes:
@@ -154,10 +214,10 @@ class RowIdentity:
             for value in values:
                 if value is None:
                     break
-                parts.append(_written(value))
+                parts.append(canonical(value))
             else:
                 if self._hasher is None:
-                    self._hasher = _hasher("key", _list_of(len(values)))
+                    self._hasher = _hasher("key", b"l" + _pack(len(values)))
                 key = _hashed(self._hasher, b"".join(parts))
                 names, columns = self._inputs(row)
                 return key, self._print(names, columns) if names else b""
@@ -186,7 +246,7 @@ class RowIdentity:
         try:
             for prefix, value in zip(prefixes, values, strict=True):
                 copy = hasher()
-                copy.update(_written(value))
+                copy.update(canonical(value))
                 out.append(prefix)
                 out.append(copy.digest())
         except LedgerValueError as error:
@@ -316,16 +376,9 @@ class KeyMaker:
                     raise TypeError(f"columns={columns!r}: {column!r} is neither a name nor a position")
         self._columns = None if columns is None else tuple(columns)
         self._seen: dict[bytes, int] = {}
-        # Most keys are one column: the list of its one value is hashed up to there.
-        self._only = columns[0] if columns is not None and len(columns) == 1 else None
-        self._hasher = _hasher("key", _list_of(1))
 
     def __call__(self, row: Any) -> bytes:
         """The key of `row`, the next one of the task. Raises LedgerValueError; KeyError without a column."""
-        if self._only is not None:
-            parts: list[bytes] = []
-            _write(_field(row, self._only), parts)
-            return _hashed(self._hasher, parts[0] if len(parts) == 1 else b"".join(parts))
         if self._columns is not None:
             return fingerprint([_field(row, column) for column in self._columns], "key")
         key = fingerprint(row, "row")
@@ -341,112 +394,6 @@ def _field(row: Any, column: str | int) -> Any:
         return getattr(row, str(column))
     except (KeyError, IndexError, AttributeError, TypeError):
         raise KeyError(f"key: a row has no column {column!r}") from None
-
-
-def _list_of(length: int) -> bytes:
-    return b"l" + _pack(length)
-
-
-def _sized(tag: bytes, content: bytes, parts: list[bytes]) -> None:
-    parts.append(tag + _pack(len(content)) + content)
-
-
-def _written(value: Any) -> bytes:
-    """`canonical(value)`, without a list of parts for what most keys and inputs are."""
-    kind = type(value)
-    if kind is str:
-        content = value.encode("utf-8", "surrogatepass")
-        return b"s" + _pack(len(content)) + content  # type: ignore[no-any-return]
-    if kind is int and -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT:
-        content = str(value).encode()
-        return b"i" + _pack(len(content)) + content
-    return canonical(value)
-
-
-def _write(value: Any, parts: list[bytes]) -> None:
-    kind = type(value)
-    if kind is str:
-        _sized(b"s", value.encode("utf-8", "surrogatepass"), parts)
-    elif kind is int:
-        _sized(
-            b"i",
-            str(value).encode() if -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT else hex(value).encode(),
-            parts,
-        )
-    elif kind is float:
-        parts.append(b"f" + (b"nan-----" if value != value else struct.pack("<d", value)))
-    elif value is None:
-        parts.append(b"n")
-    elif kind is bool:
-        parts.append(b"T" if value else b"F")
-    else:
-        _write_other(value, parts)
-
-
-def _write_other(value: Any, parts: list[bytes]) -> None:
-    if isinstance(value, bytes | bytearray | memoryview):
-        _sized(b"b", bytes(value), parts)
-    elif isinstance(value, tuple | list):
-        # Rows of Spark and named tuples are tuples: what counts is their values.
-        parts.append(b"t" + _pack(len(value)) if isinstance(value, tuple) else _list_of(len(value)))
-        for item in value:
-            _write(item, parts)
-    elif isinstance(value, Mapping):
-        items = _sorted(value)
-        parts.append(b"d" + _pack(len(items)))
-        for key, item in items:
-            parts.append(key)
-            _write(item, parts)
-    elif isinstance(value, set | frozenset):
-        members = sorted(canonical(item) for item in value)
-        parts.append(b"S" + _pack(len(members)) + b"".join(members))
-    elif isinstance(value, datetime.datetime):
-        # An instant, its offset, and which of two equal wall clock times: the name of the zone is not needed.
-        _sized(b"D", f"{value.isoformat()} {value.fold}".encode(), parts)
-    elif isinstance(value, datetime.date):
-        _sized(b"A", value.isoformat().encode(), parts)
-    elif isinstance(value, datetime.time):
-        _sized(b"C", f"{value.isoformat()} {value.fold}".encode(), parts)
-    elif isinstance(value, datetime.timedelta):
-        _sized(b"E", f"{value.days} {value.seconds} {value.microseconds}".encode(), parts)
-    elif isinstance(value, decimal.Decimal):
-        _sized(b"M", str(value).encode(), parts)
-    elif isinstance(value, uuid.UUID):
-        _sized(b"U", value.bytes, parts)
-    elif isinstance(value, int | float | str):
-        _write_subclass(value, parts)
-    elif type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        _write_array(value, parts)
-    else:
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise LedgerValueError(
-            f"a value of type {name} has no fingerprint: name the columns that identify a row, with key=[...]"
-        )
-
-
-def _sorted(value: Mapping[Any, Any]) -> list[tuple[bytes, Any]]:
-    return sorted(((canonical(key), item) for key, item in value.items()), key=lambda pair: pair[0])
-
-
-def _write_subclass(value: Any, parts: list[bytes]) -> None:
-    """An enumeration's member, or a str of a library: it has the plain value of its base."""
-    if isinstance(value, int):
-        _write(int(value), parts)
-    elif isinstance(value, float):
-        _write(float(value), parts)
-    else:
-        _write(str.__str__(value), parts)
-
-
-def _write_array(value: Any, parts: list[bytes]) -> None:
-    if getattr(value, "shape", ()) == ():
-        _write(value.tolist(), parts)
-        return
-    _sized(b"N", f"{value.dtype.str} {value.shape}".encode(), parts)
-    if value.dtype.hasobject:
-        _write(value.tolist(), parts)
-    else:
-        _sized(b"b", value.tobytes(), parts)
 
 
 NO_BATCH = "none"

@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -24,11 +25,11 @@ from pillarbox.ledger.errors import LedgerError, LedgerFormatError, LedgerWarnin
 from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
-from pillarbox.ledger.local_folder import SHARE_HINT, LocalFolder, check_locks
-from pillarbox.ledger.object_folder import ObjectFolder, list_folder
-from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out
+from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.object_folder import ObjectFolder
+from pillarbox.ledger.private_files import FILE_MODE, check_mode
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
+from pillarbox.ledger.writer import Commit, CommitLimits, LedgerWriter
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 from pillarbox.validate import check_bool, check_choice, check_duration, check_int
 
@@ -184,13 +185,14 @@ class Ledger:
 
     def folder(self, scope: Scope) -> Folder:
         """The folder of a scope, whether it is there or not. Any thread. Raises LedgerError."""
+        return self._at(f"v{VERSION}", *scope.path.split("/"))
+
+    def _at(self, *names: str) -> Folder:
         path = self.local_path
         if path is not None:
-            return LocalFolder(
-                os.path.join(path, f"v{VERSION}", *scope.path.split("/")), self._file_mode(path)
-            )
+            return LocalFolder(os.path.join(path, *names), self._file_mode(path))
         filesystem, base = self._opened()
-        return ObjectFolder(filesystem, f"{base}/v{VERSION}/{scope.path}")
+        return ObjectFolder(filesystem, "/".join((base, *names)))
 
     def reader(self, scope: Scope) -> LedgerReader:
         """The finished calls of a scope, as they are now. Any thread.
@@ -232,7 +234,7 @@ class Ledger:
         return LedgerWriter(
             self.folder(scope),
             self.reader(scope) if reader is None else reader,
-            Limits(self.loss_window, self.commit_rows, self.commit_bytes),
+            CommitLimits(self.loss_window, self.commit_rows, self.commit_bytes),
             about=scope.about,
             execution=execution_id() if execution is None else execution,
             one_input=one_input,
@@ -265,9 +267,10 @@ class Ledger:
         Raises LedgerError and OSError.
         """
         self._check_version()
-        below = "" if run is None else f"/run={quoted(run)}"
+        above = [] if run is None else [f"run={quoted(run)}"]
+        paths = ["/".join([*above, leaf]) for leaf in self._at(f"v{VERSION}", *above).leaves()]
         yield from sorted(
-            {scope for path in self._folders(below) if (scope := Scope.from_path(path)) is not None},
+            {scope for path in paths if (scope := Scope.from_path(path)) is not None},
             key=lambda scope: (
                 scope.run,
                 -1 if scope.batch is None else scope.batch,
@@ -290,25 +293,11 @@ class Ledger:
 
     def check(self) -> None:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
-        probe = Scope("probe", "probe")
-        path = self.local_path
         self._check_version()
-        if path is not None:
-            check_locks()
-            folder = LocalFolder(os.path.join(path, f"v{VERSION}"), self._file_mode(path))
-            folder.make()
-            if not os.access(folder.path, os.W_OK | os.X_OK):
-                raise LedgerError(locked_out(folder.path, SHARE_HINT))
-            if self.mode is None and folder.is_shared:
-                self._warn_if_open(folder.path)
-            return
-        target = self.folder(probe)
-        target.make()
-        assert isinstance(target, ObjectFolder)
-        # Several drivers may start at a time, and none removes what another has just written.
-        name = f".probe-{secrets.token_hex(8)}"
-        target.put(name, b"")
-        target.remove(name)
+        folder = self._at(f"v{VERSION}")
+        folder.check_writable()
+        if isinstance(folder, LocalFolder) and self.mode is None and folder.is_shared:
+            self._warn_if_open(folder.path)
 
     def _file_mode(self, path: str) -> int:
         """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""
@@ -338,18 +327,18 @@ class Ledger:
         Any thread, any process, several at a time: one that comes second by a moment makes a name of its own,
         and both are found. Raises LedgerError and OSError.
         """
-        names = self._identity_folder().names()
+        names = self._at(IDENTITY_FOLDER).names()
         if names:
             return min(names)
         name = secrets.token_hex(8)
-        folder = self._identity_folder()
+        folder = self._at(IDENTITY_FOLDER)
         folder.make()
         folder.put(name, b"")
         return name
 
     def check_identity(self, identity: str) -> None:
         """Raise LedgerError unless this machine sees the place that `identity` is the name of. Any thread."""
-        folder = self._identity_folder()
+        folder = self._at(IDENTITY_FOLDER)
         if identity not in folder.names():
             raise LedgerError(
                 f"location={shown_address(self.location)!r}: on {socket.gethostname()} this is not the place "
@@ -358,13 +347,6 @@ class Ledger:
                 "folder that the driver and all workers share, or a bucket. Or it was deleted after the "
                 "driver had planned the job: plan it again"
             )
-
-    def _identity_folder(self) -> Folder:
-        path = self.local_path
-        if path is not None:
-            return LocalFolder(os.path.join(path, IDENTITY_FOLDER), self._file_mode(path))
-        filesystem, base = self._opened()
-        return ObjectFolder(filesystem, f"{base}/{IDENTITY_FOLDER}")
 
     def _opened(self) -> tuple[Any, str]:
         from pyarrow import fs
@@ -384,55 +366,23 @@ class Ledger:
         return f"{shown_address(self.location)} cannot be opened: {reason}{hint}"
 
     def _check_version(self) -> None:
-        later = sorted(
-            int(name[1:])
-            for name in self._names()
-            if re.fullmatch(r"v\d+", name) and int(name[1:]) != VERSION
-        )
-        if later and later[-1] > VERSION:
-            raise LedgerFormatError(
-                f"{shown_address(self.location)} has been written in version {later[-1]} of the format, and "
-                f"this Pillarbox knows version {VERSION}: use a later one, or another location"
-            )
-        if later:
-            raise LedgerFormatError(
-                f"{shown_address(self.location)} has been written in version {later[-1]} of the format, "
-                "whose records do not say of which input they are the answer, so this Pillarbox, which "
-                f"writes version {VERSION}, does not take them for answers: use another location, or an "
-                f"earlier Pillarbox, or delete v{later[-1]} there and have every call made again"
-            )
-
-    def _names(self) -> list[str]:
-        path = self.local_path
-        if path is not None:
-            try:
-                return os.listdir(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            except PermissionError as error:
-                raise LedgerError(locked_out(path, SHARE_HINT)) from error
-        filesystem, base = self._opened()
-        return [info.base_name for info in list_folder(filesystem, base)]
-
-    def _folders(self, below: str) -> Iterator[str]:
-        path = self.local_path
-        if path is not None:
-            top = os.path.join(path, f"v{VERSION}")
-            for folder, inner, _ in os.walk(top + below, onerror=_unless_locked_out):
-                if not inner:
-                    yield os.path.relpath(folder, top).replace(os.sep, "/")
+        names = self._at().names()
+        others = [int(name[1:]) for name in names if re.fullmatch(r"v\d+", name) and int(name[1:]) != VERSION]
+        if not others:
             return
-        filesystem, base = self._opened()
-        top = f"{base}/v{VERSION}"
-        for info in list_folder(filesystem, top + below, recursive=True):
-            if info.is_file:
-                yield info.path[len(top) + 1 :].rpartition("/")[0]
-
-
-def _unless_locked_out(error: OSError) -> None:
-    # What has expired in the meantime is nothing to list; what another user's mode hides is there.
-    if isinstance(error, PermissionError):
-        raise LedgerError(locked_out(str(error.filename), SHARE_HINT)) from error
+        other = max(others)
+        written = (
+            f"{shown_address(self.location)} has been written in version {other} of the format, and this "
+        )
+        if other > VERSION:
+            raise LedgerFormatError(
+                f"{written}Pillarbox knows version {VERSION}: use a later one, or another location"
+            )
+        raise LedgerFormatError(
+            f"{written}Pillarbox, which writes version {VERSION}, cannot take its records for answers, as "
+            "they do not say of which input they are the answer: use another location, or an earlier "
+            f"Pillarbox, or delete v{other} there and have every call made again"
+        )
 
 
 def _scheme(location: str) -> str | None:
@@ -446,67 +396,65 @@ MAX_IDLE_RECORDS = 10_000_000
 """Records of which they know, at most, except the one that was asked for last; 16 bytes each and more."""
 
 
-class _Place:
+class _Slot:
     """The reader of one scope, while anybody has it."""
 
     def __init__(self, ledger: Ledger, scope: Scope) -> None:
-        self.ledger = ledger
-        self.scope = scope
+        self.key = ledger, scope
         # Who builds an index does not hold up who asks for another one.
         self.mutex = threading.Lock()
         self.reader: weakref.ref[LedgerReader] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its reader was let go; one without a reader yet is one that somebody is about to fill."""
+        return self.reader is not None and self.reader() is None
 
     def opened(self) -> LedgerReader:
         with self.mutex:
             reader = None if self.reader is None else self.reader()
             if reader is None:
-                reader = self.ledger.reader(self.scope)
+                ledger, scope = self.key
+                reader = ledger.reader(scope)
                 self.reader = weakref.ref(reader)
             else:
                 reader.refresh()
             return reader
 
 
-class _Cache:
+class _ReaderCache:
+    """Readers in use, and some that nobody uses, for the next task of this process: it need not scan anew."""
+
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._places: list[_Place] = []
-        self._kept: list[LedgerReader] = []
+        # Not in a dict: a ledger with a `filesystem` has no hash.
+        self._slots: list[_Slot] = []
+        self._idle: list[LedgerReader] = []
 
     def reader(self, ledger: Ledger, scope: Scope) -> LedgerReader:
-        place = self._place(ledger, scope)
+        with self._mutex:
+            slot = next((each for each in self._slots if each.key == (ledger, scope)), None)
+            if slot is None:
+                slot = _Slot(ledger, scope)
+                self._slots = [*(each for each in self._slots if not each.is_empty), slot]
         try:
-            reader = place.opened()
+            reader = slot.opened()
         except BaseException:
             with self._mutex:
-                self._places = [other for other in self._places if other is not place]
+                self._slots = [each for each in self._slots if each is not slot]
             raise
         with self._mutex:
-            others = [kept for kept in self._kept if kept is not reader]
-            self._kept, records = [reader], 0
-            for kept in others[: MAX_IDLE_READERS - 1]:
-                records += len(kept)
-                if records <= MAX_IDLE_RECORDS:
-                    self._kept.append(kept)
+            others = [each for each in self._idle if each is not reader]
+            sizes = accumulate(map(len, others[: MAX_IDLE_READERS - 1]))
+            idle = [each for each, size in zip(others, sizes, strict=False) if size <= MAX_IDLE_RECORDS]
+            self._idle = [reader, *idle]
         # Outside of the lock the others are let go, and their files closed.
         del others
         return reader
 
-    def _place(self, ledger: Ledger, scope: Scope) -> _Place:
-        with self._mutex:
-            for place in self._places:
-                if place.scope == scope and place.ledger == ledger:
-                    return place
-            # One without a reader yet is one that somebody is about to fill.
-            self._places = [
-                place for place in self._places if place.reader is None or place.reader() is not None
-            ]
-            self._places.append(place := _Place(ledger, scope))
-            return place
 
-
-_cache = _Cache()
-_of_parents: list[_Cache] = []
+_cache = _ReaderCache()
+_of_parents: list[_ReaderCache] = []
 
 
 def shared_reader(ledger: Ledger, scope: Scope) -> LedgerReader:
@@ -522,7 +470,7 @@ def _begin_anew() -> None:
     global _cache
     # Never let go: a thread that is not there in the fork may have held its locks.
     _of_parents.append(_cache)
-    _cache = _Cache()
+    _cache = _ReaderCache()
 
 
 if hasattr(os, "register_at_fork"):

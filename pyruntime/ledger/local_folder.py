@@ -78,12 +78,25 @@ if hasattr(os, "register_at_fork"):
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def full_error(path: str, error: OSError) -> LedgerFullError:
-    """What a task fails with when there is no room."""
-    return LedgerFullError(
-        f"no room for finished calls in {path}: {error.strerror}. Everything acknowledged before is kept; "
-        "make room and run the task again, and it calls only what is missing"
-    )
+@contextmanager
+def naming_full_disk(path: str) -> Iterator[None]:
+    """Raise LedgerFullError, which a task fails with, for an OSError that says that there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL_ERRNOS:
+            raise
+        raise LedgerFullError(
+            f"no room for finished calls in {path}: {error.strerror}. Everything acknowledged before is "
+            "kept; make room and run the task again, and it calls only what is missing"
+        ) from error
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write all of it at the end of an open file: the system may take less at a time. Raises OSError."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
 
 
 class LocalSegment:
@@ -110,17 +123,14 @@ class LocalSegment:
         """
         if self.end and not os.fstat(self._file).st_nlink:
             raise LedgerError(f"{self._path} has expired, or was deleted")
-        left = memoryview(content)
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, self.end)
-            if error.errno in DISK_FULL_ERRNOS:
-                # spec: Ledger!DiskFull
-                raise full_error(self._path, error) from error
-            raise
+        # spec: Ledger!DiskFull
+        with naming_full_disk(self._path):
+            try:
+                write_all(self._file, content)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, self.end)
+                raise
         self.end += len(content)
 
     def sync(self) -> None:
@@ -131,16 +141,15 @@ class LocalSegment:
         known to be on the disk is cut off: nobody can take it for durable.
         """
         end = self.end
-        try:
-            os.fsync(self._file)
-            self._synced = end
-        except OSError as error:
-            # spec: Ledger!SyncFails
-            with suppress(OSError):
-                os.ftruncate(self._file, self._synced)
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self._path, error) from error
-            raise
+        with naming_full_disk(self._path):
+            try:
+                os.fsync(self._file)
+            except OSError:
+                # spec: Ledger!SyncFails
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._synced)
+                raise
+        self._synced = end
 
     def close(self) -> None:
         """Let others merge it."""
@@ -184,23 +193,24 @@ SHARE_HINT = "Ledger(mode=0o660)"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def names_users(method: Method) -> Method:
-    """Have a method of `LocalFolder` say whose folder it is where another user may not use it."""
+def explained(method: Method) -> Method:
+    """Have a method of `LocalFolder` say in words that a disk is full, or that another user owns a folder."""
 
     @functools.wraps(method)
     def call(folder: LocalFolder, *arguments: Any) -> Any:
-        nap = LOCK_POLL_MIN_S
+        pause_s = LOCK_POLL_MIN_S
         while True:
             try:
-                return method(folder, *arguments)
+                with naming_full_disk(folder.path):
+                    return method(folder, *arguments)
             except PermissionError as error:
                 # Another user's process makes a folder or file, and then says who may use it: the umask may
                 # have taken that away.
-                if not folder.is_shared or nap > LOCK_POLL_MAX_S:
+                if not folder.is_shared or pause_s > LOCK_POLL_MAX_S:
                     path = folder.path if error.filename is None else str(error.filename)
                     raise LedgerError(locked_out(path, SHARE_HINT)) from error
-                time.sleep(nap)
-                nap *= 2
+                time.sleep(pause_s)
+                pause_s *= 2
 
     return cast("Method", call)
 
@@ -238,7 +248,7 @@ class LocalFolder:
         """Whether other users may have files here."""
         return self._mode & 0o077 != 0
 
-    @names_users
+    @explained
     def exists(self) -> bool:
         """Whether there may be anything to delete."""
         try:
@@ -246,7 +256,7 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    @names_users
+    @explained
     def make(self) -> None:
         """Make the folder, durably, whoever has made it: who did may have been killed before that was."""
         try:
@@ -254,9 +264,7 @@ class LocalFolder:
             for folder in dict.fromkeys([*made, *self._inner()]):
                 sync_folder(os.path.dirname(folder))
         except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self.path, error) from error
-            if isinstance(error, PermissionError):
+            if error.errno in DISK_FULL_ERRNOS or isinstance(error, PermissionError):
                 raise
             raise LedgerError(f"the folder {self.path} cannot be made: {error.strerror}") from error
 
@@ -275,7 +283,7 @@ class LocalFolder:
             folders.append(os.path.dirname(folders[-1]))
         return folders
 
-    @names_users
+    @explained
     def names(self) -> list[str]:
         """The names of everything in the folder. Empty if there is no folder."""
         try:
@@ -283,28 +291,40 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    @names_users
+    @explained
+    def leaves(self) -> list[str]:
+        """The paths below this one of the folders that have no others in them, in no order."""
+        found = []
+        for folder, inner, _ in os.walk(self.path, onerror=_raise_unless_gone):
+            if not inner:
+                found.append(os.path.relpath(folder, self.path).replace(os.sep, "/"))
+        return found
+
+    def check_writable(self) -> None:
+        """Make the folder. Raises LedgerError if this process may not write there, or files have no locks."""
+        check_locks()
+        self.make()
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise LedgerError(locked_out(self.path, SHARE_HINT))
+
+    @explained
     def put(self, name: str, content: bytes) -> None:
         """Make a small file, or another in its place, durably. Raises LedgerFullError and OSError."""
         part = f".{secrets.token_hex(8)}{PART}"
         try:
             file = open_own(self._join(part), os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
             try:
-                left = memoryview(content)
-                while left:
-                    left = left[os.write(file, left) :]
+                write_all(file, content)
                 os.fsync(file)
             finally:
                 os.close(file)
             self.publish(part, name)
-        except OSError as error:
+        except OSError:
             with suppress(OSError):
                 os.unlink(self._join(part))
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self.path, error) from error
             raise
 
-    @names_users
+    @explained
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
         found = []
@@ -318,7 +338,7 @@ class LocalFolder:
                         found.append((entry.name, entry.stat().st_size))
         return sorted(found)
 
-    @names_users
+    @explained
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Bytes of a segment, fewer at its end. Raises FileNotFoundError if it has been merged or expired."""
         with self._mutex:
@@ -337,12 +357,12 @@ class LocalFolder:
                 length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    @names_users
+    @explained
     def size(self, name: str) -> int:
         """Bytes that a segment has now. Raises FileNotFoundError."""
         return os.stat(self._join(name)).st_size
 
-    @names_users
+    @explained
     def sync(self, name: str) -> None:
         """Wait until a segment, which another process may have written, is on the disk."""
         file = os.open(self._join(name), os.O_RDONLY)
@@ -351,7 +371,7 @@ class LocalFolder:
         finally:
             os.close(file)
 
-    @names_users
+    @explained
     def is_open(self, name: str) -> bool:
         """Whether a process that lives appends to it."""
         try:
@@ -396,34 +416,25 @@ class LocalFolder:
         end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
         self._write_log(lock, bytes.fromhex(name.removesuffix(SUFFIX)), end)
 
+    @explained
     def _write_log(self, lock: int, content: bytes, at: int) -> None:
-        try:
-            if os.pwrite(lock, content, at) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self.path, error) from error
-            raise
+        if os.pwrite(lock, content, at) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    @names_users
+    @explained
     def create(self, name: str, header: bytes) -> LocalSegment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
-        try:
-            segment = LocalSegment(self._join(name), header, self._mode)
-            sync_folder(self.path)
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self.path, error) from error
-            raise
+        segment = LocalSegment(self._join(name), header, self._mode)
+        sync_folder(self.path)
         return segment
 
-    @names_users
+    @explained
     def publish(self, part: str, name: str) -> None:
         """Give a finished file its name, durably."""
         os.rename(self._join(part), self._join(name))
         sync_folder(self.path)
 
-    @names_users
+    @explained
     def remove(self, name: str) -> None:
         """Delete a file of the folder, if it is there."""
         with self._mutex:
@@ -474,7 +485,7 @@ class LocalFolder:
                 os.rmdir(folder)
         return freed, left
 
-    @names_users
+    @explained
     def changed(self, name: str) -> float:
         """Seconds since 1970 at which a segment was changed last."""
         return os.stat(self._join(name)).st_mtime
@@ -487,7 +498,7 @@ class LocalFolder:
         """
         deadline = time.monotonic() + timeout
         file = None
-        nap = LOCK_POLL_MIN_S
+        pause_s = LOCK_POLL_MIN_S
         try:
             while True:
                 if file is None:
@@ -507,23 +518,21 @@ class LocalFolder:
                     raise LedgerBusyError(
                         f"another process has held {self._join(name)} for {timeout:g} s: is it stopped?"
                     )
-                time.sleep(nap)
-                nap = min(2 * nap, LOCK_POLL_MAX_S)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, LOCK_POLL_MAX_S)
             yield file
         finally:
             if file is not None:
                 close_file(file)
 
-    @names_users
+    @explained
     def _open_lock(self, name: str) -> int:
         try:
             return open_own(self._join(name), os.O_CREAT | os.O_RDWR, self._mode)
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise full_error(self.path, error) from error
-            if isinstance(error, PermissionError):
+            if error.errno in DISK_FULL_ERRNOS or isinstance(error, PermissionError):
                 raise
             raise LedgerError(f"{self._join(name)} {error.strerror}") from error
 
@@ -543,3 +552,9 @@ def is_at(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except OSError:
         return False
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    # What has expired in the meantime is nothing to list; what another user's mode hides is there.
+    if isinstance(error, PermissionError):
+        raise error

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
@@ -45,21 +46,6 @@ class Compacted:
     """Parts that were left out."""
 
 
-class _Closed:
-    """A folder as it looks when only some of its segments are there."""
-
-    def __init__(self, folder: Folder, names: dict[str, int]) -> None:
-        self._folder = folder
-        self._names = names
-        self.path = folder.path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._folder, name)
-
-    def segments(self) -> list[tuple[str, int]]:
-        return [(name, self._names[name]) for name, _ in self._folder.segments() if name in self._names]
-
-
 def compact(ledger: Ledger, scope: Scope) -> Compacted:
     """Merge the closed segments of a scope; nothing is done where there is one or none.
 
@@ -85,7 +71,7 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
 
 
 def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
-    reader = LedgerReader(_Closed(folder, closed), scope.about, allow_pickle=False)  # type: ignore[arg-type]
+    reader = LedgerReader(folder, scope.about, only=closed)
     segment_id = secrets.token_hex(8)
     # spec: Ledger!Merge
     target = folder.create(segment_id + PART, header(segment_id, scope.about))
@@ -126,14 +112,13 @@ def _regrouped(reader: LedgerReader) -> Iterator[Any]:
     for batch, counts in reader.batches():
         kept = batch if all(counts) else batch.filter(pa.array(counts, pa.bool_()))
         if kept.num_rows:
-            kept = _with_replaced(kept, replaced)
-            waiting.append(kept)
+            waiting.append(_with_replaced(kept, replaced) if replaced else kept)
             size += kept.nbytes
         if size >= FRAME_BYTES:
-            yield from _one(waiting)
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting, size = [], 0
     if waiting:
-        yield from _one(waiting)
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _replaced(reader: LedgerReader) -> dict[bytes, tuple[int, float]]:
@@ -142,10 +127,9 @@ def _replaced(reader: LedgerReader) -> dict[bytes, tuple[int, float]]:
     for batch, counts in reader.batches():
         for row, count in enumerate(counts):
             if not count:
-                key = batch["key"][row].as_py()
-                attempts, cost = spent.get(key, (0, 0.0))
-                attempts, cost = attempts + batch["attempts"][row].as_py(), cost + batch["cost"][row].as_py()
-                spent[key] = attempts, cost
+                key, attempts, cost = (batch[name][row].as_py() for name in ("key", "attempts", "cost"))
+                before = spent.get(key, (0, 0.0))
+                spent[key] = before[0] + attempts, before[1] + cost
     return spent
 
 
@@ -153,25 +137,12 @@ def _with_replaced(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
     """The batch with what was spent on the records that its own ones replace, which is taken out of there."""
     import pyarrow as pa
 
-    if not replaced:
-        return batch
-    keys = batch["key"].to_pylist()
-    added = {row: replaced.pop(key) for row, key in enumerate(keys) if key in replaced}
-    if not added:
-        return batch
+    added = [replaced.pop(key, (0, 0.0)) for key in batch["key"].to_pylist()]
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for place, name in enumerate(("attempts", "cost")):
-        values = columns[name].to_pylist()
-        for row, spent in added.items():
-            values[row] += spent[place]
-        columns[name] = pa.array(values, columns[name].type)
+    for name, more in zip(("attempts", "cost"), zip(*added, strict=True), strict=True):
+        sums = map(add, columns[name].to_pylist(), more)
+        columns[name] = pa.array(sums, columns[name].type)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
-
-
-def _one(batches: list[Any]) -> list[Any]:
-    import pyarrow as pa
-
-    return [batches[0]] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S) -> int:

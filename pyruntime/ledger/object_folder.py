@@ -85,6 +85,20 @@ class ObjectFolder:
         found = list_folder(self._files, self.path)
         return [info.base_name for info in found if info.is_file and not info.base_name.endswith(PART)]
 
+    def leaves(self) -> list[str]:
+        """The paths below this one of the folders that have objects, in no order."""
+        found = list_folder(self._files, self.path, recursive=True)
+        paths = {info.path[len(self.path) + 1 :].rpartition("/")[0] for info in found if info.is_file}
+        return list(paths)
+
+    def check_writable(self) -> None:
+        """Raise LedgerError unless an object can be written here and deleted."""
+        self.make()
+        # Several drivers may start at a time, and none removes what another has just written.
+        name = f".probe-{secrets.token_hex(8)}"
+        self.put(name, b"")
+        self.remove(name)
+
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, the oldest first by the store's clock: the first record of a key counts."""
         found = list_folder(self._files, self.path)

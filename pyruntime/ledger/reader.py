@@ -50,6 +50,7 @@ class LedgerReader:
     accept_errors: `get` gives rows that failed for good, too.
     allow_pickle: values may be pickled, and reading them runs what they say.
     version: of the function, as it is kept. some_inputs: whether columns that are not asked for do not count.
+    only: the segments that are read, with the bytes of each; None for all.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
@@ -64,8 +65,10 @@ class LedgerReader:
         allow_pickle: bool = False,
         version: str = "",
         some_inputs: bool = False,
+        only: Mapping[str, int] | None = None,
     ) -> None:
         self._folder = folder
+        self._only = only
         self._owner = NOBODY if about is None else owner_of(about)
         self.accepts_errors = accept_errors
         self._allow_pickle = allow_pickle
@@ -101,6 +104,8 @@ class LedgerReader:
         with self._mutex:
             for _ in range(MAX_SCAN_TRIES):
                 segments = self._folder.segments()
+                if self._only is not None:
+                    segments = [(name, self._only[name]) for name, _ in segments if name in self._only]
                 if not self._sizes.keys() <= {name for name, _ in segments}:
                     # Merged in the meantime, and what it became has the same records; or expired.
                     self._forget()
@@ -121,15 +126,7 @@ class LedgerReader:
         Raises LedgerValueError for a value that may not or cannot be read, and OSError.
         """
         with self._mutex:
-            # Most rows of a first run are new: nothing more is to be done for them.
-            found = self._index.find(key)
-            if not found:
-                return None
-            if errors is None:
-                errors = self.accepts_errors
-            with suppress(FileNotFoundError):
-                return self._get(key, errors, input, found)
-            return self._undisturbed(self._get, key, errors, input)
+            return self._undisturbed(self._get, key, self.accepts_errors if errors is None else errors, input)
 
     def search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
         """The record that answers a row, as `get` finds it, or else what another record of its key answers.
@@ -137,6 +134,7 @@ class LedgerReader:
         Of several others it is one of `execution`, if there is one. Any thread; raises as `get` does.
         """
         with self._mutex:
+            # Most rows of a first run are new: nothing more is to be done for them.
             found = self._index.find(key)
             if not found:
                 return None
@@ -154,7 +152,7 @@ class LedgerReader:
         input: as for `get`.
         """
         with self._mutex:
-            return self._undisturbed(self._kind_of, key, input) if self._index.find(key) else None
+            return self._undisturbed(self._kind_of, key, input)
 
     def kinds_of(
         self, pairs: Sequence[tuple[bytes, bytes]], execution: bytes
@@ -164,7 +162,7 @@ class LedgerReader:
         And, of those that have none, which have one of `execution` for another input under their key.
         """
         kinds: dict[tuple[bytes, bytes], str] = {}
-        clashes: dict[tuple[bytes, bytes], Origin] = {}
+        conflicts: dict[tuple[bytes, bytes], Origin] = {}
         with self._mutex:
             find = self._index.find
             for pair in pairs:
@@ -176,8 +174,8 @@ class LedgerReader:
                     continue
                 other = self._undisturbed(self._other, *pair, execution)
                 if other is not None and other.execution == execution:
-                    clashes[pair] = other
-        return kinds, clashes
+                    conflicts[pair] = other
+        return kinds, conflicts
 
     def repeated(self, words: Sequence[int]) -> list[int]:
         """The places of those first 8 bytes of keys, as numbers, that several records have. Any thread."""
@@ -190,7 +188,7 @@ class LedgerReader:
             return self._undisturbed(self._origins, key)
 
     def _origins(self, key: bytes) -> set[Origin]:
-        return {rows.origin(row) for rows, row in self._of_key(key) if rows.is_version(row, self._version)}
+        return {rows.origin(row) for _, rows, row in self._of_key(key) if rows.is_version(row, self._version)}
 
     def batches(self) -> Iterator[tuple[Any, list[bool]]]:
         """The Arrow batches of all whole frames, and which of their rows count for their key.
@@ -368,14 +366,13 @@ class LedgerReader:
         return ask(*arguments)
 
     def _get(
-        self, key: bytes, errors: bool, input: bytes | None, found: list[int] | None = None
+        self, key: bytes, errors: bool, input: bytes | None, found: Sequence[int] | None = None
     ) -> Record | None:
         place = self._place(key, input, found)
         if place is None:
             return None
-        number, row = place
-        rows = self._rows(number)
-        if rows is None or (not errors and rows.kind(row) == ERROR):
+        number, rows, row = place
+        if not errors and rows.kind(row) == ERROR:
             return None
         frame = self._frames[number]
         if frame.end > self._synced.get(frame.segment, 0):
@@ -389,7 +386,7 @@ class LedgerReader:
         return rows.record(row, self._allow_pickle, key)
 
     def _search(
-        self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
+        self, key: bytes, input: bytes, execution: bytes, found: Sequence[int] | None = None
     ) -> Record | Origin | None:
         record = self._get(key, self.accepts_errors, input, found)
         if record is not None or self._place(key, input, found) is not None:
@@ -397,20 +394,21 @@ class LedgerReader:
         return self._other(key, input, execution, found)
 
     def _other(
-        self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
+        self, key: bytes, input: bytes, execution: bytes, found: Sequence[int] | None = None
     ) -> Origin | None:
         """The input of the key's latest record that is another than this; one of `execution` first."""
         other, other_at = None, 0
-        for rows, row in self._of_key(key, found):
+        for _, rows, row in self._of_key(key, found):
+            if self._answers(rows, row, input):
+                continue
             origin = rows.origin(row)
-            if not self._answers(rows, row, input):
-                if origin.execution == execution:
-                    return origin
-                # Segments come in the order of their names, which are random. A row that failed would have
-                # been called again in any case.
-                at = rows.at(row)
-                if at >= other_at and (self.accepts_errors or rows.kind(row) != ERROR):
-                    other, other_at = origin, at
+            if origin.execution == execution:
+                return origin
+            # Segments come in the order of their names, which are random. A row that failed would have been
+            # called again in any case.
+            at = rows.at(row)
+            if at >= other_at and (self.accepts_errors or rows.kind(row) != ERROR):
+                other, other_at = origin, at
         return other
 
     def _answers(self, rows: Rows, row: int, input: bytes) -> bool:
@@ -421,45 +419,45 @@ class LedgerReader:
 
     def _kind_of(self, key: bytes, input: bytes | None = None) -> str | None:
         place = self._place(key, input)
-        rows = None if place is None else self._rows(place[0])
-        return None if place is None or rows is None else rows.kind(place[1])
+        return None if place is None else place[1].kind(place[2])
 
-    def _of_key(self, key: bytes, found: list[int] | None = None) -> Iterator[tuple[Rows, int]]:
+    def _of_key(self, key: bytes, found: Sequence[int] | None = None) -> Iterator[tuple[int, Rows, int]]:
+        """The whole records of a key, each by its frame's number, the frame's rows and its row in them.
+
+        found: what the index has by the first word of the key, if that was asked.
+        """
         for record in self._index.find(key) if found is None else found:
             number = bisect_right(self._starts, record) - 1
             rows = self._rows(number)
             row = record - self._starts[number]
+            # The index knows half of the key.
             if rows is not None and rows.key(row) == key:
-                yield rows, row
+                yield number, rows, row
 
     def _place(
         self,
         key: bytes,
         input: bytes | None = None,
-        found: list[int] | None = None,
+        found: Sequence[int] | None = None,
         like: Origin | None = None,
-    ) -> tuple[int, int] | None:
-        """Frame and row of the record that counts for a key, of those found by its first word.
+    ) -> tuple[int, Rows, int] | None:
+        """The record that counts for a key, in the form of `_of_key`.
 
         input: of which it is to be the answer, None for any. like: of a record whose input and version count.
         """
         error, error_at = None, 0
-        for record in self._index.find(key) if found is None else found:
-            number = bisect_right(self._starts, record) - 1
-            rows = self._rows(number)
-            row = record - self._starts[number]
-            if rows is None or rows.key(row) != key:
-                continue
+        for place in self._of_key(key, found):
+            _, rows, row = place
             if input is not None and not self._answers(rows, row, input):
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue
             if rows.kind(row) != ERROR:
-                return number, row
+                return place
             at = rows.at(row)
             # Where failed rows are called again, the last failure is the one that was seen.
             if error is None or (not self.accepts_errors and at >= error_at):
-                error, error_at = (number, row), at
+                error, error_at = place, at
         return error
 
     def _counts(self, rows: Rows, number: int, row: int) -> bool:
@@ -467,7 +465,8 @@ class LedgerReader:
         if len(self._index.find(key)) == 1:
             return True
         # Each input and version has a record that counts.
-        return self._place(key, like=rows.origin(row)) == (number, row)
+        place = self._place(key, like=rows.origin(row))
+        return place is not None and (place[0], place[2]) == (number, row)
 
     def _refuse(self, number: int, damage: Damage) -> None:
         self._refused.add(number)

@@ -134,17 +134,11 @@ class Committer:
         """The numbers of entries whose key has a record already, of others or of this writer."""
         found: set[int] = set()
         pairs = [(entry[0], entry[9]) for entry in entries.values()]
-        known, clashes = self.reader.kinds_of(pairs, self._execution)
-        for (key, input), other in clashes.items():
-            if not self._one_input:
-                break
+        known, conflicts = self.reader.kinds_of(pairs, self._execution)
+        if conflicts and self._one_input:
             # spec: Ledger!Refuse
-            raise LedgerConflictError(
-                f"two rows of this execution have the key {key.hex()} and different inputs",
-                key,
-                input,
-                other.input,
-            )
+            (key, input), other = next(iter(conflicts.items()))
+            raise LedgerConflictError.of_key(key, input, other.input)
         new: dict[tuple[bytes, bytes], str] = {}
         accepts_errors = self.reader.accepts_errors
         for number, pair in zip(entries, pairs, strict=True):
@@ -159,14 +153,11 @@ class Committer:
 
     def _adopt(self, theirs: set[int], entries: dict[int, Row], adopted: dict[int, Record]) -> dict[int, Row]:
         """Get the records that others have; returns the entries whose records have gone in the meantime."""
-        gone = {}
-        for number in sorted(theirs):
+        for number in theirs:
             record = self.reader.get(entries[number][0], errors=True, input=entries[number][9])
-            if record is None:
-                gone[number] = entries[number]
-            else:
+            if record is not None:
                 adopted[number] = record
-        return gone
+        return {number: entries[number] for number in sorted(theirs - adopted.keys())}
 
     def _encoded(self, entries: dict[int, Row], theirs: set[int]) -> list[tuple[Frame, bytes, bytes]]:
         """Frames, with their keys and their bytes, for the end of the segment as it is."""
@@ -231,7 +222,7 @@ class Commit(NamedTuple):
     """The numbers of those that another attempt had kept before, with what it kept: that is the result."""
 
 
-class Limits(NamedTuple):
+class CommitLimits(NamedTuple):
     """When a commit is due."""
 
     loss_window: float
@@ -250,7 +241,7 @@ class LedgerWriter:
         self,
         folder: Folder,
         reader: LedgerReader,
-        limits: Limits,
+        limits: CommitLimits,
         *,
         about: Mapping[str, str],
         execution: bytes,

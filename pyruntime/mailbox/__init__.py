@@ -14,7 +14,6 @@ from pillarbox.mailbox.metrics import LatencySnapshot, MailboxMetrics, MetricsSn
 from pillarbox.mailbox.processor import (
     Controller,
     DefaultAction,
-    GuestDriver,
     MailboxProcessor,
     ProcessorStatistics,
     Suspension,
@@ -24,7 +23,6 @@ __all__ = [
     "IMMEDIATE",
     "Controller",
     "DefaultAction",
-    "GuestDriver",
     "LatencySnapshot",
     "MailboxExecutor",
     "MailboxMetrics",

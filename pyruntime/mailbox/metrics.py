@@ -169,6 +169,11 @@ class TimeShares(NamedTuple):
     back_pressured: float
 
 
+# A ring of one slot a second, instead of an average that decays: shares add up to what really was, and a task
+# that has been idle for a minute says so exactly. Time is added where it changes its kind and where somebody
+# looks; a long stretch of one kind is then spread over the seconds that it covers.
+
+
 class TaskTimes:
     """Adds up times by the second that they fell into, for the last minute. Thread-safe."""
 

@@ -18,9 +18,10 @@ Created on the mailbox thread, which alone may run it. Other threads reach it th
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -30,7 +31,8 @@ from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedErro
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
-from pillarbox.mailbox.reports import ErrorReports
+
+log = logging.getLogger("pillarbox")
 
 MAX_URGENT_MAILS_PER_ROUND = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
@@ -226,7 +228,19 @@ class MailboxProcessor:
         suspends the task after the round; run again, it goes on. Raises as `run_mailbox_loop` does.
         """
         with self._running():
-            await run_as_guest(self)
+            guest = _Guest(self)
+            try:
+                guest.start()
+                await guest.ended
+            except asyncio.CancelledError:
+                # The error came first, but the cancellation is what the caller gets.
+                if guest.error is not None:
+                    self.report_error(guest.error)
+                raise
+            finally:
+                guest.stop()
+            if guest.error is not None:
+                raise guest.error
 
     def run_mailbox_step(self) -> bool:
         """Run the mails that have come, then the default action once. Never blocks.
@@ -466,38 +480,32 @@ def _nothing() -> None:
     """Do nothing: the mail only wakes."""
 
 
-class GuestDriver:
-    """Steps a processor inside an asyncio loop until the processor ends.
+class _Guest:
+    """Steps a processor inside the running asyncio loop until the processor ends. Confined to its thread."""
 
-    `on_end(error)` is called once, on the loop's thread: with None when all actions are completed or the
-    processor was suspended, with the error when a mail or the default action raised, and with a
-    `MailboxClosedError` when the mailbox is quiesced under a suspended default action.
-    """
+    __slots__ = ("_loop", "_processor", "_stopped", "_thread", "_timer", "ended", "error")
 
-    __slots__ = ("_loop", "_on_end", "_processor", "_stopped", "_thread")
-
-    def __init__(
-        self,
-        processor: MailboxProcessor,
-        loop: asyncio.AbstractEventLoop,
-        on_end: Callable[[BaseException | None], None],
-    ) -> None:
+    def __init__(self, processor: MailboxProcessor) -> None:
         self._processor = processor
-        self._loop = loop
-        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        # Not through the future, for it refuses some errors, and nobody would be woken.
+        self.error: BaseException | None = None
 
     def start(self) -> None:
-        """Schedule the first step. On the loop's thread, which is the mailbox thread."""
-        self._processor.mailbox.check_is_mailbox_thread()
-        self._processor._go_on()
+        """Schedule the first step, and the mail that measures."""
+        self._measure_later()
         self._loop.call_soon(self._step)
 
     def stop(self) -> None:
-        """Take no more steps, and never call `on_end`. On the loop's thread."""
-        self._processor.mailbox.check_is_mailbox_thread()
+        """Take no more steps."""
         self._stopped = True
+        self._processor._sleeps_elsewhere = False
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _step(self) -> None:
         if self._stopped:
@@ -520,17 +528,19 @@ class GuestDriver:
                 # A coroutine may have yielded to a mail that raised, and have kept that to itself.
                 processor._raise_failure()
         except BaseException as error:
-            self._end(error)
+            self.error = error
+            self._end()
             return
         if processor.is_running:
             self._loop.call_soon(self._step)
         else:
-            self._end(None)
+            self._end()
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self) -> None:
         self._stopped = True
         self._processor.metrics.times.switch(None)
-        self._on_end(error)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def _wake(self) -> None:
         if self._stopped:
@@ -546,42 +556,68 @@ class GuestDriver:
             # The loop was closed: the task has ended and nobody is left to wake.
             return
 
+    def _measure_later(self) -> None:
+        interval = self._processor.metrics.interval
+        if interval:
+            self._timer = self._loop.call_later(interval, self._measure)
 
-async def run_as_guest(processor: MailboxProcessor) -> None:
-    """Run a processor until it ends, in the running asyncio loop; raise the error that ended it."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    errors: list[BaseException] = []
-    timer: asyncio.TimerHandle | None = None
+    def _measure(self) -> None:
+        self._processor.metrics.measure_now()
+        self._measure_later()
 
-    def on_end(error: BaseException | None) -> None:
-        # Not through the future, for it refuses some errors, and nobody would be woken.
-        if error is not None:
-            errors.append(error)
-        if not ended.done():
-            ended.set_result(None)
 
-    def measure() -> None:
-        nonlocal timer
-        processor.metrics.measure_now()
-        timer = loop.call_later(interval, measure)
+class ErrorMail(Mail):
+    """Raises an error on the mailbox thread; dropped, it leaves the error in the log."""
 
-    interval = processor.metrics.interval or 0.0
-    if interval:
-        timer = loop.call_later(interval, measure)
-    driver = GuestDriver(processor, loop, on_end)
-    try:
-        driver.start()
-        await ended
-    except asyncio.CancelledError:
-        # The error came first, but the cancellation is what the caller gets.
-        for error in errors:
-            processor.report_error(error)
-        raise
-    finally:
-        driver.stop()
-        processor._sleeps_elsewhere = False
-        if timer is not None:
-            timer.cancel()
-    for error in errors:
-        raise error
+    def __init__(self, error: BaseException) -> None:
+        # The description names no error: to describe one runs its code, which may raise in its turn.
+        super().__init__(_raise, error, priority=MAX_PRIORITY, urgent=True, description="report an error")
+
+    def cancel(self) -> None:
+        """Log the error that the task has ended without. Any thread; never raises."""
+        _log("an error was reported to a task that ended before it could raise it: %s", self.args[0])
+
+
+class ErrorReports:
+    """The errors reported to one mailbox."""
+
+    __slots__ = ("_kept", "_mailbox")
+
+    def __init__(self, mailbox: TaskMailbox) -> None:
+        self._mailbox = mailbox
+        self._kept: list[BaseException] = []
+
+    def report(self, error: BaseException) -> None:
+        """Have `error` raised on the mailbox thread. Any thread; never raises.
+
+        If the mailbox takes no mail any more, the error is logged and kept for `raise_kept`.
+        """
+        if not isinstance(error, BaseException):
+            error = TypeError(
+                f"an object of type {type(error).__name__} was reported, which is not an exception"
+            )
+        try:
+            if self._mailbox.try_put(ErrorMail(error)):
+                return
+        except Exception as trouble:
+            # Such as that of a forked process. What was reported counts, not what became of the report.
+            _log("an error could not be reported to its task: %s", trouble)
+        self._kept.append(error)
+        _log("an error was reported to a task that takes no mail any more: %s", error)
+
+    def raise_kept(self) -> None:
+        """Raise the first error that was kept, once. Mailbox thread."""
+        if self._kept:
+            first = self._kept[0]
+            self._kept.clear()
+            raise first
+
+
+def _log(message: str, error: BaseException) -> None:
+    # A handler of the user's may raise, and the thread that reports has its own work to end.
+    with suppress(Exception):
+        log.error(message, type(error).__qualname__, exc_info=error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -4,6 +4,16 @@
 what is confined to a loop and says so.
 """
 
+# A client of a service blocks in its callers' threads and talks in the thread of connections. The other
+# way, a loop in each caller's thread, would have a reader of Spark run a loop beside its own; and without a
+# thread of its own a client could not answer heartbeats while its caller computes, and would be taken for
+# dead.
+#
+# It connects again without its callers seeing it. They could do so themselves, but each would have to know
+# which of its requests were heard before the connection broke, and a request that assigns splits must not
+# be made twice. `MessageStream` knows; what it takes is memory for what is unacknowledged, and that is
+# bounded.
+
 from __future__ import annotations
 
 import asyncio
@@ -16,6 +26,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitTimeout
+from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.rpc.connection import (
@@ -29,6 +40,7 @@ from pillarbox.rpc.connection import (
     encode_body,
 )
 from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
+from pillarbox.validate import check_duration
 
 log = logging.getLogger("pillarbox")
 
@@ -56,6 +68,7 @@ class RemoteError(RuntimeError):
         return RemoteError, (self.kind, self.why)
 
 
+@dataclass(frozen=True, repr=False)
 class RpcHandle:
     """The place where a server listens, the secret that it asks for, and a service of it. A plain value.
 
@@ -63,21 +76,10 @@ class RpcHandle:
     fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
     """
 
-    def __init__(
-        self,
-        addresses: tuple[tuple[str, int], ...],
-        secret: bytes,
-        service: str,
-        fingerprint: bytes | None = None,
-    ) -> None:
-        self.addresses = addresses
-        self.service = service
-        self._secret = secret
-        self._fingerprint = fingerprint
-
-    def named(self, service: str) -> RpcHandle:
-        """The way to another service of the same server."""
-        return RpcHandle(self.addresses, self._secret, service, self._fingerprint)
+    addresses: tuple[tuple[str, int], ...]
+    secret: bytes
+    service: str
+    fingerprint: bytes | None = None
 
     def connect(
         self,
@@ -120,7 +122,7 @@ class Reconnector:
         handle = self._handle
         host, port = next(self._addresses)
         try:
-            opening = connect(host, port, handle._secret, handle._fingerprint, direct=direct)
+            opening = connect(host, port, handle.secret, handle.fingerprint, direct=direct)
             async with opening as connection:
                 connection.send("open", handle.service, *hello())
                 await talk(connection)
@@ -166,14 +168,12 @@ class RpcClient:
         failed: Callable[[Exception], None] | None = None,
         patience: float = ABSENCE_TIMEOUT_S,
     ) -> None:
-        if not patience > 0.0:
-            raise ValueError(f"patience={patience!r}: must be more than 0 seconds")
         encode_body(about)
         self._handle = handle
         self._about = about
         self._receive = receive
         self._told_failure = failed
-        self._patience = patience
+        self._patience = check_duration("patience", patience, above_zero=True)
         self._id = uuid.uuid4().hex
         self._way = Reconnector(handle)
         self._stream = MessageStream()
@@ -222,13 +222,14 @@ class RpcClient:
         """Say something to the service, after what was said before. It is not waited for."""
         post(self._loop, self._push, b"push", encode_body(body))
 
-    def close(self) -> None:
-        """Say what is unsaid and go: waits some seconds at most. Idempotent."""
+    def close(self) -> bool:
+        """Say what is unsaid and go; False if it was not taken in some seconds. Idempotent."""
         if not self._closed and self._thread.is_alive:
             post(self._loop, self._leave)
             with contextlib.suppress(WaitTimeout):
                 self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
+        return self._done.done()
 
     def abandon(self) -> None:
         """Go without a word, as if the process had died. Idempotent."""

@@ -205,6 +205,8 @@ class Connection:
         """The same for a message that was encoded before."""
         if len(text) > MAX_FRAME_NBYTES:
             raise ProtocolError(f"a message of {len(text):,} bytes: at most {MAX_FRAME_NBYTES:,}")
+        # The number is not sent: both sides count. A frame that is left out, sent twice or sent back to its
+        # sender has another number or direction, and its code does not fit.
         code = hmac.digest(self._send_key, self._sent.to_bytes(8, "big") + text, "sha256")
         self._sent += 1
         transport = self._writer.transport
@@ -259,6 +261,8 @@ class Connection:
         return message
 
     def _beat(self) -> None:
+        # TCP's own keep-alive is the system's: it takes two hours unless somebody sets it, and a peer whose
+        # process is stopped answers it all the same.
         if self._writer.transport.is_closing():
             return
         if self._loop.time() - self._heard_at > HEARTBEAT_TIMEOUT_S:
@@ -412,6 +416,12 @@ async def connect(
 
 
 # -- messages that outlive a connection ---------------------------------------------------------
+
+
+# TCP resends what a net has lost, but not what was under way when a connection broke. Without these numbers a
+# request that fails with its connection has either been heard or not, and each service would have to make its
+# requests safe to repeat. With them a break is a pause. Numbers count both ways apart, and an
+# acknowledgement is of all up to a number, so that a lost one does no harm.
 
 
 class MessageStream:

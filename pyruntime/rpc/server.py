@@ -5,6 +5,17 @@ one that has to outlive them, so that no message is lost or comes twice, is a `S
 `Peer` and `Hosted` are thread-safe; the others are confined to the server's loop.
 """
 
+# Two kinds of services, because two kinds of clients ask for different things. A reader of a source must
+# not lose a message or get one twice, over broken connections too: `Sessions` keeps its numbered messages
+# for a grace, and tells the service once when the client has gone for good. A task of shared limits says
+# all of its counts each time, so for it a session would be state to keep in step for nothing: it is a
+# `ConnectionService`.
+#
+# A peer that has not proved itself costs a file descriptor and a few hundred bytes, so their number is
+# bounded. When it is reached, one of them goes at random. Refusing the newest would let 64 idle strangers
+# keep everybody out; cutting off the oldest would favour strangers who connect fast over friends who are
+# far away.
+
 from __future__ import annotations
 
 import asyncio
@@ -37,6 +48,7 @@ from pillarbox.rpc.connection import (
     server_handshake,
 )
 from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, post, release_loop
+from pillarbox.validate import check_duration, check_int, check_text
 
 log = logging.getLogger("pillarbox")
 
@@ -279,6 +291,9 @@ class Sessions:
 
     # -- clients come and go --------------------------------------------------------------------
 
+    # A client that was given up is refused when it comes back, though its session could be made anew. Its
+    # splits are others' by then; with a new session it would go on reading them, and their rows would come
+    # twice.
     def _new(self, connection: Connection, client: str, about: Any, known: bool) -> Peer | None:
         if known:
             why = f"it was not heard of for {self._grace:g} s and counts as dead"
@@ -327,7 +342,9 @@ class Sessions:
         connection, peer._connection = peer._connection, None
         if connection is not None:
             connection.send("no", why[:MAX_REASON_LENGTH])
-            connection.close()
+            # It closes when it has read that. If this side did, with bytes unread, the system would reset the
+            # connection, and the reason might never arrive.
+            peer._loop.call_later(connections.CONNECT_TIMEOUT_S, connection.abort)
         self._gone(peer, False)
 
     # -- messages -------------------------------------------------------------------------------
@@ -338,7 +355,7 @@ class Sessions:
             return
         (body,) = fields
         if kind not in ("ask", "push", "leave"):
-            raise ProtocolError(f"{kind!r} is no message")
+            raise ProtocolError(f"{kind!r} is not a message")
         if peer._stream.is_new(number) and not peer._is_gone:
             if kind == "ask":
                 self._answer(peer, number, lambda: self._service.request(peer, body))
@@ -361,6 +378,8 @@ class Sessions:
             self.drop(peer, f"{type(error).__name__}: {error}")
 
     def _answer(self, peer: Peer, number: int, ask: Callable[[], Any]) -> None:
+        # A future is answered when it is done, on whatever thread that is: a service that has to ask
+        # somebody else must not hold up the thread of all connections.
         try:
             answer = ask()
             if isinstance(answer, Future):
@@ -376,17 +395,6 @@ class Sessions:
 
 
 # -- the life of a server -----------------------------------------------------------------------
-
-
-def check_address(host: str, port: int, advertise: str | None) -> None:
-    """Raises TypeError or ValueError, which names the argument, for what is no place to listen."""
-    for name, text in (("host", host), ("advertise", advertise)):
-        if (text is not None or name == "host") and not (isinstance(text, str) and text):
-            raise TypeError(f"{name}={text!r}: must be the name or the address of a machine")
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"port={port!r}: must be an int, not {type(port).__name__}")
-    if not 0 <= port < 65536:
-        raise ValueError(f"port={port!r}: must be from 0 (any) to 65535")
 
 
 def addresses_of(host: str, advertise: str | None) -> list[str]:
@@ -429,11 +437,10 @@ class Hosted(ABC, Generic[V]):
         advertise: str | None,
         certificate: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_address(host, port, advertise)
         self._kind = kind
-        self._host = host
-        self._port = port
-        self._advertise = advertise
+        self._host = check_text("host", host)
+        self._port = check_int("port", port, 0, 65_535)
+        self._advertise = None if advertise is None else check_text("advertise", advertise)
         self._certificate_path = None if certificate is None else Path(certificate)
         self._certificate: Certificate | None = None
         self._secret = secrets.token_bytes(SECRET_NBYTES)
@@ -529,9 +536,7 @@ class ServiceHost(Hosted[RpcServer]):
         certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__("channel", host, port, advertise, certificate)
-        if not grace > 0.0:
-            raise ValueError(f"grace={grace!r}: must be more than 0 seconds")
-        self._grace = grace
+        self._grace = check_duration("grace", grace, above_zero=True)
         self._services: dict[str, Service] = {}
 
     def _make(self) -> RpcServer:

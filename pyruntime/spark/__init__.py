@@ -5,7 +5,7 @@ import warnings
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letters import DeadLetter, DeadLetterError
-from pillarbox.spark.error_column import call_failed, failed, not_done
+from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import Estimate, estimate_cost
 from pillarbox.spark.executions import called_once
 from pillarbox.spark.latency import LOW_LATENCY
@@ -37,10 +37,10 @@ __all__ = [
     "call_failed",
     "called_once",
     "estimate_cost",
-    "failed",
-    "not_done",
+    "failed_rows",
     "register_source",
     "retry_failed",
+    "skipped_rows",
     "with_observation",
 ]
 

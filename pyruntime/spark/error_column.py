@@ -1,6 +1,6 @@
 """The column `_error` of failed rows: its type, its Arrow array, and the functions that read it.
 
-`call_failed`, `failed` and `not_done` are for the driver; the rest is pure and used by any thread.
+`call_failed`, `failed_rows` and `skipped_rows` are for the driver; the rest is pure and used by any thread.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _described(result: Failed) -> dict[str, Any]:
     return described
 
 
-def failed(df: DataFrame) -> DataFrame:
-    """The rows of `df` whose call failed for good, with `_error`; those of `not_done` are not among them.
+def failed_rows(df: DataFrame) -> DataFrame:
+    """The rows of `df` whose call failed for good, with `_error`; those of `skipped_rows` are not among them.
 
     df: what `async_map` gave under `errors="column"`, or dead letters, read back.
     """
@@ -96,7 +96,7 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
     return None
 
 
-def not_done(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
+def skipped_rows(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
     """The rows of `df` that were not called, or not again, since a budget was used up, to go on with.
 
     df: what `async_map` gave under `errors="column"`, or dead letters, read back.

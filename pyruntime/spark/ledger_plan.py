@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
@@ -92,7 +92,7 @@ class LedgerPlan:
         other_code = False
         if context is not None and context.partitionId() == 0 and not self.only_failed:
             other_code = self.record_code(options, run, batch)
-        session = open_session(
+        session = LedgerSession(
             options,
             run,
             batch=batch,
@@ -126,8 +126,7 @@ class LedgerPlan:
             self._tell(stale)
             return
         assert options.ledger is not None
-        for message in stale.messages(options.ledger, run, str(options.ledger.uid), "the function"):
-            log.warning("%s", message)
+        stale.log(options.ledger, run, str(options.ledger.uid), "the function")
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -185,10 +184,7 @@ class LedgerPlan:
         if self.results is None:
             return as_fields
         zone = None if self.zone is None else time_zone(self.zone)
-        if self.arguments is None:
-            assert isinstance(self.results, T.StructType)
-            return KeptRows(self.results, zone)
-        return KeptValues(self.results, zone)
+        return ResultCodec(self.results, zone, is_row=self.arguments is None)
 
 
 def plan_ledger(
@@ -253,10 +249,7 @@ def plan_ledger(
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):
-    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end.
-
-    In a task it only collects.
-    """
+    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end."""
 
     def __init__(self, context: Any, options: Options, name: str) -> None:
         self._context = context
@@ -266,7 +259,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         self._stages: dict[int, StaleAnswers] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_Collected, ())
+        # In a task it only collects.
+        return (AddingAccumulatorParam, ([],))
 
     def zero(self, value: Any) -> Any:
         return []
@@ -296,18 +290,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         options = self._options
         assert options.ledger is not None
         run = "of the streaming query" if options.ledger.run is None else options.ledger.run
-        for message in stale.messages(options.ledger, run, str(options.ledger.uid), self._name):
-            log.warning("%s", message)
-
-
-class _Collected(AccumulatorParam[Any]):
-    """The form that it has in a task."""
-
-    def zero(self, value: Any) -> Any:
-        return []
-
-    def addInPlace(self, value1: Any, value2: Any) -> Any:
-        return value1 + value2
+        stale.log(options.ledger, run, str(options.ledger.uid), self._name)
 
 
 def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
@@ -423,37 +406,29 @@ def check_keepable(results: T.DataType) -> None:
         raise ValueError(f"schema={results.simpleString()!r}: a ledger keeps no user-defined types")
 
 
-class KeptRows:
-    """Makes of converted results of `async_map` what is kept. results: the columns of a row."""
+class ResultCodec:
+    """Makes of converted results (see `results`) what a ledger keeps: as their schema reads them.
 
-    def __init__(self, results: T.StructType, zone: datetime.tzinfo | None) -> None:
-        self._encoder = RowEncoder(results, zone)
+    results: the columns of a row of `async_map`, or with is_row=False the type of the values of `async_udf`.
+    Most are plain values that a ledger gives back as they were; all others are made into Arrow columns and
+    back. For the thread of the event loop.
+    """
+
+    def __init__(self, results: Any, zone: datetime.tzinfo | None, *, is_row: bool = True) -> None:
+        self._encoder = RowEncoder(results, zone) if is_row else ValueEncoder(results, zone)
+        self._is_row = is_row
         self._is_exact = _is_exact(results)
 
     def __call__(self, result: Any) -> Any:
-        """The kept form of `result`: a result that gives the same rows."""
+        """The kept form of `result`: one that gives the same rows, or an equal value."""
         if self._is_exact:
             is_plain = self._encoder.is_plain
-            if all(map(is_plain, result)) if type(result) is list else is_plain(result):
+            if all(map(is_plain, result)) if self._is_row and type(result) is list else is_plain(result):
                 return result
         arrays, _ = self._encoder.encode([result])
-        columns = [decode_column(array) for array in arrays]
-        return [tuple([plain(value) for value in row]) for row in zip(*columns, strict=True)]
-
-
-class KeptValues:
-    """The same for a function of `async_udf`, whose results are values of one type."""
-
-    def __init__(self, result: T.DataType, zone: datetime.tzinfo | None) -> None:
-        self._encoder = ValueEncoder(result, zone)
-        self._is_exact = _is_exact(result)
-
-    def __call__(self, result: Any) -> Any:
-        """The kept form of `result`: an equal value."""
-        if self._is_exact and self._encoder.is_plain(result):
-            return result
-        (array,), _ = self._encoder.encode([result])
-        return plain(decode_column(array)[0])
+        columns = [[plain(value) for value in decode_column(array)] for array in arrays]
+        rows = list(zip(*columns, strict=True))
+        return rows if self._is_row else rows[0][0]
 
 
 def _is_exact(kind: T.DataType) -> bool:

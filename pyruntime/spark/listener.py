@@ -4,6 +4,11 @@
 is for the driver.
 """
 
+# Spark knows a micro-batch's rows and times, the operators know its calls; only both together say whether the
+# service or Spark was slow. They meet here, and not in the tasks: Spark tells of a micro-batch when it has
+# been committed, at which time the totals of its tasks are complete. A metric of Spark's own (an accumulator
+# of SQL) would stand in its page for queries, but Python workers cannot make one.
+
 from __future__ import annotations
 
 import logging

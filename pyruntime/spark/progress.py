@@ -4,6 +4,10 @@
 them.
 """
 
+# Who looks is a thread of the driver, not the thread that takes the totals: a terminal or a notebook may
+# block, and heartbeats of all connections of the process would wait for it. It looks four times a second,
+# and less often where adding up hundreds of tasks would take more than a tenth of a processor.
+
 from __future__ import annotations
 
 import contextlib

@@ -21,7 +21,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pyspark import TaskContext
 
@@ -89,22 +89,31 @@ class Counted(Protocol):
 class ProgressReporter:
     """Sends the totals of `job` to the driver until it is closed. A task never fails because of it."""
 
+    _unreached: ClassVar[set[Any]] = set()
+    """Addresses of drivers that a task of this process has waited for in vain."""
+
     def __init__(self, way: ProgressHandle, job: Counted) -> None:
         self._job = job
+        self._addresses = way.handle.addresses
         self._thread = acquire_loop()
         self._client = way.handle.connect(ATTEMPTS.to_json(_this_attempt(way.operator)))
         self._reporting = self._thread.submit(self._report())
 
     def close(self) -> None:
-        """Send the last totals, and wait until the driver has them; not for a driver that is not there."""
+        """Send the last totals, and wait until the driver has them, for some seconds at most."""
         self._reporting.cancel()
         try:
             self._send()
             trouble = self._client.trouble
-            if trouble is None:
-                self._client.close()
+            # A driver that is not reached costs one task some seconds, not each task of a stream.
+            if trouble is not None and self._addresses in self._unreached:
+                return
+            if self._client.close():
+                self._unreached.discard(self._addresses)
             else:
-                log.warning("progress: the driver does not see this task: it is not reached at %s", trouble)
+                self._unreached.add(self._addresses)
+                where = trouble or self._addresses
+                log.warning("progress: the driver does not see this task: it is not reached at %s", where)
         finally:
             self._client.abandon()
             release_loop(self._thread)
@@ -200,6 +209,8 @@ class ProgressService:
             else:
                 attempt.totals = totals
 
+    # Attempts are folded together, when the last of them ends: until then another one may turn out to be
+    # the one whose rows count. Spark runs two at a time where it speculates, and kills the slower one.
     def gone(self, peer: Peer, said_so: bool) -> None:
         """See `Service`. Nothing of an attempt that has ended, or died, is in flight."""
         del self._introduced[peer.name]

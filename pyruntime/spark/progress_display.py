@@ -4,6 +4,11 @@ Opened on the driver's thread that begins the job, used by the thread that reads
 are imported only where they show something.
 """
 
+# Three displays of the same words. rich draws notebooks too, but by way of a console that is rendered to HTML
+# anew for each frame, and with widgets that many hosts of notebooks do not show; one output of plain HTML
+# that is replaced works in all of them. Lines are for logs, where a bar would leave a line for each of its
+# frames.
+
 from __future__ import annotations
 
 import sys

@@ -64,7 +64,7 @@ def retry_failed(
     if settled.ledger is None:
         raise ValueError(
             "ledger=None: the ledger of the earlier run says what failed; without one, call what is in its "
-            "output: async_map(failed(df), ...)"
+            "output: async_map(failed_rows(df), ...)"
         )
     if settled.errors.mode == "fail":
         raise ValueError(

@@ -151,7 +151,7 @@ class Link:
         return bool(self._waiters) or self._emptied is not None
 
 
-class Exit(Link):
+class OutputLink(Link):
     """The output of the last operator: the task's output, but for a task that is paused. Confined."""
 
     __slots__ = ("_armed", "_executor", "_is_mailed", "_is_told", "_room_mail")
@@ -266,7 +266,7 @@ class Exit(Link):
                 self.collect(element)
 
 
-class Entry(Link):
+class InputLink(Link):
     """The link behind the task's input: the queue of the first operator. Confined.
 
     After an aligned barrier it takes nothing until the barrier has been worked off, after the end of
@@ -392,8 +392,8 @@ class OperatorChain(TaskActionExecutor):
         self.closed = False
         self.time_ended = False
         """`MAX_WATERMARK` is on its way or has left, in this life or in one before: it comes once."""
-        self.entry = Entry(self, self.operators[0])
-        self._exit = Exit(self)
+        self.entry = InputLink(self, self.operators[0])
+        self._exit = OutputLink(self)
         behind = (Link(self, operator) for operator in self.operators[1:])
         self._links: list[Link] = [self.entry, *behind]
         self._process = tuple(operator.process for operator in self.operators)

@@ -70,7 +70,7 @@ class SavedMark(NamedTuple):
     elements: tuple[tuple[str, str], ...]
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """A line of a trace. `words` are numbers, but for the values of marks and what a snapshot has."""
 
     at: int
@@ -78,7 +78,7 @@ class Step(NamedTuple):
     words: tuple[Any, ...]
 
 
-def read_trace(text: str) -> list[Step]:
+def read_trace(text: str) -> list[TraceStep]:
     """The steps of a trace; a last line that a killed process has not finished is none.
 
     Raises ValueError for another line.
@@ -86,20 +86,20 @@ def read_trace(text: str) -> list[Step]:
     return [_step(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def read_life(path: Path) -> list[Step]:
+def read_life(path: Path) -> list[TraceStep]:
     """The steps of the operator whose file this is."""
     return read_trace(path.read_text())
 
 
-def _step(line: str) -> Step:
+def _step(line: str) -> TraceStep:
     at, name, *words = line.split()
     match name:
         case "mark" | "emit_mark":
-            return Step(int(at), name, tuple(words))
+            return TraceStep(int(at), name, tuple(words))
         case "snapshot" | "restore":
-            return Step(int(at), name, (int(words[0]), tuple(map(_saved, words[1:]))))
+            return TraceStep(int(at), name, (int(words[0]), tuple(map(_saved, words[1:]))))
         case _:
-            return Step(int(at), name, tuple(map(int, words)))
+            return TraceStep(int(at), name, tuple(map(int, words)))
 
 
 def _saved(word: str) -> SavedRow | SavedMark:
@@ -487,7 +487,7 @@ def record_operators(folder: str | Path) -> None:
         _traces.append(trace)
         original(operator, fn, options, **more)
         operator._queue = _RecordedQueue(operator._queue, trace)
-        trace.is_chained, trace.is_behind = operator._place is not None, operator._is_behind
+        trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
     for name, before in _WRAPPERS.items():

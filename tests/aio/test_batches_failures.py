@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, Retry, is_permanent
-from pillarbox.aio import Batch
+from pillarbox import CallFailed, Retry
+from pillarbox.aio import Batch, is_permanent
 from pillarbox.aio.errors import BatchResultError, Failed
 from tests.aio.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
 

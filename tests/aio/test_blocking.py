@@ -16,7 +16,7 @@ import pytest
 from pillarbox import Batch, async_map
 from pillarbox.aio import loop_watcher
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
-from pillarbox.aio.observe.html_report import ADVICE, report
+from pillarbox.aio.observe import report
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import Rig, play
 
@@ -225,7 +225,7 @@ def test_the_time_of_calls_that_block_is_that_of_the_loop_and_so_is_the_advice(
     assert counts.spent["loop"] >= 0.8 * rows * seconds
     pytest.importorskip("matplotlib", reason="the report needs it")
     page = report(results, tmp_path / "report.html").read_text()
-    assert ADVICE["loop"] in page
+    assert "held the event loop up, so that calls waited for one another" in page
     assert "larger partitions" not in page
 
 

@@ -23,7 +23,7 @@ from pillarbox import Options, async_map
 from pillarbox.aio.async_map import open_ledgers
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope
 from pillarbox.ledger.keys import execution_id
@@ -122,9 +122,9 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:
-        return open_session(options, run, **{**given, "execution": same, "alone": False})
+        return LedgerSession(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(open_ledgers.__globals__, "open_session", of_one_execution)
+    monkeypatch.setitem(open_ledgers.__globals__, "LedgerSession", of_one_execution)
     # The services of one execution are different functions here.
     monkeypatch.setitem(open_ledgers.__globals__, "record_code", lambda *_: None)
 
@@ -252,12 +252,12 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
 
     def find(execution: str) -> None:
         options = Options(ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
-        session = open_session(options, "run", execution=execution_id(execution))
+        session = LedgerSession(options, "run", execution=execution_id(execution))
         assert session is not None
-        clashes = session._conflicts
-        assert clashes is not None
-        clashes.add(bytes(16), b"", is_old=True)
-        clashes.check(session._reader, ledger.folder(scope))
+        conflicts = session._conflicts
+        assert conflicts is not None
+        conflicts.add(bytes(16), b"", is_old=True)
+        conflicts.check(session._reader, ledger.folder(scope))
 
     run(service, rows, ledger)
     assert not files()
@@ -431,7 +431,7 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
 
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
-        session = open_session(kept, "run", execution=execution_id())
+        session = LedgerSession(kept, "run", execution=execution_id())
         identify = session.identify
 
         def spy(call: Any) -> None:

@@ -70,7 +70,7 @@ class Attempt:
 
         writers: list[HeldWriter] = []
         self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
-        self.session = ledger_session.open_session(self.options, "run", execution=execution_id())
+        self.session = ledger_session.LedgerSession(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
         self.waiting: deque[Call] = deque()
         self.left: list[tuple[Any, Any]] = []

@@ -288,7 +288,8 @@ class LedgerLives(Lives):
         if self.lives == 1:
             self.ordered = draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
-        self.session = SteppedSession(SteppedLedger(str(self.place())), SCOPE, identify, EXECUTION)
+        options = Options(ledger=SteppedLedger(str(self.place()), uid="uid"), errors="column")
+        self.session = SteppedSession(options, "run", identify=identify, execution=EXECUTION)
         return [self.operator("only", draw, ledger_session=self.session)]
 
     @property

@@ -22,16 +22,13 @@ from pillarbox import (
     CallTimeout,
     Errors,
     Ledger,
-    OpenFailed,
     Outcome,
     Redact,
-    ResultRejected,
     Retry,
     TooManyFailures,
     async_map,
-    status_of,
 )
-from pillarbox.aio import task_run
+from pillarbox.aio import OpenFailed, ResultRejected, status_of, task_run
 from pillarbox.aio.errors import from_text, said, shorten
 from pillarbox.redaction import DEFAULT, check_redact
 from tests.aio.virtual import again

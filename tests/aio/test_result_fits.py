@@ -12,7 +12,7 @@ import pytest
 from pillarbox import Batch, Budget, Dedupe, Errors, Options, Retry, Timeout
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -231,7 +231,7 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
         }
 
         thread = LoopThread("test-loop")
-        ledger_session = open_session(Options(**options), "run", execution=execution_id())
+        ledger_session = LedgerSession(Options(**options), "run", execution=execution_id())
         job = ResultStream(
             [Stage(call, Options(**options), ledger_session=ledger_session, convert=Numbers())],
             range(3),

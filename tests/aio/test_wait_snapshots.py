@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -332,7 +332,7 @@ def test_a_restored_row_with_a_ledger_may_time_out_before_its_next_attempt(tmp_p
     async def second() -> list[Any]:
         # A ledger's writer is a thread, so time is real; but that of the row is over when it is restored.
         loop = asyncio.get_running_loop()
-        session = open_session(kept, "run", execution=execution_id())
+        session = LedgerSession(kept, "run", execution=execution_id())
         operator = AsyncWaitOperator(
             service.call,
             kept,

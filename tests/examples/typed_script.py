@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import assert_type
@@ -59,7 +60,7 @@ assert_type(list(async_map(numbers, lookup, errors="null")), list[str | None])
 assert_type(list(async_map(numbers, in_batches, errors="null", batch=Batch(8))), list[str | None])
 assert_type(list(async_map(numbers, several, errors="null")), list[list[str] | None])
 assert_type(list(async_map(numbers, lookup, errors="drop")), list[str])
-assert_type(list(async_map(numbers, lookup, errors=Errors(dead_letter="letters"))), list[str])
+assert_type(list(async_map(numbers, lookup, errors=Errors(dead_letter="letters"))), list[Any])
 assert_type(list(async_map(numbers, lookup, errors="column")), list[Outcome])
 assert_type(list(async_map(numbers, in_batches, errors="column", batch=Batch(8))), list[Outcome])
 

@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "validate": set(),
     "mailbox": {"validate", "kernel"},
     "task": {"validate", "mailbox", "kernel"},
-    "rpc": {"redaction"},
+    "rpc": {"validate", "redaction"},
     "aio": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
     "ledger": {"validate", "redaction", "task", "mailbox", "kernel"},
     "sources": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},

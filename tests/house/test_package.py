@@ -113,6 +113,38 @@ def public_names() -> list[tuple[str, str]]:
     return found
 
 
+FACE = """
+Adaptive AsyncMapIterator Batch Budget Buffer CallFailed CallTimeout Collector Coordinator CoordinatorError
+Dedupe ErrorInfo Errors Ledger NotCalled Options Outcome PillarboxError Rate Redact RedisCoordinator Retry
+RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
+"""
+"""The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""
+MAX_KEYWORDS = 14
+
+
+def test_the_face_has_these_names() -> None:
+    assert sorted(pillarbox.__all__) == sorted(FACE.split())
+
+
+def test_a_function_over_dataframes_is_the_same_object_in_both_packages() -> None:
+    spark = pytest.importorskip("pillarbox.spark")
+    for name in ("async_map", "async_udf", "async_stream"):
+        assert getattr(pillarbox, name) is getattr(spark, name)
+
+
+def test_no_function_of_the_face_takes_more_keywords_than_one_can_survey() -> None:
+    pytest.importorskip("pyspark")
+    for package in ("pillarbox", "pillarbox.spark"):
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            # What a user reads and does not make, has as many fields as it has counts.
+            is_made_by_users = not (inspect.isclass(value) and issubclass(value, tuple | Exception))
+            if callable(value) and is_made_by_users and not value.__module__.startswith("pillarbox.kernel"):
+                kinds = [each.kind for each in inspect.signature(value).parameters.values()]
+                assert kinds.count(inspect.Parameter.KEYWORD_ONLY) <= MAX_KEYWORDS, name
+
+
 def undescribed(name: str, value: Any) -> list[str]:
     """The public functions, classes and methods at `value` that have no docstring of their own."""
     if inspect.isclass(value):

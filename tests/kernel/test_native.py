@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import WrongThreadError
-from pillarbox.kernel import BACKENDS, Mail, TaskMailbox
+from pillarbox.kernel import BACKENDS, Mail, TaskMailbox, WrongThreadError
 from tests.kernel.native_table import (
     CLOSED,
     DEFERRABLE,

@@ -16,7 +16,7 @@ import pytest
 
 from pillarbox import Options, async_map
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
 from pillarbox.ledger.cli import main
@@ -66,7 +66,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
         options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
         loop_thread = LoopThread("loop")
         job = ResultStream(
-            [Stage(call, options, ledger_session=open_session(options, "run", execution=execution))],
+            [Stage(call, options, ledger_session=LedgerSession(options, "run", execution=execution))],
             [{"id": "one", "text": text}],
             loop_thread=loop_thread,
         )

@@ -28,7 +28,7 @@ LONG = 60.0
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache of its own for each test."""
-    monkeypatch.setattr(shared, "_cache", shared._Cache())
+    monkeypatch.setattr(shared, "_cache", shared._ReaderCache())
     yield
     gc.collect()
 

@@ -47,7 +47,7 @@ def together(them: list[Caller]) -> list[float]:
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"host": ""}, TypeError, "host=''"),
+        ({"host": ""}, ValueError, "host=''"),
         ({"host": None}, TypeError, "host=None"),
         ({"port": "1"}, TypeError, "port='1': must be an int"),
         ({"port": 70000}, ValueError, "port=70000: must be from 0"),

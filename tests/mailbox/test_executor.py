@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError
-from pillarbox.kernel import MAX_PRIORITY
+from pillarbox.kernel import MAX_PRIORITY, MailboxClosedError
 from pillarbox.mailbox import Controller, MailboxExecutor, MailboxProcessor
 
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError
-from pillarbox.kernel import Mail, TaskMailbox
-from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 
 
 async def run(processor: MailboxProcessor) -> None:
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_end(error: BaseException | None) -> None:
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
-
-    GuestDriver(processor, asyncio.get_running_loop(), on_end).start()
-    await asyncio.wait_for(ended, 30)
+    await asyncio.wait_for(processor.run_async(), 30)
 
 
 @pytest.mark.contract("Mail of other threads wakes the event loop of which a processor is a guest.")
@@ -130,9 +121,11 @@ def test_mail_after_the_loop_was_closed_harms_nobody() -> None:
         controller.suspend_default_action()
 
     processor = MailboxProcessor(action)
-    GuestDriver(processor, loop, lambda error: None).start()
-    loop.call_soon(loop.stop)
-    loop.run_forever()
+    running: Any = loop.create_task(processor.run_async())
+    running._log_destroy_pending = False
+    for _ in range(3):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
     loop.close()
     thread = threading.Thread(target=processor.executor().execute, args=(print,))
     thread.start()
@@ -157,14 +150,15 @@ def test_a_guest_that_was_suspended_goes_on_with_another_driver() -> None:
 def test_a_guest_that_was_stopped_takes_no_more_steps() -> None:
     async def main() -> None:
         processor = MailboxProcessor(lambda controller: None)
-        ends: list[BaseException | None] = []
-        driver = GuestDriver(processor, asyncio.get_running_loop(), ends.append)
-        driver.start()
-        driver.stop()
+        running = asyncio.ensure_future(processor.run_async())
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        steps = processor.statistics().default_actions
         for _ in range(3):
             await asyncio.sleep(0)
-        assert processor.statistics().default_actions == 0
-        assert ends == []
+        assert processor.statistics().default_actions == steps
 
     asyncio.run(main())
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError
-from pillarbox.kernel import TaskMailbox
+from pillarbox.kernel import MailboxClosedError, TaskMailbox
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError, WrongThreadError
-from pillarbox.kernel import Mail
+from pillarbox.kernel import Mail, MailboxClosedError, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError, WrongThreadError
-from pillarbox.kernel import Mail, TaskMailbox
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 
 

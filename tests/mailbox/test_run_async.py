@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import MailboxClosedError, WrongThreadError
+from pillarbox.kernel import MailboxClosedError, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 
 

@@ -160,7 +160,7 @@ def test_each_attempt_is_a_span_of_its_own_and_the_parent_of_what_is_done_in_it(
         return n
 
     retry = Retry(attempts=2, initial=0.001, on=(ConnectionError,))
-    assert len(list(async_map(call, range(30), capacity=10, retry=retry))) == 30
+    assert len(list(async_map(range(30), call, capacity=10, retry=retry))) == 30
     spans = found.get_finished_spans()
     calls = {span.context.span_id: span for span in spans if span.name == "call"}
     inner = [span for span in spans if span.name == "inner"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.aio.observe.series import MAX_POINTS, Series
+from pillarbox.aio.observe.series import Series
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 from tests.search import examples
@@ -49,11 +49,3 @@ def test_a_point_has_the_sums_that_rates_are_made_of() -> None:
     assert (point.calls, point.errors, point.retries, point.cost) == (3, 1, 2, 1.5)
     assert (point.attempts, point.attempt_seconds) == (1, latency.total)
     assert dict(zip(SPENT, point.spent, strict=True))["rate"] == 7.0
-
-
-def test_a_bad_number_of_points_is_refused() -> None:
-    assert len(Series(MAX_POINTS).points()) == 0
-    with pytest.raises(ValueError, match="max_points=3: must be 4 points or more"):
-        Series(3)
-    with pytest.raises(TypeError, match="max_points=4.0"):
-        Series(4.0)  # type: ignore[arg-type]

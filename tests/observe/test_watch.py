@@ -36,7 +36,6 @@ def test_it_sees_calls_in_flight_and_then_their_results() -> None:
     assert (watch.totals.in_flight, watch.totals.results) == (0, 4)
     assert watch.series[-1].results == 4
     assert max(point.in_flight for point in watch.series) == 4
-    assert watch.tasks == []
     assert [thread for thread in threading.enumerate() if thread.name == "pillarbox-watch"] == []
 
 

@@ -67,8 +67,8 @@ def test_without_a_certificate_what_is_said_can_be_read() -> None:
 def test_another_certificate_is_refused(certificate: Path) -> None:
     with SourceChannel(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
-        other = RpcHandle(handle.addresses, handle._secret, "echo", bytes(32))
-        plain = RpcHandle(handle.addresses, handle._secret, "echo")
+        other = RpcHandle(handle.addresses, handle.secret, "echo", bytes(32))
+        plain = RpcHandle(handle.addresses, handle.secret, "echo")
         with (
             other.connect(patience=0.5) as client,
             pytest.raises(RpcError, match="its certificate is not the one"),

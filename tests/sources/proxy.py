@@ -27,7 +27,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("proxy", asyncio.new_event_loop)
         port = self._thread.submit(self._listen()).result(10)
-        self.handle = RpcHandle((("127.0.0.1", port),), handle._secret, handle.service, handle._fingerprint)
+        self.handle = RpcHandle((("127.0.0.1", port),), handle.secret, handle.service, handle.fingerprint)
 
     def cut(self) -> None:
         """Break every connection."""

@@ -492,7 +492,7 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"host": ""}, TypeError, "host="),
+        ({"host": ""}, ValueError, "host="),
         ({"port": 70_000}, ValueError, "port=70000"),
         ({"port": "x"}, TypeError, "port='x'"),
         ({"advertise": 7}, TypeError, "advertise=7"),

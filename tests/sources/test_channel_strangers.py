@@ -49,7 +49,7 @@ class Known:
 
     async def connect(self, handle: RpcHandle) -> Known:
         self.reader, self.writer = await asyncio.open_connection(*handle.addresses[0])
-        self.channel: Connection = await client_handshake(self.reader, self.writer, handle._secret)
+        self.channel: Connection = await client_handshake(self.reader, self.writer, handle.secret)
         self.sent: list[bytes] = []
         write = self.writer.write
 

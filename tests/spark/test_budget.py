@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import Budget, Errors
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.spark import async_map, async_udf, budget, failed, not_done
+from pillarbox.spark import async_map, async_udf, budget, failed_rows, skipped_rows
 
 
 @pytest.mark.contract
@@ -39,21 +39,21 @@ def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
     assert (tmp_path / "calls").read_text() == "x" * 100
 
     done = spark.read.parquet(folder)
-    rest = not_done(done, keep=["id"])
+    rest = skipped_rows(done, keep=["id"])
     assert rest.columns == ["id"]
     assert rest.count() == 300
     error = done.where("_error.type = 'NotCalled'").first()["_error"]  # type: ignore[index]
     assert (error.attempts, error.latency, error.status) == (0, 0.0, None)
     assert "max_calls=100" in error.message
     called = {row.id for row in done.where("_error is null or _error.type != 'NotCalled'").collect()}
-    assert {row.id for row in failed(done).collect()} == {i for i in called if i % 7 == 3}
+    assert {row.id for row in failed_rows(done).collect()} == {i for i in called if i % 7 == 3}
 
     # What was not done is done now: each row once, over both runs.
     again = async_map(
         rest, call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=300), capacity=8
     )
     assert sorted([*called, *(row.id for row in again.collect())]) == list(range(400))
-    assert not_done(again).columns == ["id", "n"]
+    assert skipped_rows(again).columns == ["id", "n"]
 
 
 @pytest.mark.contract
@@ -74,7 +74,7 @@ def test_max_cost_ends_a_job_before_it_costs_more_than_what_was_in_flight(
         capacity=4,
         budget=Budget(max_cost=10.0, usage=lambda row, result: 0.5),
     )
-    assert not_done(df).count() > 0
+    assert skipped_rows(df).count() > 0
     calls = len((tmp_path / "calls").read_text())
     assert 20 <= calls < 400
 
@@ -89,7 +89,7 @@ def test_rows_not_called_are_among_the_dead_letters(spark: SparkSession, tmp_pat
         df, call, schema="n long", budget=Budget(max_calls=10), errors=Errors(dead_letter=tmp_path / "l")
     )
     assert len(out.collect()) == 10
-    rest = not_done(spark.read.parquet(str(tmp_path / "l")))
+    rest = skipped_rows(spark.read.parquet(str(tmp_path / "l")))
     assert rest.columns == ["id", "twice"]
     assert rest.count() == 20
 
@@ -159,8 +159,8 @@ def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
         given: Any = {"errors": "column", "budget": Budget(max_calls=15), "limits": coordinator.named("both")}
         first = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
         second = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
-        assert not_done(first).count() == 0
-        assert not_done(second).count() == 5
+        assert skipped_rows(first).count() == 0
+        assert skipped_rows(second).count() == 5
 
 
 def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: SparkSession) -> None:
@@ -173,8 +173,8 @@ def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: S
     df = async_map(
         spark.range(2), call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=10)
     ).cache()
-    assert failed(df).count() == 2
-    assert not_done(df).count() == 0
+    assert failed_rows(df).count() == 2
+    assert skipped_rows(df).count() == 0
     assert {row["_error"].type for row in df.collect()} == {"NotCalled (raised)"}
 
 
@@ -187,5 +187,5 @@ def test_rows_whose_retry_is_cut_off_are_resumed_as_well(spark: SparkSession) ->
     out = async_map(
         df, call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=4), retry=retry
     ).cache()
-    assert sorted(row.id for row in not_done(out, keep=["id"]).collect()) == list(range(6))
-    assert failed(out).count() == 0
+    assert sorted(row.id for row in skipped_rows(out, keep=["id"]).collect()) == list(range(6))
+    assert failed_rows(out).count() == 0

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Batch, Retry, Step
 from pillarbox.ledger import Ledger
-from pillarbox.spark import Progress, async_map, async_udf, call_failed, failed, retry_failed
+from pillarbox.spark import Progress, async_map, async_udf, call_failed, failed_rows, retry_failed
 
 
 async def lookup(row: Any) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_the_column_of_errors_names_the_function_in_which_a_row_failed(
         assert where is None or (row._error.type, row._error.attempts) == (
             ("ValueError", 2) if where == "third" else ("KeyError", 1)
         )
-    assert failed(out).count() == sum(fails_in(row) is not None for row in range(400))
+    assert failed_rows(out).count() == sum(fails_in(row) is not None for row in range(400))
 
 
 @pytest.mark.contract

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox import Errors
-from pillarbox.spark import DeadLetter, async_map, async_udf, failed
+from pillarbox.spark import DeadLetter, async_map, async_udf, failed_rows
 from pillarbox.spark.error_column import ERROR_TYPE
 from tests.versions import needs_pyspark
 
@@ -73,7 +73,7 @@ def test_failed_rows_are_put_aside_with_their_whole_input(
         assert (row["_error"].type, row["_error"].message) == ("ValueError", f"no {row.id}")
         assert row["_error"].attempts == 1
         assert before <= row["_failed_at"] <= datetime.datetime.now()
-    assert failed(back).count() == 1250
+    assert failed_rows(back).count() == 1250
 
 
 def schema_of_letters(df: DataFrame) -> T.StructType:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from pillarbox import CallFailed, CallTimeout, Errors, Retry, Timeout
-from pillarbox.spark import async_map, async_udf, call_failed, failed
+from pillarbox.spark import async_map, async_udf, call_failed, failed_rows
 
 ERROR = "struct<type:string,message:string,attempts:int,latency:double,status:int>"
 
@@ -124,10 +124,10 @@ def test_failed_gives_the_rows_that_failed(spark: SparkSession) -> None:
     df = async_map(
         spark.range(0, 30, 1, 2), picky, schema="n long, s string", keep="*", errors="column"
     ).cache()
-    assert sorted(row.id for row in failed(df).collect()) == [i for i in range(30) if i % 3 == 1]
+    assert sorted(row.id for row in failed_rows(df).collect()) == [i for i in range(30) if i % 3 == 1]
     df.unpersist()
     with pytest.raises(ValueError, match="no column '_error'; it stands in results of errors='column'"):
-        failed(spark.range(1))
+        failed_rows(spark.range(1))
 
 
 async def nothing(row: Any) -> None:

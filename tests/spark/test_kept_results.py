@@ -23,7 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.ledger.values import decode, encode
-from pillarbox.spark.ledger_plan import KeptRows, KeptValues, check_keepable
+from pillarbox.spark.ledger_plan import ResultCodec, check_keepable
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 
@@ -64,7 +64,7 @@ def through(kept: Any) -> Any:
 
 def kept(schema: T.StructType, result: Any) -> Any:
     """A converted result as a ledger gives it back."""
-    return through(KeptRows(schema, BERLIN)(RowEncoder(schema, BERLIN).convert(result)))
+    return through(ResultCodec(schema, BERLIN)(RowEncoder(schema, BERLIN).convert(result)))
 
 
 def columns(schema: T.StructType, result: Any) -> tuple[list[list[Any]], list[int] | None]:
@@ -150,7 +150,9 @@ def test_values_of_every_type_are_kept(values: dict[str, Any]) -> None:
         (found,), _ = encoder.encode([encoder.convert(result)])
         return typed(found.to_pylist())
 
-    assert array(through(KeptValues(kind, BERLIN)(ValueEncoder(kind, BERLIN).convert(value)))) == array(value)
+    assert array(
+        through(ResultCodec(kind, BERLIN, is_row=False)(ValueEncoder(kind, BERLIN).convert(value)))
+    ) == array(value)
 
 
 @pytest.mark.contract

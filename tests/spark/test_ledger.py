@@ -445,7 +445,7 @@ def test_a_task_that_sees_another_folder_than_the_driver_fails_and_calls_nothing
 def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
     spark: SparkSession, ledger: Ledger
 ) -> None:
-    with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed\(df\), \.\.\.\)"):
+    with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed_rows\(df\), \.\.\.\)"):
         retry_failed(spark.range(2), same, schema="n long")
     names: dict[str, Any] = {"ledger": dataclasses.replace(ledger, uid="uid", run="run")}
     with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):

@@ -18,7 +18,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.spark.async_udf import _rows, _sliced
-from pillarbox.spark.ledger_plan import KeptRows
+from pillarbox.spark.ledger_plan import ResultCodec
 from pillarbox.spark.records import ArrowInput, ArrowRows, rows_of, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
@@ -127,7 +127,7 @@ def test_a_writer_in_order_finds_the_rows_of_a_restored_snapshot() -> None:
     schema = T.StructType().add("answer", "long")
     options = Options(ordered=True)
     writer = RowWriter(["id"], schema, None, options, None)
-    codec = SnapshotCodec(rows=ArrowRows(), prepare=KeptRows(schema, None), convert=writer.encoder.convert)
+    codec = SnapshotCodec(rows=ArrowRows(), prepare=ResultCodec(schema, None), convert=writer.encoder.convert)
     pairs = tuple((Call(row, 1), {"answer": 2 * row.id}) for row in rows[:9])
     snapshot = TaskSnapshot(CheckpointBarrier(1, 0.0), None, {}, OutputState(3, pairs, False))
     read = codec.decode(codec.encode(snapshot)).output
@@ -148,7 +148,7 @@ def test_results_that_are_rows_of_a_block_are_kept_without_the_block() -> None:
     schema = T.StructType().add("vector", T.ArrayType(T.FloatType()))
     encoder = RowEncoder(schema, None)
     blocks: Any = encoder.rows_of(pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())))
-    codec = SnapshotCodec(prepare=KeptRows(schema, None), convert=encoder.convert)
+    codec = SnapshotCodec(prepare=ResultCodec(schema, None), convert=encoder.convert)
     pairs = ((Call(1, 0), blocks[1]),)
     read = codec.decode(
         codec.encode(TaskSnapshot(CheckpointBarrier(1, 0.0), None, {}, OutputState(0, pairs, False)))
@@ -172,7 +172,7 @@ def attempt(batches):
     from pillarbox.aio.task_run import ResultStream
     from pillarbox.ledger.local_folder import LocalFolder
     from pillarbox.spark.records import ArrowInput, ArrowRows, from_ipc, sliced, to_ipc
-    from pillarbox.spark.ledger_plan import KeptRows
+    from pillarbox.spark.ledger_plan import ResultCodec
     from pillarbox.spark.worker import worker
     from pillarbox.spark.writer import RowWriter
 
@@ -192,7 +192,7 @@ def attempt(batches):
     schema = T.StructType().add("answer", "string")
     options = Options(capacity=40, buffer=Buffer(200), ordered=ordered)
     writer = RowWriter(["id"], schema, None, options, None)
-    codec = SnapshotCodec(rows=ArrowRows(), prepare=KeptRows(schema, None), convert=writer.encoder.convert)
+    codec = SnapshotCodec(rows=ArrowRows(), prepare=ResultCodec(schema, None), convert=writer.encoder.convert)
     storage = SnapshotFolder(tmp / "snapshots", codec)
     snapshot = storage.newest()
     assert (snapshot is None) is is_first

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Errors, Retry
 from pillarbox.ledger import Ledger
-from pillarbox.spark import async_stream, failed
+from pillarbox.spark import async_stream, failed_rows
 from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.versions import needs_async_stream
 
@@ -128,7 +128,7 @@ def test_retries_and_errors_are_those_of_the_operator_and_failed_rows_are_put_as
         (6, None, "ResultError", 2),
     ]
     assert sorted(row.result for row in sink.rows if row["_error"] is None) == [0, 1, 2, 4, 5, 7]
-    letters = failed(spark.read.parquet(str(tmp_path / "letters"))).collect()
+    letters = failed_rows(spark.read.parquet(str(tmp_path / "letters"))).collect()
     assert sorted((row.id, row["_error"].type) for row in letters) == [
         (3, "ConnectionError"),
         (6, "ResultError"),

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Errors, Ledger
-from pillarbox.spark import async_stream, failed
+from pillarbox.spark import async_stream, failed_rows
 from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
 from tests.versions import needs_async_stream
@@ -178,7 +178,7 @@ def test_two_streams_of_a_query_keep_their_rows_apart_and_have_to_have_other_uid
         assert run("first", "second") is None
         found = sorted((row.id, row.one, row.two) for row in sink.rows)
         assert found == [(number, 2 * number, 2 * number) for number in (0, 1, 2, 4, 5)]
-        (letter,) = failed(spark.read.parquet(str(tmp_path / "letters"))).collect()
+        (letter,) = failed_rows(spark.read.parquet(str(tmp_path / "letters"))).collect()
         assert (letter.id, letter["_error"].type) == (3, "ConnectionError")
         assert "uid='same': two async_streams with a ledger have it in one query" in str(run("same", "same"))
 

@@ -19,7 +19,7 @@ from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.models.operator import refusal
-from pillarbox.testing.operator_trace import SavedRow, Step, read_life, read_trace, recording
+from pillarbox.testing.operator_trace import SavedRow, TraceStep, read_life, read_trace, recording
 from spec.operator_runs import Run, accepted_by_tlc, make_run, rows_of
 from tests.aio.test_wait_snapshots import Life, Service
 
@@ -28,7 +28,7 @@ SEEDS = 12
 
 
 @cache
-def run_of(seed: int) -> tuple[Step, ...]:
+def run_of(seed: int) -> tuple[TraceStep, ...]:
     with TemporaryDirectory() as folder:
         return tuple(make_run(seed, Path(folder)))
 
@@ -136,7 +136,7 @@ def a_call_of_a_row_that_had_a_result() -> Run:
 
     run = runs_with(lambda run: bool(restored(run)))
     behind, number = restored(run)[0]
-    return [*run[: behind + 1], Step(run[behind].at, "start", (number, 1)), *run[behind + 1 :]]
+    return [*run[: behind + 1], TraceStep(run[behind].at, "start", (number, 1)), *run[behind + 1 :]]
 
 
 def a_result_without_a_call() -> Run:
@@ -152,7 +152,7 @@ def a_result_without_a_call() -> Run:
 def a_time_out_after_the_result() -> Run:
     run = runs_with(lambda run: run[0].words[4] > 0 and bool(places(run, "complete")))
     done = places(run, "complete")[0]
-    late = Step(run[done].at + run[0].words[4], "time_out", run[done].words)
+    late = TraceStep(run[done].at + run[0].words[4], "time_out", run[done].words)
     return [*run[: done + 1], late, *run[done + 1 :]]
 
 
@@ -357,6 +357,6 @@ def test_nothing_of_the_recorder_is_there_while_it_is_off(tmp_path: Path) -> Non
 
 def test_the_line_that_a_killed_process_has_not_finished_is_no_step() -> None:
     assert read_trace("0 create 1 2 0 1 0 2 0\n5 admit 1 7\n9 comp") == [
-        Step(0, "create", (1, 2, 0, 1, 0, 2, 0)),
-        Step(5, "admit", (1, 7)),
+        TraceStep(0, "create", (1, 2, 0, 1, 0, 2, 0)),
+        TraceStep(5, "admit", (1, 7)),
     ]

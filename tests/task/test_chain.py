@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import WrongThreadError
-from pillarbox.kernel import MAX_PRIORITY
+from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.task import (
     MAX_WATERMARK,
     CheckpointBarrier,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import WrongThreadError
+from pillarbox.kernel import WrongThreadError
 from pillarbox.mailbox import SynchronizedActionExecutor, TaskActionExecutor
 from pillarbox.task import (
     MAX_WATERMARK,

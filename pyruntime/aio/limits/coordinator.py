@@ -20,8 +20,8 @@ import math
 import os
 import stat
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
+from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name, new_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import BROKEN, Connection
@@ -307,7 +307,7 @@ class LimitServer:
         self._pump(account)
 
     def _open(self, connection: Connection, message: Open) -> Account | None:
-        name, client = check_name(message.gate), check_name(message.client)
+        name, client = check_name(message.name), check_name(message.client)
         if message.before is not None:
             check_name(message.before[0])
         if self._is_unwritten:
@@ -338,6 +338,8 @@ class LimitServer:
         self._pump(account)
         return account
 
+    # Names are made by tasks, so their number has a bound. What is given up for room is a rate whose
+    # buckets are full, as a new one would have them; never a budget, which would be granted a second time.
     def _has_room(self) -> bool:
         """True if one more name may be kept: of those that nobody uses, the one idle for longest goes."""
         if len(self._accounts) < MAX_NAMES:
@@ -453,34 +455,31 @@ def _send_now(connection: Connection, message: Any) -> None:
 # -- for users ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, repr=False)
 class CoordinatorHandle(SharedLimits):
     """The way to a `Coordinator`, and the name of one set of limits. Safe in any thread.
 
     Pickles with the secret in it, as it must to reach the tasks. Its text does not show the secret.
     """
 
-    def __init__(self, handle: RpcHandle, name: str | None, patience: float) -> None:
-        self.name = name
-        self._handle = handle
-        self._patience = patience
+    handle: RpcHandle
+    name: str | None
+    patience: float
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The places where the coordinator may be found."""
-        return self._handle.addresses
+        return self.handle.addresses
 
     def open(self, limits: Limits) -> CoordinatedLimiter:
         """See `SharedLimits.open`."""
-        name = SHARED_NAME if self.name is None else self.name
-        return CoordinatedLimiter(self._handle, name, limits, self._patience)
+        return CoordinatedLimiter(self.handle, self.name or SHARED_NAME, limits, self.patience)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits.named`."""
-        if name is None:
-            if self.name is not None:
-                return self
-            name = uuid.uuid4().hex
-        return CoordinatorHandle(self._handle, check_name(name), self._patience)
+        if name is None and self.name is not None:
+            return self
+        return replace(self, name=new_name() if name is None else check_name(name))
 
     def __repr__(self) -> str:
         where = ", ".join(f"{host}:{port}" for host, port in self.addresses)

@@ -3,6 +3,11 @@
 Used on the mailbox thread.
 """
 
+# One protocol for limits of one task, of a coordinator and of a Redis, so that whoever makes calls does not
+# know which it has. It never waits and allocates nothing: `admit` is on the way of every attempt. An
+# `async` method would cost a coroutine for each call, most of which may begin at once; instead it gives the
+# seconds to wait.
+
 from __future__ import annotations
 
 import asyncio

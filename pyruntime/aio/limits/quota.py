@@ -48,7 +48,7 @@ class UsageReport(NamedTuple):
 class Open(NamedTuple):
     """A task is there, first or again. before: of the run, see `RateLimiter.count_before`."""
 
-    gate: str
+    name: str
     limits: Limits
     client: str
     before: tuple[str, Count, Amount] | None
@@ -125,11 +125,11 @@ class Client:
     head: float = 0.0
     """Units that its next call lacks."""
     served: float = 0.0
-    """What it got, in units or else in calls; not less than others had when it began to want more."""
+    """Units that it got, or else calls; not less than others had when it began to want more."""
     gone_until: float | None = None
-    """When it is given up, if it is not connected."""
+    """The time at which it is given up, if it is not connected."""
     certain: bool = True
-    """Whether `used` is what it has used, should it never come back."""
+    """True if `used` is all that it has used, should it never come back."""
 
     @property
     def held(self) -> int:
@@ -160,7 +160,7 @@ class QuotaAllocator:
         self.used = 0
         """Calls that were used, as far as is known."""
         self.cost = 0.0
-        """What the calls have cost, as far as is known."""
+        """Cost of the calls, as far as is known."""
         self.cool_downs = 0
         self._clock = clock
         self._remembered: dict[str, tuple[int, float]] = {}
@@ -196,13 +196,13 @@ class QuotaAllocator:
         client.certain = True
         client.gone_until = None
         self._gone.discard(name)
-        self._unwant(name)
+        self._wanting.discard(name)
         self.report(name, report)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """So many calls were made before, as a ledger says; each name counts once.
 
-        Later the ledger has also what clients of this gate have done.
+        Later the ledger has also what clients of these limits have done.
         """
         if name not in self._before:
             self._before.append(name)
@@ -230,7 +230,7 @@ class QuotaAllocator:
         client.wanted_units = units
         client.head = head
         if not (client.wanted_calls or units > 0.0):
-            self._unwant(name)
+            self._wanting.discard(name)
         elif name not in self._wanting:
             self._wanting.add(name)
             client.served = max(client.served, self._served)
@@ -260,6 +260,9 @@ class QuotaAllocator:
             self._weights.give_back(units, now)
         self._end(name, client.used)
 
+    # A connection that ends by FIN has been heard out: the system sends FIN after all that was written.
+    # After a reset something may be missing, so all that the client held counts as used, until it is back
+    # and says otherwise.
     def lost(self, name: str, heard: bool = True) -> None:
         """The connection of a client has ended. It may come back until what it holds has lapsed.
 
@@ -271,7 +274,7 @@ class QuotaAllocator:
             client.certain = client.certain and heard
             client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
             self._gone.add(name)
-            self._unwant(name)
+            self._wanting.discard(name)
 
     def expire(self) -> float:
         """Give up those who are gone for good; gives the seconds until the next one, infinite for none."""
@@ -319,6 +322,11 @@ class QuotaAllocator:
             return f"max_cost={self.limits.max_cost}"
         return None
 
+    # Fairness. Equal shares for each turn would give a task with one call waiting as much as one with a
+    # thousand, and would leave the rest of its share unused. First come, first served, gives all to who
+    # asks for most. So each client has a sum of what it was served, and the one with the least is next
+    # (start-time fair queueing); one that begins to want more starts from the present sum, so that it
+    # cannot claim the time in which it wanted nothing.
     def grant(self) -> tuple[list[Grant], float]:
         """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
         # spec: RateLease!Grant
@@ -397,9 +405,6 @@ class QuotaAllocator:
             head = self.clients[self._first()].head
             self._weights.keep(min(head, self._weights.capacity), now)
 
-    def _unwant(self, name: str) -> None:
-        self._wanting.discard(name)
-
     def _push(self, name: str, client: Client) -> None:
         self._pushed += 1
         heapq.heappush(self._queue, (client.served, self._pushed, name))
@@ -413,7 +418,7 @@ class QuotaAllocator:
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
         self._gone.discard(name)
-        self._unwant(name)
+        self._wanting.discard(name)
         self.committed += used - (client.granted - client.back)
         self.used += used - client.used
         self._remembered[name] = (used, client.cost)
@@ -438,7 +443,8 @@ class QuotaAllocator:
     @classmethod
     def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
-        # spec: RateLease!Restart
+        # Every client counts as lost and not heard: what it said to the coordinator before, after the last
+        # write, is not in the file. spec: RateLease!Restart
         allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]

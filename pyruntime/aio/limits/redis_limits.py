@@ -33,7 +33,7 @@ from typing import Any
 
 from pillarbox.aio.limits.lease import LEAVE_TIMEOUT_S, UNITS_TOLERANCE, LeasedLimiter
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name, new_name
 from pillarbox.rpc.client import FIRST_PAUSE_S, MAX_PAUSE_S
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.redis_url import RedisUrl
@@ -64,28 +64,28 @@ local function text(number) return string.format('%.17g', number) end
 local names = {'limits', 'at', 'requests', 'weights', 'committed', 'used', 'cost', 'cool', 'cooled', 'swept',
                'active', 'turn', 'turn_until', 'turn_served', 'served'}
 local found = redis.call('HMGET', key, unpack(names))
-local gate = {}
+local sums = {}
 for i, name in ipairs(names) do
   if name == 'limits' or name == 'turn' then
-    gate[name] = found[i] or ''
+    sums[name] = found[i] or ''
   else
-    gate[name] = tonumber(found[i] or 0)
+    sums[name] = tonumber(found[i] or 0)
   end
 end
-if gate.limits == '' then
-  gate.limits, gate.at, gate.requests, gate.weights, gate.swept = ARGV[1], now, capacity, weight_capacity, now
-  gate.active = 1
+if sums.limits == '' then
+  sums.limits, sums.at, sums.requests, sums.weights, sums.swept = ARGV[1], now, capacity, weight_capacity, now
+  sums.active = 1
   if a[12] > 0 then
     -- It was known to a Redis that has forgotten all: the others are to say first what they have done.
-    gate.requests, gate.weights, gate.cool, gate.cooled = 0, 0, now + 5, 1
+    sums.requests, sums.weights, sums.cool, sums.cooled = 0, 0, now + 5, 1
   end
-elseif gate.limits ~= ARGV[1] then
-  return {0, '0', '0', '0', '', gate.limits}
+elseif sums.limits ~= ARGV[1] then
+  return {0, '0', '0', '0', '', sums.limits}
 end
-local passed = math.max(0, now - gate.at)
-gate.at = math.max(now, gate.at)
-gate.requests = math.min(capacity, gate.requests + passed * rate)
-gate.weights = math.min(weight_capacity, gate.weights + passed * weight_rate)
+local passed = math.max(0, now - sums.at)
+sums.at = math.max(now, sums.at)
+sums.requests = math.min(capacity, sums.requests + passed * rate)
+sums.weights = math.min(weight_capacity, sums.weights + passed * weight_rate)
 
 local function read(value)
   local number, granted, used, back, cost, lost, seen, served = string.match(value,
@@ -109,30 +109,30 @@ end
 local used, back = math.max(task.used, a[13]), math.max(task.back, a[14])
 local cost = math.max(task.cost, a[15])
 local granted = math.max(a[12], used + back)
-gate.used = gate.used + used - task.used - task.lost
-gate.committed = gate.committed + (granted - back) - (task.granted - task.back)
-gate.cost = gate.cost + cost - task.cost
+sums.used = sums.used + used - task.used - task.lost
+sums.committed = sums.committed + (granted - back) - (task.granted - task.back)
+sums.cost = sums.cost + cost - task.cost
 task = {number = a[11], granted = granted, used = used, back = back, cost = cost, lost = 0, seen = now,
-        served = math.max(task.served, gate.served)}
+        served = math.max(task.served, sums.served)}
 
 -- What was spent before, as a ledger says; each name counts once.
 if ARGV[23] ~= '' and redis.call('HSETNX', key, 'before:' .. ARGV[23], 1) == 1 then
-  gate.used, gate.committed, gate.cost = gate.used + a[24], gate.committed + a[24], gate.cost + a[25]
+  sums.used, sums.committed, sums.cost = sums.used + a[24], sums.committed + a[24], sums.cost + a[25]
 end
 
 -- Tasks that have gone.
-if now - gate.swept > give_up then
-  gate.swept, gate.active = now, 1
+if now - sums.swept > give_up then
+  sums.swept, sums.active = now, 1
   local all = redis.call('HGETALL', key)
   for i = 1, #all, 2 do
     if all[i] ~= field and string.sub(all[i], 1, 5) == 'task:' then
       local other = read(all[i + 1])
       local held = other.granted - other.used - other.back - other.lost
       if now - other.seen < give_up then
-        gate.active = gate.active + 1
+        sums.active = sums.active + 1
       elseif held > 0 then
         other.lost = other.lost + held
-        gate.used = gate.used + held
+        sums.used = sums.used + held
         write(all[i], other)
       elseif now - other.seen > 3600 then
         redis.call('HDEL', key, all[i])
@@ -142,66 +142,66 @@ if now - gate.swept > give_up then
 end
 
 if a[19] >= 0 then
-  gate.cool, gate.cooled = math.max(gate.cool, now + a[19]), 1
+  sums.cool, sums.cooled = math.max(sums.cool, now + a[19]), 1
 end
 local why = ''
-if max_calls > 0 and gate.used >= max_calls then why = 'max_calls'
-elseif max_cost > 0 and gate.cost >= max_cost then why = 'max_cost' end
+if max_calls > 0 and sums.used >= max_calls then why = 'max_calls'
+elseif max_cost > 0 and sums.cost >= max_cost then why = 'max_cost' end
 
 local calls, units, wait = a[16], a[17], 0
 if a[20] == 1 then
-  gate.requests = math.min(capacity, gate.requests + a[21])
-  gate.weights = math.min(weight_capacity, gate.weights + a[22])
+  sums.requests = math.min(capacity, sums.requests + a[21])
+  sums.weights = math.min(weight_capacity, sums.weights + a[22])
   calls, units = 0, 0
 elseif why ~= '' then
   calls, units = 0, 0
-elseif now < gate.cool then
-  calls, units, wait = 0, 0, gate.cool - now
+elseif now < sums.cool then
+  calls, units, wait = 0, 0, sums.cool - now
 elseif calls > 0 or units > 0 then
-  local share = 0.05 / math.max(1, gate.active)
+  local share = 0.05 / math.max(1, sums.active)
   local head = a[18]
-  if gate.cooled == 1 then
-    gate.cooled = 0
-    gate.requests = math.min(gate.requests, 1)
-    gate.weights = math.min(gate.weights, head)
+  if sums.cooled == 1 then
+    sums.cooled = 0
+    sums.requests = math.min(sums.requests, 1)
+    sums.weights = math.min(sums.weights, head)
   end
-  if now >= gate.turn_until then gate.turn = '' end
+  if now >= sums.turn_until then sums.turn = '' end
   -- Who got least so far is next (start-time fair queueing, as in QuotaAllocator).
-  if gate.turn ~= '' and gate.turn ~= field and gate.turn_served <= task.served then wait = 0.02 end
+  if sums.turn ~= '' and sums.turn ~= field and sums.turn_served <= task.served then wait = 0.02 end
   if calls > 0 and max_calls > 0 then
-    local left = max_calls - gate.committed
+    local left = max_calls - sums.committed
     if left <= 0 then wait = math.max(wait, 0.1) end
-    calls = math.min(calls, math.max(1, math.floor(left / (2 * math.max(1, gate.active)))))
+    calls = math.min(calls, math.max(1, math.floor(left / (2 * math.max(1, sums.active)))))
   end
   if calls > 0 and rate > 0 then
-    if gate.requests < 1 then wait = math.max(wait, (1 - gate.requests) / rate) end
-    calls = math.min(calls, math.max(1, math.floor(math.min(gate.requests, rate * share))))
+    if sums.requests < 1 then wait = math.max(wait, (1 - sums.requests) / rate) end
+    calls = math.min(calls, math.max(1, math.floor(math.min(sums.requests, rate * share))))
   end
   if weight_rate > 0 then
-    local lacking = math.min(head, weight_capacity) - gate.weights
+    local lacking = math.min(head, weight_capacity) - sums.weights
     if lacking > 0 and units > 0 then
       wait = math.max(wait, lacking / weight_rate)
-      if gate.turn == '' or task.served < gate.turn_served then
-        gate.turn, gate.turn_until, gate.turn_served = field, now + wait + 0.5, task.served
-      elseif gate.turn ~= field then
+      if sums.turn == '' or task.served < sums.turn_served then
+        sums.turn, sums.turn_until, sums.turn_served = field, now + wait + 0.5, task.served
+      elseif sums.turn ~= field then
         wait = math.min(wait, 0.05)
       end
     end
-    units = math.max(head, math.min(units, gate.weights, weight_rate * share))
+    units = math.max(head, math.min(units, sums.weights, weight_rate * share))
   else
     units = 0
   end
   if wait > 0 then
     calls, units = 0, 0
   else
-    if gate.turn == field then gate.turn, gate.turn_until = '', 0 end
-    if rate > 0 then gate.requests = gate.requests - calls end
+    if sums.turn == field then sums.turn, sums.turn_until = '', 0 end
+    if rate > 0 then sums.requests = sums.requests - calls end
     if weight_rate > 0 then
-      gate.weights = gate.weights - units
-      gate.served, task.served = task.served, task.served + units
+      sums.weights = sums.weights - units
+      sums.served, task.served = task.served, task.served + units
     end
     task.granted = task.granted + calls
-    gate.committed = gate.committed + calls
+    sums.committed = sums.committed + calls
   end
 else
   calls, units = 0, 0
@@ -211,12 +211,12 @@ write(field, task)
 local fields = {}
 for i, name in ipairs(names) do
   fields[2 * i - 1] = name
-  local item = gate[name]
+  local item = sums[name]
   fields[2 * i] = type(item) == 'number' and text(item) or item
 end
 redis.call('HSET', key, unpack(fields))
 redis.call('PEXPIRE', key, math.ceil(keep * 1000))
-return {calls, text(units), text(wait), text(math.max(0, gate.cool - now)), why, ''}
+return {calls, text(units), text(wait), text(math.max(0, sums.cool - now)), why, ''}
 """
 
 
@@ -248,44 +248,37 @@ class RedisCoordinator(SharedLimits):
         keep: float = DEFAULT_KEEP_S,
         password_env: str | None = None,
     ) -> None:
-        self._url = RedisUrl(url, password_env)
-        self._patience = check_duration("patience", patience, above_zero=True)
+        self.url = RedisUrl(url, password_env)
+        self.patience = check_duration("patience", patience, above_zero=True)
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING_REDIS)
         self.name = None if name is None else check_name(name)
-        self._keep = check_positive_number("keep", keep)
+        self.keep = check_positive_number("keep", keep)
 
     def open(self, limits: Limits) -> RedisLimiter:
         """See `SharedLimits.open`."""
-        name = "shared" if self.name is None else self.name
-        return RedisLimiter(self._url, str(self), name, limits, self._patience, self._keep)
+        return RedisLimiter(self, limits)
 
     def named(self, name: str | None = None) -> RedisCoordinator:
         """See `SharedLimits.named`."""
-        if name is None:
-            if self.name is not None:
-                return self
-            name = uuid.uuid4().hex
+        if name is None and self.name is not None:
+            return self
         named = copy.copy(self)
-        named.name = check_name(name)
+        named.name = new_name() if name is None else check_name(name)
         return named
 
     def __repr__(self) -> str:
-        return f"<limits {self.name!r} in {self._url!r}>"
+        return f"<limits {self.name!r} in {self.url!r}>"
 
 
 class RedisLimiter(LeasedLimiter):
     """A `LeasedLimiter` whose calls come from Redis. One question at a time, and each says everything."""
 
-    def __init__(
-        self, url: RedisUrl, shown: str, name: str, limits: Limits, patience: float, keep: float
-    ) -> None:
+    def __init__(self, shared: RedisCoordinator, limits: Limits) -> None:
         super().__init__(limits)
         # What a task that died had left counts as used, so calls need not be said before they begin.
         self._strict = False
-        self._url = url
-        self._shown = shown
-        self._patience = patience
+        self._shared = shared
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._cool_for = -1.0
@@ -293,7 +286,7 @@ class RedisLimiter(LeasedLimiter):
         self._left = False
         self._number = 0
         self._id = uuid.uuid4().hex
-        self._key = f"pillarbox:limits:{{{name}}}"
+        self._key = f"pillarbox:limits:{{{shared.name or SHARED_NAME}}}"
         self._setting = [
             " ".join(str(None if value is None else float(value)) for value in limits),
             limits.per_second or 0,
@@ -304,7 +297,7 @@ class RedisLimiter(LeasedLimiter):
             else limits.capacity(limits.units_per_second, limits.units_per_second * limits.life),
             limits.max_calls or 0,
             limits.max_cost or 0,
-            keep,
+            shared.keep,
             limits.life + RETURN_TIMEOUT_S,
             self._id,
         ]
@@ -340,11 +333,12 @@ class RedisLimiter(LeasedLimiter):
         except ImportError:
             self._fail(MISSING_REDIS)
             return
+        url = self._shared.url
         client = redis.asyncio.from_url(
-            self._url.text,
+            url.text,
             socket_timeout=ANSWER_TIMEOUT_S,
             socket_connect_timeout=ANSWER_TIMEOUT_S,
-            **self._url.arguments(),
+            **url.arguments(),
         )
         script = client.register_script(SCRIPT)
         pause = FIRST_PAUSE_S
@@ -357,9 +351,9 @@ class RedisLimiter(LeasedLimiter):
                     pause = FIRST_PAUSE_S
                 except (RedisError, OSError, asyncio.TimeoutError) as error:
                     self.connected = False
-                    if self._held_back_for(lost_at) >= self._patience:
-                        detail = self._url.hide(error)
-                        self._fail(f"no Redis for patience={self._patience:g} s: {self._shown} ({detail})")
+                    if self._held_back_for(lost_at) >= self._shared.patience:
+                        patience = f"patience={self._shared.patience:g} s"
+                        self._fail(f"no Redis for {patience}: {self._shared} ({url.hide(error)})")
                         return
                     await asyncio.sleep(random.uniform(0.0, pause))
                     pause = min(pause * 2, MAX_PAUSE_S)
@@ -411,7 +405,7 @@ class RedisLimiter(LeasedLimiter):
         if not self.connected:
             self._connection(True)
         if other:
-            self._fail(f"the limits of {self._shown} are shared, and others have {other}")
+            self._fail(f"the limits of {self._shared} are shared, and others have {other}")
         elif why:
             self._end_with(f"{why}={getattr(self.limits, why)}")
         left = float(cool)

@@ -3,8 +3,16 @@
 Values without state: safe in any thread.
 """
 
+# Limits are plain numbers and compare as such: tasks that share a name must have the same, or the first of
+# them would decide for all. They travel as fields of a message, not as pickles: a coordinator never
+# unpickles anything that another process has sent.
+#
+# `RunBudget` and `SharedBudget` wrap another `SharedLimits` instead of being options of it, since a
+# coordinator, a Redis and limits of one task alone need them in the same way.
+
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -147,6 +155,11 @@ def check_name(name: object) -> str:
     if not 1 <= len(name) <= 200 or not name.isprintable():
         raise ValueError(f"name={name!r}: must be 1 to 200 printable characters")
     return name
+
+
+def new_name() -> str:
+    """A name of limits that is nobody else's."""
+    return uuid.uuid4().hex
 
 
 def open_limiter(

@@ -13,7 +13,7 @@ import math
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -209,80 +209,87 @@ def draw_charts(totals: Totals, points: Sequence[Point], rate: float | None) -> 
     return found
 
 
+def _over_time(
+    width: int, height: int, axis: str, some: Sequence[Interval], lines: Callable[[Interval], Iterable[str]]
+) -> _Drawing:
+    """A drawing over the time of the intervals, each of which has these lines as its tip."""
+    drawing = _Drawing(width, height, axis)
+    drawing.scale_times(some[-1].end)
+    for each in some:
+        when = f"{seconds(round(each.begin, 1))} to {seconds(round(each.end, 1))}"
+        drawing.tip(each.begin, each.end, [when, *lines(each)])
+    return drawing
+
+
 def _throughput(width: int, some: Sequence[Interval], rate: float | None) -> Chart:
     """Rows a second over time, below what the slots and the rate allow."""
-    drawing = _Drawing(width, 250, "rows/s")
+
+    def lines(each: Interval) -> Iterator[str]:
+        yield f"{number(each.rows)} rows/s"
+        if each.limit is not None:
+            share = f" ({each.rows / each.limit:.0%} used)" if each.limit else ""
+            yield f"slots allow {number(round(each.limit))}{share}"
+        if each.errors:
+            yield f"{number(each.errors)} errors"
+        if each.retries:
+            yield f"{number(each.retries)} retries"
+
+    drawing = _over_time(width, 250, "rows/s", some, lines)
     limits = sorted(each.limit for each in some if each.limit is not None)
     # A few limits may be very high, and would hide the rest.
     usual = min(limits[-1], limits[len(limits) * 9 // 10] * 1.5) if limits else 1.0
     most = max(each.rows for each in some)
     top = drawing.scale_values(max(usual, most, rate or 0.0))
-    drawing.scale_times(some[-1].end)
     drawing.stairs(_edges(some), [each.rows for each in some])
     drawing.limit(_edges(some), [math.nan if each.limit is None else min(each.limit, top) for each in some])
     if rate is not None:
         drawing.axes.axhline(rate, color=LIGHT["allowed"], linewidth=1.5, linestyle=DOTTED)
-    for each in some:
-        lines = [f"{number(each.rows)} rows/s"]
-        if each.limit is not None:
-            share = f" ({each.rows / each.limit:.0%} used)" if each.limit else ""
-            lines.append(f"slots allow {number(round(each.limit))}{share}")
-        if each.errors:
-            lines.append(f"{number(each.errors)} errors")
-        if each.retries:
-            lines.append(f"{number(each.retries)} retries")
-        drawing.tip(each.begin, each.end, [_when(each), *lines])
     mean = sum(each.rows * (each.end - each.begin) for each in some) / (some[-1].end - some[0].begin)
     return drawing.chart(f"Rows a second over time: {number(mean)} in the mean, {number(most)} at most")
 
 
 def _in_flight(width: int, some: Sequence[Interval]) -> Chart:
     """Calls in flight over time, below their capacity."""
-    drawing = _Drawing(width, 250, "calls")
+
+    def lines(each: Interval) -> Iterator[str]:
+        yield f"{number(each.in_flight)} in flight"
+        yield f"capacity {number(each.capacity)}"
+        yield f"{number(round(each.finished_waiting))} rows wait for order"
+
+    drawing = _over_time(width, 250, "calls", some, lines)
     most = max(each.in_flight for each in some)
     drawing.scale_values(max(most, *(each.capacity for each in some)))
-    drawing.scale_times(some[-1].end)
     drawing.stairs(_edges(some), [each.in_flight for each in some])
     drawing.limit(_edges(some), [each.capacity for each in some])
-    for each in some:
-        waiting = f"{number(round(each.finished_waiting))} rows wait for order"
-        lines = [f"{number(each.in_flight)} in flight", f"capacity {number(each.capacity)}", waiting]
-        drawing.tip(each.begin, each.end, [_when(each), *lines])
     return drawing.chart(f"Calls in flight over time: {number(most)} at most")
 
 
 def _spent(width: int, some: Sequence[Interval]) -> Chart:
     """Shares of the slots' time by its use, over time."""
-    drawing = _Drawing(width, 200, "of the slots' time")
+
+    def lines(each: Interval) -> Iterator[str]:
+        shares = zip(SPENT, each.spent, strict=True)
+        return (f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+
+    drawing = _over_time(width, 200, "of the slots' time", some, lines)
     drawing.axes.set_ylim(0.0, 1.0)
     drawing.axes.set_yticks([0.0, 0.5, 1.0], ["0 %", "50 %", "100 %"])
-    drawing.scale_times(some[-1].end)
     low = [0.0] * len(some)
     for place, name in enumerate(SPENT):
         high = [before + each.spent[place] for before, each in zip(low, some, strict=True)]
         if high != low:
             drawing.axes.stairs(high, _edges(some), baseline=low, fill=True, color=LIGHT[name], linewidth=0)
         low = high
-    for each in some:
-        shares = zip(SPENT, each.spent, strict=True)
-        drawing.tip(
-            each.begin,
-            each.end,
-            [_when(each), *(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)],
-        )
     return drawing.chart("Shares of the slots' time by what it was spent on, over time")
 
 
 def _cost(width: int, some: Sequence[Interval]) -> Chart:
     """The cost of all calls until then."""
-    drawing = _Drawing(width, 180, "cost")
+    drawing = _over_time(width, 180, "cost", some, lambda each: [f"cost {number(each.cost)}"])
     drawing.scale_values(some[-1].cost)
-    drawing.scale_times(some[-1].end)
     costs = [0.0, *(each.cost for each in some)]
     drawing.axes.fill_between(_edges(some), costs, color=LIGHT["calls"], alpha=0.15, linewidth=0)
     drawing.axes.plot(_edges(some), costs, color=LIGHT["calls"], linewidth=2)
-    for each in some:
-        drawing.tip(each.begin, each.end, [_when(each), f"cost {number(each.cost)}"])
     return drawing.chart(f"Cost over time: {number(some[-1].cost)} in all")
 
 
@@ -340,10 +347,6 @@ def _histogram(snapshot: LatencySnapshot) -> tuple[list[float], list[int], list[
 
 def _edges(some: Sequence[Interval]) -> list[float]:
     return [some[0].begin, *(each.end for each in some)]
-
-
-def _when(each: Interval) -> str:
-    return f"{seconds(round(each.begin, 1))} to {seconds(round(each.end, 1))}"
 
 
 def _clock(value: float) -> str:

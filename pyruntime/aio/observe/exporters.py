@@ -24,7 +24,6 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -315,20 +314,17 @@ class OpenTelemetryExporter(_Exporter):
             if each.export is None:
                 continue
             name, unit = f"{prefix}.{each.export or field}", OPEN_TELEMETRY_UNITS[each.unit]
+            make = meter.create_observable_counter
             if each.kind == "histogram":
-                meter.create_observable_gauge(
-                    name, [self._callback(field, _quantiles)], unit, f"{each.help}: quantiles"
-                )
-                meter.create_observable_counter(
-                    f"{name}.count", [self._callback(field, _number)], "1", f"{each.help}: how many"
-                )
-                meter.create_observable_counter(
-                    f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated"
-                )
+                # The API has no histogram that is observed.
+                make(f"{name}.count", [self._callback(field, _number)], "1", f"{each.help}: how many")
+                make(f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated")
+                quantiles = [self._callback(field, _quantiles)]
+                meter.create_observable_gauge(name, quantiles, unit, f"{each.help}: quantiles")
             elif each.kind == "level":
                 meter.create_observable_gauge(name, [self._callback(field)], unit, each.help)
             else:
-                meter.create_observable_counter(name, [self._callback(field)], unit, each.help)
+                make(name, [self._callback(field)], unit, each.help)
 
     def close(self) -> None:
         """Give no more values: instruments themselves cannot be taken out of a meter. Idempotent."""
@@ -368,13 +364,17 @@ def _quantiles(snapshot: LatencySnapshot) -> Iterable[tuple[str, float]]:
     return [("0.5", snapshot.p50), ("0.95", snapshot.p95), ("0.99", snapshot.p99), ("1", snapshot.max)]
 
 
-class MetricsServer:
+class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     """Serves a WSGI application at `/metrics` from its making on, until it is closed.
 
     On loopback for everybody, beyond it only for those who know the token. Made and closed by any one thread;
     each request is answered in a thread of its own. Raises TypeError or ValueError for bad arguments, OSError
     where the address cannot be had.
     """
+
+    daemon_threads = True
+    # A client that sends nothing must not hold up `close`.
+    block_on_close = False
 
     def __init__(
         self,
@@ -396,90 +396,63 @@ class MetricsServer:
             raise ValueError(
                 f"host={host!r}: is not on loopback, so whoever asks must know a secret: give a token"
             )
-        self._server = _GuardedServer(application, (host, port), token, request_timeout, max_clients)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        self._token = token
+        self._request_timeout = request_timeout
+        self._places = threading.Semaphore(max_clients)
+        super().__init__((host, port), _QuietHandler)
+        self._application = application
+        self.set_app(self._guard)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="pillarbox-metrics", daemon=True
+            target=self.serve_forever, args=(0.1,), name="pillarbox-metrics", daemon=True
         )
         self._thread.start()
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return self._server.server_port
+        return self.server_port
 
     @property
     def url(self) -> str:
         """The address at which Prometheus finds the metrics."""
-        host = self._server.server_name
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
         """Stop listening and wait for the server's thread. Idempotent."""
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
+        self.server_close()
 
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-class _GuardedServer(socketserver.ThreadingMixIn, WSGIServer):
-    """The standard library's server, with a guard before the application."""
-
-    daemon_threads = True
-    # A client that sends nothing must not hold up `close`.
-    block_on_close = False
-
-    def __init__(
-        self,
-        application: Callable[..., Any],
-        address: tuple[str, int],
-        token: str | None,
-        request_timeout: float,
-        max_clients: int,
-    ) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        self._token = token
-        self._request_timeout = request_timeout
-        self._places = threading.Semaphore(max_clients)
-        super().__init__(address, _QuietHandler)
-        self._answer = application
-        self.set_app(self._guard)
-
     def _guard(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if self._token is not None:
-            given = str(environ.get("HTTP_AUTHORIZATION", "")).encode("latin-1", "replace")
-            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-                start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
-                return [b""]
-        if environ.get("PATH_INFO") != "/metrics":
-            start_response("404 Not Found", [("Content-Length", "0")])
-            return [b""]
-        answer: Iterable[bytes] = self._answer(environ, start_response)
-        return answer
+        given = str(environ.get("HTTP_AUTHORIZATION", "")).encode("latin-1", "replace")
+        if self._token and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            refused = "401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")]
+        elif environ.get("PATH_INFO") != "/metrics":
+            refused = "404 Not Found", [("Content-Length", "0")]
+        else:
+            answer: Iterable[bytes] = self._application(environ, start_response)
+            return answer
+        start_response(*refused)
+        return [b""]
 
     def server_bind(self) -> None:
-        # Without the look-up of the host's name, which may wait for a name server.
+        """Listen, without the look-up of the host's name, which may wait for a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return False for a client for which there is no room."""
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a client, until its time is over."""
         # A time-out of the socket would begin anew with each byte.
         deadline = threading.Timer(self._request_timeout, _hang_up, (request,))
         deadline.daemon = True
@@ -491,8 +464,14 @@ class _GuardedServer(socketserver.ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # Whoever can connect could fill standard error otherwise.
+        """Log it: whoever can connect could fill standard error otherwise."""
         log.debug("a request for metrics failed", exc_info=True)
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _hang_up(request: socket.socket) -> None:

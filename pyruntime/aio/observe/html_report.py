@@ -31,19 +31,6 @@ MAX_ROWS_OF_TALLY = 12
 MAX_KEY_LENGTH = 100
 """Characters of a key that are shown."""
 
-ADVICE = {
-    "calls": "The calls themselves were the limit: a larger capacity or a faster service would give more.",
-    "loop": "Code that blocks or computes held the event loop up, so that calls waited for one another: a "
-    "plain def, which runs in threads, or asyncio.to_thread would help. A warning in the log shows where.",
-    "input": "Rows came too slowly: what feeds the operator was the limit.",
-    "order": "Rows waited for a slow one before them: a larger buffer, or ordered=False, would help.",
-    "output": "Results were taken too slowly: what follows the operator was the limit.",
-    "rate": "The rate, or a service that asked for patience, was the limit.",
-    "retry": "Rows that waited for their retry were all that was left to do.",
-    "ledger": "The ledger's disk, or another attempt of the same task, was waited for.",
-    "end": "The last calls of tasks were waited for: larger partitions, or a limit of time, would help.",
-}
-
 
 def report(
     source: Any,
@@ -97,7 +84,7 @@ def report(
         colours=charts.COLOURS,
         charts=charts.draw_charts(totals, points, rate),
         spent=spent,
-        advice=ADVICE[_worst(spent)] if spent else "",
+        limit=_limit(spent),
         tallies=[
             ("Retries by reason", _tally(totals.retries_by_reason), ""),
             ("Errors by type", _tally(totals.errors_by_type), "bad"),
@@ -136,8 +123,10 @@ def _spent(totals: Totals) -> list[Spent]:
     return [Spent(*each, totals.spent.get(each[0], 0.0) / slots) for each in SPENT.items()] if slots else []
 
 
-def _worst(spent: Sequence[Spent]) -> str:
-    """The use of time that advice is given on: below a tenth none but the calls is worth it."""
+def _limit(spent: Sequence[Spent]) -> str:
+    """The use of time that limited the job: below a tenth none but the calls is worth advice."""
+    if not spent:
+        return ""
     calls, *others = spent
     worst = max(others, key=lambda each: each.share)
     return worst.name if worst.share >= 0.1 else calls.name

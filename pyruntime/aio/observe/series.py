@@ -4,6 +4,12 @@
 thread that adds to it; `points` gives any thread a list of its own. The rest has no state.
 """
 
+# The course is taken by looking from outside, four times a second, and not by the operator as it goes: a look
+# costs the operator nothing, and what it misses between two looks is in the counts of the next. A point holds
+# counts since the beginning instead of rates, so that two points can become one without loss; a rate is the
+# difference of two. That bounds memory by the width of a page, however long the job, where a ring of the last
+# points would forget how it began.
+
 from __future__ import annotations
 
 import math
@@ -14,7 +20,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, TaskTotals, Totals
+from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, Totals
 from pillarbox.validate import check_positive_number
 
 MAX_POINTS = 600
@@ -105,10 +111,6 @@ class Series:
     """
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
-        if isinstance(max_points, bool) or not isinstance(max_points, int):
-            raise TypeError(f"max_points={max_points!r}: must be a number of points")
-        if max_points < 4:
-            raise ValueError(f"max_points={max_points!r}: must be 4 points or more")
         self._pairs = (max_points - 1) // 2
         # Whole points, the one that is not whole yet, and the looks in that: one value, so that any thread
         # sees what belongs together.
@@ -181,11 +183,6 @@ class Watch:
     def series(self) -> list[Point]:
         """The totals over time. Any thread."""
         return self._series.points()
-
-    @property
-    def tasks(self) -> list[TaskTotals]:
-        """An empty list: one operator has no tasks beside it."""
-        return []
 
     def __enter__(self) -> Watch:
         if self._thread is not None:

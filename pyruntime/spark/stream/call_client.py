@@ -1,5 +1,14 @@
 """The way of a task to the process of its executor that holds calls. For the task's thread."""
 
+# The process that holds calls is started by the first task that needs it, under a lock on a file, and
+# detached: it is nobody's child. A child of a Python worker would end with the worker, or be waited for by
+# it; Spark has no hook that starts something with an executor. It ends when the executor's Java process
+# does, which it looks for once a second: a process number alone may be used again, so its start time is
+# compared as well.
+#
+# A process that was killed leaves its socket behind. Connecting is then refused at once, and the next task
+# starts another one in its place; its own rows are in Spark's state (see call_process.py).
+
 from __future__ import annotations
 
 import contextlib

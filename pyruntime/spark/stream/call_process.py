@@ -9,6 +9,26 @@ task's, with a thread of its own.
     python -m pillarbox.spark.stream.call_process SOCKET EXECUTOR_PID
 """
 
+# Where can calls live between two micro-batches? Not in a Python worker: Spark gives the partition to
+# whichever is idle. Not on the driver: rows would cross the network twice, and one process would make all
+# calls. Not in Spark's state: it holds rows, and a call is a socket that waits. So each executor has a
+# process of its own for them, and buckets of rows come to it.
+#
+# Adoption. The next micro-batch may come to another executor of the same host; then its task finds by a file
+# ("holders") which process holds the calls of its bucket, and asks that one. It may also come to another
+# host, or the process may have been killed; then the rows are in Spark's state, the process that is asked
+# now does not know them ("missing"), and their calls are made anew. Moving calls between processes would
+# need the service's sockets to move. So nothing is lost, and a call is made again only where its process
+# has died.
+#
+# A query that is started again comes with another run id, and adopts the calls of the run before by the
+# name of its plan; tasks of that run that come late are refused, or two tasks would open one bucket.
+#
+# Messages do not go over `pillarbox.rpc`: they are rows, up to hundreds of megabytes, between processes of
+# one user on one machine (docs/decisions/one-transport.md has the figures). A Unix socket in a folder of
+# mode 0700 is the whole of its security: whoever can connect could also read this process's memory. That is
+# why pickle is safe here, and would not be on a network.
+
 from __future__ import annotations
 
 import contextlib
@@ -40,8 +60,7 @@ from pillarbox.spark.writer import RowWriter
 
 log = logging.getLogger("pillarbox")
 
-BACKLOG = 128
-"""Connections that may wait for their turn."""
+MAX_WAITING_CONNECTIONS = 128
 
 ACCEPT_INTERVAL_S = 1.0
 """Seconds until a task is accepted again, after one could not be."""
@@ -49,7 +68,7 @@ ACCEPT_INTERVAL_S = 1.0
 IDLE_S = 60.0
 """Seconds after which a stream is ended that nobody asks for and that holds no row."""
 
-LONGEST_IDLE_S = 3600.0
+MAX_IDLE_WITH_ROWS_S = 3600.0
 """Seconds after which a stream is ended that nobody asks for, whatever it holds: its query has stopped."""
 
 FILE_LIFETIME_S = 86_400.0
@@ -107,6 +126,9 @@ class _Stream:
             after=[each.calls for each in after],
         )
 
+    # Spark opens the buckets of a task one after the other, and of several tasks at a time. One deadline
+    # for each would add up to sixteen times `max_wait`; one for all would be used up by the first bucket with
+    # slow calls.
     def deadline_of(self, time_ms: int, bucket: int) -> float:
         """Until when the executions of a micro-batch wait for the calls of a bucket.
 
@@ -143,7 +165,7 @@ class CallProcess:
     """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections."""
 
     def __init__(self, path: str) -> None:
-        self._listener = Listener(path, "AF_UNIX", BACKLOG)
+        self._listener = Listener(path, "AF_UNIX", MAX_WAITING_CONNECTIONS)
         self._lock = threading.Lock()
         self._number = 0
         self._streams: dict[int, _Stream] = {}
@@ -177,7 +199,7 @@ class CallProcess:
                 number
                 for number, stream in self._streams.items()
                 if not stream.tasks
-                and now - stream.asked > (LONGEST_IDLE_S if stream.calls.pending else IDLE_S)
+                and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else IDLE_S)
             ]
             ended = [self._streams.pop(number) for number in idle]
         finally:
@@ -200,6 +222,8 @@ class CallProcess:
             stream.release()
 
     def _talk(self, connection: Connection[Any, Any]) -> None:
+        # A thread for each connection: `advance` waits for calls, up to `max_wait`, and a task asks for one
+        # bucket after the other, so there are as many threads as tasks.
         attached: list[_Stream] = []
         try:
             with connection:
@@ -347,6 +371,8 @@ class CallProcess:
         return ("known", known.places, outputs, known.counts, letters)
 
 
+# Errors of users' functions are of classes that the other process may not have, or that do not survive
+# pickle. What Spark shows must name the row and the cause all the same.
 def _pickled(error: Exception) -> bytes:
     """An error that another process can raise, with its own text where it cannot travel itself."""
     if isinstance(error, CallFailed):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers
 from pillarbox.ledger.keys import execution_id
 from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
@@ -77,7 +77,7 @@ def open_stream_session(work: Work, *, identify: Callable[[Any], bytes]) -> Ledg
     run = STREAM_RUN if ledger.run is None else ledger.run
     if work.ledger_plan.record_code(options, run):
         work.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
-    return open_session(
+    return LedgerSession(
         options,
         run,
         config=work.ledger_plan.config,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pillarbox.testing.operator_trace import SavedMark, SavedRow, Step
+from pillarbox.testing.operator_trace import SavedMark, SavedRow, TraceStep
 
 TOLERANCE_MS = 2
 """Milliseconds by which a timer may be early, times being rounded."""
@@ -28,7 +28,7 @@ class Refused(Exception):
     """A step that the operator must not make."""
 
 
-class Plan(NamedTuple):
+class TracePlan(NamedTuple):
     """The options with which an operator was made. Times are milliseconds; 0 stands for no limit.
 
     limit: calls at a time. attempts: of a row. slack: by which a time-out may be late, and
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     parts: int
 
 
-NO_PLAN = Plan(0, 0, 0, 0, 0, 0, 0)
+NO_PLAN = TracePlan(0, 0, 0, 0, 0, 0, 0)
 """That of no life."""
 
 
@@ -65,13 +65,13 @@ class Row:
 
 
 @dataclass
-class Mark:
+class HeldMark:
     """Watermarks and statuses that share an entry."""
 
     elements: list[tuple[str, str]]
 
 
-class Snapshot(NamedTuple):
+class TakenSnapshot(NamedTuple):
     """The entries of a snapshot, and how many rows had come in and gone out by then."""
 
     ordered: int
@@ -89,16 +89,16 @@ class OperatorModel:
     back.
     """
 
-    plan: Plan = NO_PLAN
+    plan: TracePlan = NO_PLAN
     phase: str = "none"
-    queue: list[Row | Mark] = field(default_factory=list)
+    queue: list[Row | HeldMark] = field(default_factory=list)
     rest: list[SavedRow | SavedMark] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     admitted: int = 0
     gone: int = 0
-    saved: list[Snapshot] = field(default_factory=list)
+    saved: list[TakenSnapshot] = field(default_factory=list)
 
-    def follow(self, steps: Sequence[Step]) -> None:
+    def follow(self, steps: Sequence[TraceStep]) -> None:
         """Make the steps. Raises Refused with the first that cannot be."""
         for number, step in enumerate(steps):
             try:
@@ -111,7 +111,7 @@ class OperatorModel:
     # spec: Operator!Create
     def on_create(self, at: int, *plan: int) -> None:
         """A life begins, with nothing; the one before has ended, or was killed."""
-        self.plan = Plan(*plan)
+        self.plan = TracePlan(*plan)
         self.phase = "running"
         self.queue, self.rest, self.admitted, self.gone = [], [], 0, 0
 
@@ -167,11 +167,11 @@ class OperatorModel:
         require(self.phase == "running", f"it is {self.phase}")
         require(not self.rest, "what is to be restored comes first")
         last = self.queue[-1] if self.queue else None
-        if isinstance(last, Mark):
+        if isinstance(last, HeldMark):
             last.elements = [each for each in last.elements if each[0] != kind] + [(kind, value)]
             return
         require(len(self.queue) < self.plan.window, "the window is full")
-        self.queue.append(Mark([(kind, value)]))
+        self.queue.append(HeldMark([(kind, value)]))
 
     # spec: Operator!Readmit
     def on_readmit(self, at: int) -> None:
@@ -180,7 +180,7 @@ class OperatorModel:
         require(len(self.queue) < self.plan.window, "the window is full")
         entry = self.rest.pop(0)
         if isinstance(entry, SavedMark):
-            self.queue.append(Mark(list(entry.elements)))
+            self.queue.append(HeldMark(list(entry.elements)))
             return
         row = Row(entry.id, entry.label, attempts=entry.attempts)
         if entry.kind != "open":
@@ -289,7 +289,7 @@ class OperatorModel:
         row = self.row(number, "done")
         place = next(place for place, each in enumerate(self.queue) if each is row)
         passed = self.queue[:place]
-        in_turn = not passed if self.plan.ordered else not any(isinstance(each, Mark) for each in passed)
+        in_turn = not passed if self.plan.ordered else not any(isinstance(each, HeldMark) for each in passed)
         require(in_turn, "it passes what comes before it")
         del self.queue[place]
         self.gone += 1
@@ -299,8 +299,8 @@ class OperatorModel:
         """A mark comes out, behind everything before it."""
         require(self.is_live, f"it is {self.phase}")
         head = self.queue[0] if self.queue else None
-        require(isinstance(head, Mark) and head.elements[0] == (kind, value), "it is not the next to go")
-        assert isinstance(head, Mark)
+        require(isinstance(head, HeldMark) and head.elements[0] == (kind, value), "it is not the next to go")
+        assert isinstance(head, HeldMark)
         del head.elements[0]
         if not head.elements:
             del self.queue[0]
@@ -317,13 +317,13 @@ class OperatorModel:
         require(len(held) == len(self.queue), f"{len(self.queue)} entries are held")
         for entry, saved in zip(self.queue, held, strict=True):
             require(self.is_saved(entry, saved, at), f"{saved} is not {entry}")
-        self.saved.append(Snapshot(self.plan.ordered, entries, self.admitted, self.gone))
+        self.saved.append(TakenSnapshot(self.plan.ordered, entries, self.admitted, self.gone))
 
-    def is_saved(self, entry: Row | Mark, saved: SavedRow | SavedMark, at: int) -> bool:
+    def is_saved(self, entry: Row | HeldMark, saved: SavedRow | SavedMark, at: int) -> bool:
         """Return True if `saved` says what there is to be said of an entry."""
-        if isinstance(entry, Mark) or isinstance(saved, SavedMark):
+        if isinstance(entry, HeldMark) or isinstance(saved, SavedMark):
             return (
-                isinstance(entry, Mark)
+                isinstance(entry, HeldMark)
                 and isinstance(saved, SavedMark)
                 and tuple(entry.elements) == saved.elements
             )
@@ -356,7 +356,7 @@ def unnumbered(entries: tuple[SavedRow | SavedMark, ...]) -> list[SavedRow | Sav
     return [each._replace(id=0) if isinstance(each, SavedRow) else each for each in entries]
 
 
-def refusal(steps: Sequence[Step]) -> str | None:
+def refusal(steps: Sequence[TraceStep]) -> str | None:
     """The first step that is refused, and why; None for steps that the specification allows."""
     try:
         OperatorModel().follow(steps)

@@ -31,7 +31,7 @@ class Saved(NamedTuple):
     result: Any
 
 
-class Entry(NamedTuple):
+class HeldEntry(NamedTuple):
     """An entry that is held. `attempt` is the number of its present attempt, its handle here."""
 
     element: Any
@@ -51,7 +51,7 @@ class QueueModel(Model):
     watermark: Any = "WATERMARK"
     """The value that stands for an element where a watermark comes out."""
     closed: bool = False
-    held: tuple[Entry, ...] = ()
+    held: tuple[HeldEntry, ...] = ()
     done: tuple[int, ...] = ()
     """The attempts of the finished entries that are held, in the order of their completions."""
     waiting: tuple[Saved, ...] = ()
@@ -111,7 +111,7 @@ class QueueModel(Model):
 
     # ---- out
 
-    def next_out(self) -> Entry | None:
+    def next_out(self) -> HeldEntry | None:
         """The entry that goes next, or None."""
         raise NotImplementedError
 
@@ -207,7 +207,7 @@ class QueueModel(Model):
         """The number of entries that are still to be restored."""
         return self, len(self.waiting)
 
-    def running(self) -> list[Entry]:
+    def running(self) -> list[HeldEntry]:
         """The entries without a result, in the order of admission."""
         return [entry for entry in self.held if not entry.finished]
 
@@ -220,16 +220,16 @@ class QueueModel(Model):
             return Raised("QueueRestoringError")
         return Raised("CapacityError") if len(self.held) == self.capacity else None
 
-    def _running(self, handle: int) -> Entry | None:
+    def _running(self, handle: int) -> HeldEntry | None:
         return next((entry for entry in self.running() if entry.attempt == handle), None)
 
-    def _with(self: Q, old: Entry, new: Entry) -> Q:
+    def _with(self: Q, old: HeldEntry, new: HeldEntry) -> Q:
         return replace(self, held=tuple(new if entry is old else entry for entry in self.held))
 
     def _admitted(self: Q, saved: Saved) -> Q:
         number = self.attempts + 1
         finished = (number,) if saved.finished else ()
-        entry = Entry(saved.element, number, saved.finished, saved.result)
+        entry = HeldEntry(saved.element, number, saved.finished, saved.result)
         return replace(self, held=(*self.held, entry), done=self.done + finished, attempts=number)
 
 
@@ -237,7 +237,7 @@ class QueueModel(Model):
 class OrderedModel(QueueModel):
     """See `QueueModel`."""
 
-    def next_out(self) -> Entry | None:
+    def next_out(self) -> HeldEntry | None:
         """The oldest entry, if it has finished."""
         return self.held[0] if self.held and self.held[0].finished else None
 
@@ -246,7 +246,7 @@ class OrderedModel(QueueModel):
 class UnorderedModel(QueueModel):
     """See `QueueModel`."""
 
-    def next_out(self) -> Entry | None:
+    def next_out(self) -> HeldEntry | None:
         """Before the first watermark, what finished first; after all of that, the watermark."""
         segment = []
         for entry in self.held:

@@ -73,7 +73,7 @@ class Subject:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Worker:
+class SecondThread:
     """A thread that runs functions. `run` and `start` may be called by one thread at a time."""
 
     def __init__(self, name: str) -> None:
@@ -158,7 +158,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
     def __init__(self) -> None:
         super().__init__()
         self.steps = self.life = 0
-        self.worker: Worker | None = None
+        self.worker: SecondThread | None = None
         self.owned_by_worker = False
         self.subject = self.subject_kind.make()
         self.model: M = self.new_model()
@@ -188,10 +188,10 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
 
     # ---- calls
 
-    def second_thread(self) -> Worker:
+    def second_thread(self) -> SecondThread:
         """The thread that is not the test's."""
         if self.worker is None:
-            self.worker = Worker("the suite's second thread")
+            self.worker = SecondThread("the suite's second thread")
         return self.worker
 
     def in_owner(self, call: Callable[[], Any]) -> Any:

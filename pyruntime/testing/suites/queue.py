@@ -24,7 +24,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from pillarbox.kernel import WATERMARK
 from pillarbox.testing.models import OrderedModel, QueueModel, Raised, UnorderedModel
-from pillarbox.testing.models.queue import Entry
+from pillarbox.testing.models.queue import HeldEntry
 from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
 
 
@@ -106,7 +106,7 @@ class Bookkeeping:
                     raise BookkeepingError(f"{passed} passed the watermark {number}: {numbers}")
 
 
-class Snapshot(NamedTuple):
+class CrashPoint(NamedTuple):
     """The state to which a crash goes back."""
 
     entries: list[Any]
@@ -157,7 +157,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def __init__(self) -> None:
         super().__init__()
         self.books = Bookkeeping(self.subject_kind.extra["ordered"])
-        self.saved: Snapshot | None = None
+        self.saved: CrashPoint | None = None
         self.numbers = itertools.count()
         self.failed = False
         self.begin_life()
@@ -187,11 +187,11 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             self.expect(operation, (), handle, "a new handle")
         self.handles[number] = handle
 
-    def retire(self, entry: Entry) -> None:
+    def retire(self, entry: HeldEntry) -> None:
         self.stale.append(self.handles.pop(entry.attempt))
 
-    def draw(self, data: st.DataObject) -> Entry:
-        entry: Entry = data.draw(st.sampled_from(self.model.running()), label="entry")
+    def draw(self, data: st.DataObject) -> HeldEntry:
+        entry: HeldEntry = data.draw(st.sampled_from(self.model.running()), label="entry")
         return entry
 
     # ---- in
@@ -243,7 +243,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def complete(self, data: st.DataObject, elsewhere: bool) -> None:
         self.finish(self.draw(data), elsewhere)
 
-    def finish(self, entry: Entry, elsewhere: bool = False) -> None:
+    def finish(self, entry: HeldEntry, elsewhere: bool = False) -> None:
         result = f"result {next(self.numbers)} of {entry.element}"
         handle = self.handles[entry.attempt]
         if elsewhere and self.subject_kind.extra["owner_completes"]:
@@ -311,7 +311,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def snapshot(self) -> None:
         entries = self.check("snapshot", list(self.books.door))
         self.books.saved_results = {element: result for element, finished, result in entries if finished}
-        self.saved = Snapshot(entries, self.books.copy(door_is_saved=True))
+        self.saved = CrashPoint(entries, self.books.copy(door_is_saved=True))
 
     @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.saved)
     @rule()

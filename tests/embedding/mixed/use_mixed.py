@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import mixed
 
-from pillarbox import MailboxClosedError
-from pillarbox.kernel import BACKENDS, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel import BACKENDS, Mail, MailboxClosedError, OrderedQueue, TaskMailbox, UnorderedQueue
 
 NATIVE_THREADS, PYTHON_THREADS, EACH = 3, 2, 20_000
 
