@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -164,6 +164,9 @@ lint: build typing  ## ruff, cython-lint, mypy
 typing: env
 	@rm -rf build/typing && mkdir -p build/typing/pillarbox
 	@ln -s $(CURDIR)/pyruntime/* $(CURDIR)/kernel build/typing/pillarbox/
+
+options: build  ## write signatures, docstrings and docs/options.md from the options
+	@$(PY) docs/options.py
 
 contracts: build  ## write docs/contracts.md from the tests
 	@$(PY) -m spec.contracts
