@@ -9,7 +9,7 @@ from pillarbox.kernel import PillarboxError
 
 
 def printable(text: str) -> str:
-    r"""`text` with `\u....` for what is no visible character: a terminal would obey some of those.
+    r"""`text` with `\u....` for invisible characters: a terminal would obey some of those.
 
     What was JSON is the same JSON after that.
     """

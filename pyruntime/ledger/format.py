@@ -252,7 +252,7 @@ def scan(
 
     Nothing here depends on what is damaged being readable: bytes that are not in a trusted frame are
     skipped. A frame that is not there to its end is damage with `is_tail`, unless another one follows. The
-    header is no damage. Raises ForeignSegmentError for a segment of another owner.
+    header does not count as damage. Raises ForeignSegmentError for a segment of another owner.
     """
     owned = int(owner, 16)
     position = start or _header_length(read(0, 8), size)

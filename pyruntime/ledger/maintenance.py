@@ -186,7 +186,7 @@ def expire_batches(
     For batches that Spark has committed: while micro-batch N runs, those up to N - 2. All tasks of N may call
     it, at any time and all at once: where there is nothing to do, that is a look into the run's folder. What
     a commit of a zombie has locked is left to a later call.
-    Raises ValueError for a run that is no stream, LedgerFormatError and OSError.
+    Raises ValueError for a run that is not a stream's, LedgerFormatError and OSError.
     """
     gone = []
     of_run = list(ledger.scopes(run))

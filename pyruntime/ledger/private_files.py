@@ -48,7 +48,7 @@ def open_own(path: str, flags: int, mode: int = FILE_MODE) -> int:
     mode: of a file that is made here, whatever the umask.
 
     Refused is what another may have put in its place: a link to a file of somebody else, which would be
-    overwritten, and what is no file.
+    overwritten, and what is not a file.
     """
     if not flags & os.O_CREAT or flags & os.O_EXCL:
         return _open_one(path, flags, mode)

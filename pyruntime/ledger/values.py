@@ -1,8 +1,8 @@
 """The form of a kept result: JSON, with long lists of floats and bytes beside it, exact and safe to read.
 
-Reading runs no code, unlike pickle, so a ledger in a shared bucket is no way into a worker; and whoever can
-read Arrow and JSON can read it. What JSON cannot say is an object with one key that begins with `$`. Pure:
-any thread.
+Reading runs no code, unlike pickle, so a ledger in a shared bucket does not open a way into a worker; and
+whoever can read Arrow and JSON can read it. What JSON cannot say is an object with one key that begins with
+`$`. Pure: any thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
         try:
             text.encode()
         except UnicodeEncodeError:
-            # A lone surrogate is no UTF-8; escaped, it is.
+            # A lone surrogate cannot be UTF-8; escaped, it can.
             text = _dump_escaped(plain)
     return Encoded(text, floats, blobs)
 

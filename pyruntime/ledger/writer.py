@@ -67,7 +67,7 @@ class Committer:
     """Commits to one scope, into a segment of its own. For one thread.
 
     about: what the header of the segment says. most_rows: of a frame. execution: what every record says of
-    who called. one_input: a key has one input in an execution; else several are no error.
+    who called. one_input: a key has one input in an execution; else several are allowed.
     """
 
     def __init__(

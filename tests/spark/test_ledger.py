@@ -691,7 +691,7 @@ print(set(calls().values()))
 try:
     spark.range(3).select(column("id")).collect()
 except Exception as error:
-    print("run=None: this is no streaming query" in str(error))
+    print("run=None: this is not a streaming query" in str(error))
 """,
         str(tmp_path),
         master="local[1]",
