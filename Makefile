@@ -153,9 +153,10 @@ mutation: build  ## weaken each memory order, plant each seeded defect, and writ
 long: build  ## run a long suite whole and write down how it ended: SUITE=spec
 	@$(WITH_JAVA) $(PY) -m spec.long_runs whole $(SUITE)
 
-lint: build typing  ## ruff, cython-lint, mypy
+lint: build typing  ## ruff, cython-lint, mypy, the language of docstrings and names
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) .ci/language.py
 	$(PY) -m spec.contracts check
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint kernel tests/embedding
 	$(PY) -m mypy

@@ -327,7 +327,7 @@ class Options:
 
     @property
     def adaptive(self) -> Adaptive | None:
-        """How the capacity is found, or None where it is given."""
+        """The rule that finds the capacity, or None where it is given."""
         return self.capacity if isinstance(self.capacity, Adaptive) else None
 
     @property

@@ -72,7 +72,7 @@ def _open_one(path: str, flags: int, mode: int) -> int:
     # A hard link is none of it: so backups are made, and the system lets nobody make one of others' files.
     if not stat.S_ISREG(found):
         os.close(file)
-        raise OSError(errno.EINVAL, _refusal("no regular file"), path)
+        raise OSError(errno.EINVAL, _refusal("not a regular file"), path)
     if flags & os.O_CREAT and stat.S_IMODE(found) != mode:
         os.fchmod(file, mode)
     return file

@@ -61,7 +61,7 @@ Slice: TypeAlias = tuple[pa.Array, ...]
 """The argument columns of some rows."""
 
 ROW_BYTES = 72
-"""What a row of arguments holds besides its share of its columns."""
+"""The bytes of a row of arguments besides its share of its columns."""
 
 
 @overload

@@ -19,13 +19,13 @@ BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 LOW_LATENCY = {PIPELINED: "true", BUFFER: "64", RECORDS: "1"}
-"""What a session needs for `latency="low"`: `SparkSession.builder.config(map=LOW_LATENCY)`.
+"""The configuration of a session for `latency="low"`: `SparkSession.builder.config(map=LOW_LATENCY)`.
 
 The last two may also be set while the session runs, before the query is started. With more records in a
 batch each waits for the others. All three hold for every Python function of the session and cost throughput.
 """
 
-_MOST = {BUFFER: ("65536", 4096), RECORDS: ("10000", 1000)}
+_MAX_DEFAULTS = {BUFFER: ("65536", 4096), RECORDS: ("10000", 1000)}
 """The default of a setting, and the most that is still prompt; one row's output is more than 64 bytes."""
 
 
@@ -48,7 +48,7 @@ def check_latency(latency: Latency, session: Any) -> bool:
     wrong = []
     if session.conf.get(PIPELINED, "false").lower() != "true":
         wrong.append(f"{PIPELINED}=true (read when Spark starts)")
-    for name, (default, most) in _MOST.items():
+    for name, (default, most) in _MAX_DEFAULTS.items():
         if not 0 < int(session.conf.get(name, default)) <= most:
             wrong.append(f"{name} of at most {most}")
     if wrong:

@@ -1,4 +1,4 @@
-"""An overloaded service is waited for: its refusals are no attempts, and hold back all calls of the task."""
+"""An overloaded service is waited for: its refusals are not attempts, and hold back all calls of the task."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_sporadic_refusals_cost_little(retry_after: float | None) -> None:
     assert seconds <= 2.0 * 20_000 / 50 * 0.02
 
 
-@pytest.mark.contract("Refusals of an overloaded service are no attempts; other errors are.")
+@pytest.mark.contract("Refusals of an overloaded service are not attempts; other errors are.")
 def test_what_is_no_overload_uses_up_attempts() -> None:
     calls: list[float] = []
 

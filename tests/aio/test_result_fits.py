@@ -21,7 +21,7 @@ from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
 
 class Misfit(TypeError):
-    """A result that is no number."""
+    """A result that is not a number."""
 
 
 class Numbers:
@@ -35,7 +35,7 @@ class Numbers:
         if isinstance(result, int):
             return str(result)
         if not isinstance(result, str) or not result.isdigit():
-            raise Misfit(f"{result!r} is no number")
+            raise Misfit(f"{result!r} is not a number")
         return result
 
     def convert_all(self, results: list[Any]) -> list[Any]:
@@ -129,7 +129,7 @@ def test_errors_fail_ends_the_job_with_the_row() -> None:
         rig.push(7)
         await rig.end()
         assert isinstance(rig.error, CallFailed)
-        assert str(rig.error) == "call failed after 1 attempt for row 7: Misfit: 'twelve' is no number"
+        assert str(rig.error) == "call failed after 1 attempt for row 7: Misfit: 'twelve' is not a number"
 
     play(script)
 

@@ -250,7 +250,7 @@ def test_what_time_may_mend_is_called_again(client: Callable[[str], None], statu
     assert calls_of(client, Reply(status)) == 3
 
 
-@pytest.mark.contract("An account without credit is called once and is no overload.")
+@pytest.mark.contract("An account without credit is called once and is not an overload.")
 # aiohttp and urllib raise before they have read the body.
 @pytest.mark.parametrize("client", [by_httpx, by_requests, by_openai])
 def test_an_account_without_credit_is_called_once_and_is_no_overload(client: Callable[[str], None]) -> None:

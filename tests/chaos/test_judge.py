@@ -229,7 +229,7 @@ def test_rows_are_not_timed_by_copies_of_their_results() -> None:
 def test_two_tasks_that_call_a_row_at_a_time_are_found() -> None:
     first, second = Call(1, 7, 5.0, 5.1, "ok", "40-a"), Call(2, 7, 5.05, 5.2, "ok", "50-b")
     assert judged(first, second).wrong
-    # A kill of somebody else, or long before, or after, is no reason.
+    # A kill of somebody else, or long before, or after, is not a reason.
     other, before = (
         Fired("worker", 5.02, 5.3, "", True, pids={60}),
         Fired("worker", 1.0, 1.1, "", True, pids={40}),

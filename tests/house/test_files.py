@@ -81,17 +81,6 @@ def test_every_python_file_says_in_its_first_lines_what_it_is() -> None:
     assert silent == []
 
 
-def test_no_docstring_of_sources_begins_with_a_question_word() -> None:
-    asking = re.compile(r'^ *"""(What|Who|Where|Which|Whether|How|When|Why|Whose)\b.*', re.MULTILINE)
-    folders = ("pyruntime/sources/", "pyruntime/spark/source/", "pyruntime/rpc/", "pyruntime/task/legacy.py")
-    found = {
-        name: asking.findall(text)
-        for name, text in text_files().items()
-        if name.startswith(folders) and asking.search(text)
-    }
-    assert found == {}
-
-
 def test_every_cython_file_says_in_its_first_lines_what_it_is() -> None:
     texts = {name: text for name, text in text_files().items() if name.endswith((".pyx", ".pxd"))}
     assert texts

@@ -126,7 +126,7 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_not_touched(
 def test_a_lock_that_is_a_pipe_is_refused_and_nobody_waits_for_its_other_end(ledger: Ledger) -> None:
     local(ledger).make()
     os.mkfifo(os.path.join(local(ledger).path, ".lock"))
-    with pytest.raises(LedgerError, match=r"\.lock is no regular file"):
+    with pytest.raises(LedgerError, match=r"\.lock is not a regular file"):
         expire(ledger, SCOPE)
     os.mkfifo(os.path.join(local(ledger).path, f"{ID}.arrow"))
     assert found(ledger) == {}

@@ -66,7 +66,7 @@ class MadeMeanwhile:
 def test_a_folder_that_is_made_while_it_is_listed_is_listed_again() -> None:
     assert ObjectFolder(MadeMeanwhile(1), "calls").names() == [f"a{SUFFIX}"]
     assert ObjectFolder(MadeMeanwhile(1), "calls").segments() == [(f"a{SUFFIX}", 5)]
-    # What stays so is no race.
+    # What stays so is not a race.
     with pytest.raises(FileNotFoundError, match="calls"):
         ObjectFolder(MadeMeanwhile(MAX_LISTING_TRIES), "calls").names()
 

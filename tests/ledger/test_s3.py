@@ -84,7 +84,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
     with ThreadPoolExecutor(2) as threads:
         well = dict(zip("ab", threads.map(task, "ab"), strict=True))
     assert not all(well.values())
-    # To try it again is no way out.
+    # To try it again does not help.
     assert not any(task(text, calls=False) for text, ended in well.items() if not ended)
 
 

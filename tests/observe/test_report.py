@@ -99,7 +99,7 @@ EVIL_ERROR = type(EVIL, (KeyError,), {})
 
 
 class Source:
-    """What a test wants reported."""
+    """A report that a test asks for."""
 
     def __init__(self, totals: Totals, series: Series | None = None, tasks: list[Any] | None = None) -> None:
         self.totals = totals
@@ -161,7 +161,7 @@ def short() -> Source:
 
 
 def strange() -> Source:
-    """Costs that are no numbers, rows that went back, capacities that came late."""
+    """Costs that are not numbers, rows that went back, capacities that came late."""
     series = Series()
     for look in range(50):
         some = Totals(

@@ -58,7 +58,7 @@ def batches(source: FileSource, splits: list[FileSplit]) -> Iterator[pa.RecordBa
 # -- bad values ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("A bad value in a file costs its own row, and is no data loss.")
+@pytest.mark.contract("A bad value in a file costs its own row, and is not a data loss.")
 @pytest.mark.parametrize("on_data_loss", ["fail", "ignore"])
 def test_one_bad_value_in_100_000_rows_leaves_the_others(tmp_path: Path, on_data_loss: str) -> None:
     texts = [f'{{"x": {number}}}' for number in range(100_000)]

@@ -132,7 +132,7 @@ def test_only_committed_records_are_read_and_markers_do_not_hold_a_range_up(
     # Offsets 0, 1 and a marker; 3 and a marker; 5 and a marker: the range ends in a marker.
     with SourceHarness(source("transactions", schema=None, bounded=True)) as harness:
         assert [(row[1], row[4]) for row in harness.read_all()] == [(b"a", 0), (b"b", 1), (b"c", 5)]
-        # Each of these ranges ends in something that is no record.
+        # Each of these ranges ends in something that is not a record.
         for start, stop, there in ((0, 3, 2), (2, 3, 0), (2, 5, 0), (3, 5, 0), (4, 7, 1), (6, 7, 0)):
             piece = KafkaSplit("piece", start, stop, "transactions", 0)
             assert len(harness.read_split(piece)) == there, (start, stop)

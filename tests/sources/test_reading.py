@@ -58,7 +58,7 @@ def test_of_short_splits_the_next_is_asked_for_while_the_last_is_read(
     waiting = [Range("s0", 0, 10), Range("s1"), Range("s2"), Range("s3")]
     rows = read_splits(reader_of(script, model), lambda: waiting.pop(0))
     assert next(rows).finished
-    # The first was no reason yet: nobody knew how long it would take.
+    # The first was not a reason yet: nobody knew how long it would take.
     assert len(waiting) == 3
     read = {next(rows).split_id}
     assert len(waiting) == 1

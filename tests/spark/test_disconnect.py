@@ -78,7 +78,7 @@ def test_the_loop_is_told_as_soon_as_spark_has_left_and_not_of_what_it_sends() -
                 watcher.flush()
             watcher.close()
             watcher.close()
-            # The worker's last words, for nobody, are no error.
+            # The worker's last words, for nobody, are not an error.
             outfile.write(b"the end")
             outfile.flush()
         assert [type(error) for error in told] == [ConnectionAbortedError]

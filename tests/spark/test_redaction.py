@@ -83,7 +83,7 @@ def run(people, name, redact):
     texts.append(told(async_map(people, answer, rate=weighed, **given)))
     column = async_udf("double", errors=Errors(redact=redact))(geocode_name)
     texts.append(told(people.select(column("name", "address"))))
-    # What is no error of a call: two rows have one key.
+    # Not an error of a call: two rows have one key.
     clash = Ledger(name + "-clash", uid="c", run="r", key=["kind"])
     texts.append(told(async_map(people, answer, ledger=clash, **given)))
     with Progress() as progress:

@@ -40,7 +40,7 @@ def test_a_task_ends_when_batches_that_are_not_full_and_retries_have_come_out(
         return [{"number": len(rows) and row.id} for row in rows]
 
     df = spark.range(21, numPartitions=1)
-    # The last five rows are no batch, and an hour is longer than any test.
+    # The last five rows are not a batch, and an hour is longer than any test.
     found = async_map(
         df,
         call,

@@ -98,7 +98,7 @@ class Log:
             self.path(shard, base).unlink()
 
     def spoil(self, shard: str, offset: int) -> None:
-        """Put a value that is no number into a row."""
+        """Put a value that is not a number into a row."""
         path, at = self.path(shard, offset - offset % FILE_ROWS), offset % FILE_ROWS
         lines = path.read_bytes().split(b"\n")
         lines[at] = json.dumps({**record(shard, offset), "value": "n/a"}).encode()

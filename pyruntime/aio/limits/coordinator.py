@@ -442,7 +442,7 @@ class LimitServer:
 
 
 def _send_now(connection: Connection, message: Any) -> None:
-    """Send a message. A task that cannot be told is cut off, which is no trouble of the others."""
+    """Send a message. A task that cannot be told is cut off, which does not trouble the others."""
     try:
         told = connection.send(*TO_TASK.to_json(message))
     except (*BROKEN, RuntimeError) as error:

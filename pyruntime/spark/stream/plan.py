@@ -1,4 +1,4 @@
-"""What the tasks of one `async_stream` need to know. Any thread."""
+"""The plan of one `async_stream`, as its tasks get it. Any thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox.spark.work import Work
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What a task needs of `async_stream`.
+    """The arguments of `async_stream` that a task needs.
 
     name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
@@ -36,7 +36,7 @@ class StreamPlan:
 
     @property
     def payload(self) -> Payload | None:
-        """Where the rows are; None where they are in the state, as there is no ledger."""
+        """The folder of the rows; None where they are in the state, as there is no ledger."""
         ledger, ledger_plan = self.work.options.ledger, self.work.ledger_plan
         if ledger is None:
             return None
@@ -45,7 +45,7 @@ class StreamPlan:
 
     @property
     def state_columns(self) -> Columns:
-        """What the state has of a row that waits."""
+        """The columns of a waiting row in the state."""
         return self.columns if self.work.options.ledger is None else STATE_COLUMNS
 
     @property
