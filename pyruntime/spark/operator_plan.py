@@ -29,7 +29,7 @@ from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What a task needs to call a function.
+    """The function of an operator, and all that a task needs to call it.
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the way for live counts. dead_letters: where failed rows are put aside. prompt: whether
@@ -50,7 +50,7 @@ class OperatorPlan:
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
-        """Where naive datetimes of results are; None where that is not known."""
+        """The time zone of naive datetimes of results; None where it is not known."""
         return None if self.zone is None else time_zone(self.zone)
 
 
