@@ -250,9 +250,9 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     ("limits", "met"),
     [
         ({"timeout": 0.1}, ("timeout", 0.1)),
-        ({"timeout": Timeout(3600.0, attempt=0.1)}, ("attempt_timeout", 0.1)),
+        ({"timeout": Timeout(3600.0, attempt=0.1)}, ("timeout.attempt", 0.1)),
     ],
-    ids=["timeout", "attempt_timeout"],
+    ids=["timeout", "timeout.attempt"],
 )
 def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], met: tuple[str, float]
