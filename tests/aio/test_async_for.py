@@ -251,6 +251,13 @@ def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_a
     play(script)
 
 
+def test_a_function_in_the_place_of_the_rows_is_refused_with_the_order_of_both() -> None:
+    with pytest.raises(
+        TypeError, match=r"rows=<function .*>: must be a DataFrame or an iterable; rows come first"
+    ):
+        async_map(lambda: None, [1])  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("way", ["for", "async for"])
 def test_an_error_of_the_async_iterable_reaches_the_consumer(way: str) -> None:
     async def by_async_for() -> list[int]:
