@@ -274,22 +274,24 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
 
 
 def test_a_range_that_brings_nothing_for_long_is_given_up(
-    server: KafkaServer, source: Callable[..., KafkaSource]
+    server: KafkaServer, source: Callable[..., KafkaSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.reader.RANGE_TIMEOUT_S", 3.0)
     server.create("still")
     server.produce("still", *range(10))
     # Offsets that nobody has written yet never come.
     piece = KafkaSplit("piece", 0, 11, "still", 0)
-    reader = source("still", patience=3.0).create_reader(ReaderContext())
+    reader = source("still").create_reader(ReaderContext())
     rows: list[Any] = []
     with pytest.raises(ReadFailed, match="nothing came for 3 s of 'piece'") as caught:
         rows.extend(row for fetched in read_splits(reader, [piece]) for row in rows_of(fetched.records))
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert len(rows) == 10
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.reader.RANGE_TIMEOUT_S", 0.3)
     server.stop(signal.SIGSTOP)
     try:
         with pytest.raises(ReadFailed, match="nothing came"):
-            list(read_splits(source("still", patience=0.3).create_reader(ReaderContext()), [piece]))
+            list(read_splits(source("still").create_reader(ReaderContext()), [piece]))
     finally:
         server.stop(signal.SIGCONT)
 
