@@ -44,7 +44,7 @@ except TypeError as error:
 try:
     async_map(df, lookup, schema="price dooble")
 except ValueError as error:
-    print(str(error)[:40])
+    print(str(error)[:43])
 try:
     async_map(df, lookup, schema="price double", errors="null", budget=Budget(max_calls=5))
 except ValueError as error:

@@ -470,7 +470,7 @@ def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
 # -- failures ------------------------------------------------------------------------------------
 
 HEAD = """
-import asyncio, collections, json, os, pathlib, signal, sys
+import asyncio, collections, dataclasses, json, os, pathlib, signal, sys
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.spark import async_map, async_udf
 tmp = pathlib.Path(sys.argv[1])
@@ -535,7 +535,7 @@ def test_a_micro_batch_that_is_done_again_finds_its_results_and_committed_ones_e
 ) -> None:
     lines = run_script(
         HEAD
-        + """import dataclasses
+        + """
 
 (tmp / "in").mkdir()
 for part in range(6):
@@ -664,7 +664,7 @@ print(messages.empty())
 def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(
         HEAD
-        + """import dataclasses
+        + """
 
 @async_udf("long", ledger=dataclasses.replace(ledger, uid="udf"), errors="null")
 async def column(n):
@@ -691,7 +691,7 @@ print(set(calls().values()))
 try:
     spark.range(3).select(column("id")).collect()
 except Exception as error:
-    print("run=None: this is not a streaming query" in str(error))
+    print("run=None: not a streaming query" in str(error))
 """,
         str(tmp_path),
         master="local[1]",

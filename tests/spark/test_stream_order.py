@@ -42,7 +42,7 @@ def test_rows_are_written_in_the_order_in_which_they_are_given(order: list[int],
         None,
         form="fail",
         ordered=True,
-        letters={},
+        dead_letters={},
         drops=frozenset(),
         has_source=False,
     )
