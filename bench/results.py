@@ -26,8 +26,8 @@ from bench.table import Column, print_table
 from pillarbox import Batch, Options
 from pillarbox.spark.async_udf import UdfTask
 from pillarbox.spark.dataframe import MapTask
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.results import ValueEncoder
-from pillarbox.spark.work import Work
 
 WIDTH = 1024
 ROWS = 8192
@@ -66,15 +66,15 @@ def batches(rows: int) -> Iterator[pa.Array]:
 
 def run_column(kind: T.DataType, fn: Any, rows: int, capacity: int = CAPACITY, **options: Any) -> None:
     """A task of `async_udf`."""
-    work = Work(fn, "bench", Options(capacity=capacity, **options), "UTC", spread=True)
-    task = UdfTask(work, kind, kind, has_where=False, skip_null=False)
+    plan = OperatorPlan(fn, "bench", Options(capacity=capacity, **options), "UTC", spread=True)
+    task = UdfTask(plan, kind, kind, has_where=False, skip_null=False)
     assert sum(map(len, task.results((column,) for column in batches(rows)))) == rows
 
 
 def run_rows(schema: T.StructType, fn: Any, rows: int) -> None:
     """A task of `async_map`."""
-    work = Work(fn, "bench", Options(capacity=CAPACITY), "UTC")
-    task = MapTask([work], schema, [], "fail", skips=False)
+    plan = OperatorPlan(fn, "bench", Options(capacity=CAPACITY), "UTC")
+    task = MapTask([plan], schema, [], "fail", skips=False)
     inputs = (pa.RecordBatch.from_arrays([column], ["id"]) for column in batches(rows))
     assert sum(batch.num_rows for batch in task.run(inputs)) == rows
 

@@ -361,7 +361,7 @@ class BatchRunner(Runner):
 
     def _timeout(self, call: Call) -> CallTimeout:
         assert self._deadlines is not None
-        return CallTimeout("attempt_timeout", self._deadlines.seconds, call.attempt)
+        return CallTimeout("timeout.attempt", self._deadlines.seconds, call.attempt)
 
     def _attempt_timed_out(self, batch: _BatchExecution) -> None:
         calls = [call for call in batch.calls if call.execution is batch]

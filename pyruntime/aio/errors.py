@@ -166,7 +166,7 @@ class CallTimeout(PillarboxError, TimeoutError):
     """A call that had no result in time.
 
     `seconds` is the limit that it met, `limit` the argument that set it: "timeout" (all attempts) or
-    "attempt_timeout" (one). `attempts` counts the attempts that were begun. `detail` says more where
+    "timeout.attempt" (one). `attempts` counts the attempts that were begun. `detail` says more where
     there is more to say.
     """
 

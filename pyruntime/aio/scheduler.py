@@ -169,7 +169,7 @@ class CallScheduler:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
         found = []
         kept = (self._timeouts, self._attempt_timeouts, self._batch_timeouts)
-        for limit, deadlines in zip(("timeout", "attempt_timeout", "attempt_timeout"), kept, strict=True):
+        for limit, deadlines in zip(("timeout", "timeout.attempt", "timeout.attempt"), kept, strict=True):
             oldest = None if deadlines is None else deadlines.oldest()
             if deadlines is not None and oldest is not None:
                 call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
@@ -537,7 +537,7 @@ class CallScheduler:
         """So many rows are tried again because of `error`."""
         self.meter.retries += rows
         reason = (
-            "attempt_timeout"
+            "timeout.attempt"
             if isinstance(error, CallTimeout)
             else "result"
             if isinstance(error, ResultRejected)
@@ -645,7 +645,7 @@ class CallScheduler:
         self.meter.timeouts += 1
         self.runner.revoke(call)
         assert self._attempt_timeouts is not None
-        error = CallTimeout("attempt_timeout", self._attempt_timeouts.seconds, call.attempt)
+        error = CallTimeout("timeout.attempt", self._attempt_timeouts.seconds, call.attempt)
         self.failed(call, error, timed_out=error)
 
     def _timed_out(self, call: Call) -> None:

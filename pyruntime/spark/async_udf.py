@@ -42,11 +42,11 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
+from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
-from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import SkippedRows, put_nulls
 from pillarbox.task import RowBatch
@@ -315,7 +315,7 @@ class AsyncUdf:
         return _call(task, bound.args if where is None else (*bound.args, where), name_of(self._fn))
 
     def _task(self, names: Sequence[str], arguments: str, has_where: bool = False) -> UdfTask:
-        work = settle(
+        plan = plan_operator(
             self._fn,
             self._options,
             token=self._token,
@@ -326,7 +326,7 @@ class AsyncUdf:
             results=self._result,
             arguments=arguments,
         )
-        return UdfTask(work, self._result, self.returnType, has_where, self._skip_null)
+        return UdfTask(plan, self._result, self.returnType, has_where, self._skip_null)
 
 
 def _session() -> SparkSession | None:
@@ -366,9 +366,14 @@ class UdfTask:
     """
 
     def __init__(
-        self, work: Work, result: T.DataType, return_type: T.DataType, has_where: bool, skip_null: bool
+        self,
+        plan: OperatorPlan,
+        result: T.DataType,
+        return_type: T.DataType,
+        has_where: bool,
+        skip_null: bool,
     ) -> None:
-        self._work = work
+        self._plan = plan
         self._result = result
         self.return_type = return_type
         self._has_where = has_where
@@ -380,26 +385,26 @@ class UdfTask:
 
     def results(self, batches: Iterator[Slice]) -> Generator[pa.Array, None, None]:
         """The results for batches of argument columns, in batches of other sizes."""
-        work = self._work
-        encoder = ValueEncoder(self._result, work.time_zone)
+        plan = self._plan
+        encoder = ValueEncoder(self._result, plan.time_zone)
         with ExitStack() as stack:
             aside = skipped = None
             if self._has_where or self._skip_null:
                 skipped = SkippedRows(ordered=True)
                 batches = (tuple(each.columns) for each in skipped.called(map(self._with_mask, batches)))
             slices = _sliced(batches)
-            if work.dead_letters is not None:
-                writer = stack.enter_context(DeadLetterWriter(work.dead_letters))
-                aside = _Aside(writer, work.dead_letters.names)
+            if plan.dead_letters is not None:
+                writer = stack.enter_context(DeadLetterWriter(plan.dead_letters))
+                aside = _Aside(writer, plan.dead_letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(work, ArrowInput(slices, _rows), convert=encoder)))
+            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, _rows), convert=encoder)))
             for chunk in chunks:
                 _, results = zip(*chunk, strict=True)
                 if aside is not None:
                     aside.put(results)
                 arrays, _ = encoder.encode(results)
                 array = arrays[0]
-                if work.options.errors.mode == "column":
+                if plan.options.errors.mode == "column":
                     array = self._with_errors(array, results)
                 if skipped is not None:
                     array = put_nulls(array, skipped.beside(len(chunk))[0])

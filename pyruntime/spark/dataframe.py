@@ -19,10 +19,10 @@ from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
+from pillarbox.spark.operator_plan import OperatorPlan, check_progress, output_schema, plan_operator
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.schema import condition_of, parse_schema
-from pillarbox.spark.work import Work, check_progress, settle, settle_output
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import WHERE, ChainWriter, RowWriter, SkippedRows, put_back
 
@@ -51,12 +51,12 @@ def map_dataframe(
     results = parse_schema("schema", schema)
     mode = form_of_failures(stages)
     is_chain = stages[0].uid is not None
-    kept, output = settle_output(
+    kept, output = output_schema(
         df.schema, keep, results, mode, ERROR_TYPE_OF_CHAIN if is_chain else ERROR_TYPE
     )
     shape = f"{df.schema.simpleString()} {output.simpleString()}"
-    works = [
-        settle(
+    plans = [
+        plan_operator(
             stage.fn,
             stage.options,
             token=token,
@@ -72,16 +72,16 @@ def map_dataframe(
         )
         for stage, token in zip(stages, tokens, strict=True)
     ]
-    for work in works:
-        if work.dead_letters is not None:
-            work.dead_letters.dead_letter.check_types(df.schema)
+    for plan in plans:
+        if plan.dead_letters is not None:
+            plan.dead_letters.dead_letter.check_types(df.schema)
     if where is not None:
         for field in results.fields:
             if not field.nullable:
                 raise ValueError(f"where: rows that are not called give nulls; {field.name!r} is NOT NULL")
         df = df.withColumn(WHERE, condition_of(where))
     name = "_then_".join(name_of(stage.fn) for stage in stages)
-    task = MapTask(works, results, kept, mode, skips=where is not None)
+    task = MapTask(plans, results, kept, mode, skips=where is not None)
     made = df.mapInArrow(ship(task.run, name), output)
     if not df.isStreaming and all(stage.options.ledger is None for stage in stages):
         warn_of_second_execution(made, name)
@@ -96,9 +96,9 @@ class MapTask:
     """
 
     def __init__(
-        self, works: Sequence[Work], schema: T.StructType, kept: list[str], mode: str, *, skips: bool
+        self, plans: Sequence[OperatorPlan], schema: T.StructType, kept: list[str], mode: str, *, skips: bool
     ) -> None:
-        self._works = works
+        self._plans = plans
         self._schema = schema
         self._kept = kept
         self._mode = mode
@@ -106,7 +106,7 @@ class MapTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The output batches for a partition's input batches."""
-        first, *others = self._works
+        first, *others = self._plans
         with ExitStack() as stack:
             writer = self._writer(stack)
             skipped = None
@@ -128,24 +128,24 @@ class MapTask:
                     yield writer.nulls(rows)
 
     def _writer(self, stack: ExitStack) -> RowWriter:
-        works = self._works
+        plans = self._plans
         dead_letters = {
-            work.uid: stack.enter_context(DeadLetterWriter(work.dead_letters))
-            for work in works
-            if work.dead_letters is not None
+            plan.uid: stack.enter_context(DeadLetterWriter(plan.dead_letters))
+            for plan in plans
+            if plan.dead_letters is not None
         }
-        zone = works[-1].time_zone
-        if works[0].uid is None:
-            return RowWriter(self._kept, self._schema, zone, works[0].options, dead_letters.get(None))
+        zone = plans[-1].time_zone
+        if plans[0].uid is None:
+            return RowWriter(self._kept, self._schema, zone, plans[0].options, dead_letters.get(None))
         return ChainWriter(
             self._kept,
             self._schema,
             zone,
             form=self._mode,
-            ordered=all(work.options.ordered for work in works),
+            ordered=all(plan.options.ordered for plan in plans),
             dead_letters={str(uid): each for uid, each in dead_letters.items()},
-            drops=frozenset(str(work.uid) for work in works if work.options.errors.mode == "drop"),
-            has_source=len(works) > 1,
+            drops=frozenset(str(plan.uid) for plan in plans if plan.options.errors.mode == "drop"),
+            has_source=len(plans) > 1,
         )
 
 

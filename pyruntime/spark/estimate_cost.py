@@ -41,10 +41,10 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.spark.function import check_sendable, name_of, ship
+from pillarbox.spark.operator_plan import OperatorPlan, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.validate import check_positive_int
 
@@ -159,8 +159,8 @@ def estimate_cost(
     for name, value in (("rows", rows), ("tasks", tasks)):
         if value is not None:
             check_positive_int(name, value)
-    settled = resolve_options(options, given)
-    token = check_sendable(fn, settled)
+    resolved = resolve_options(options, given)
+    token = check_sendable(fn, resolved)
     results = None if schema is None else parse_schema("schema", schema)
     if tasks is None:
         tasks = _tasks(df)
@@ -168,15 +168,15 @@ def estimate_cost(
     if rows is None:
         rows = df.count()
     free = dataclasses.replace(
-        settled,
-        errors=Errors("null", redact=settled.errors.redact),
-        budget=Budget(usage=settled.budget.usage),
+        resolved,
+        errors=Errors("null", redact=resolved.errors.redact),
+        budget=Budget(usage=resolved.budget.usage),
         # Results that a ledger has take no time, which is not the question.
         ledger=None,
         latency="normal",
         where=None,
     )
-    work = settle(
+    plan = plan_operator(
         fn,
         free,
         session=df.sparkSession,
@@ -186,7 +186,7 @@ def estimate_cost(
         shape="",
         results=T.NullType() if results is None else results,
     )
-    task = SampleTask(work, results)
+    task = SampleTask(plan, results)
     # Some more than needed, since Spark takes a share and no number of rows.
     share = (1.5 * sample + 10) / max(rows, 1)
     sampled = df if share >= 1.0 else df.sample(False, share, SEED).limit(sample)
@@ -197,7 +197,7 @@ def estimate_cost(
     measured = sampled.limit(sample).coalesce(1).mapInArrow(run, "measured string").collect()
     if not measured:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
-    found = forecast(read_sample(measured[0].measured), settled, rows=rows, tasks=tasks)
+    found = forecast(read_sample(measured[0].measured), resolved, rows=rows, tasks=tasks)
     print(found, file=file)
     return found
 
@@ -242,8 +242,8 @@ def read_sample(text: str) -> Sample:
 class SampleTask:
     """Calls the function for the rows of a sample, and gives one row: what was measured, as JSON."""
 
-    def __init__(self, work: Work, schema: T.StructType | None) -> None:
-        self._work = work
+    def __init__(self, plan: OperatorPlan, schema: T.StructType | None) -> None:
+        self._plan = plan
         self._schema = schema
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -251,9 +251,9 @@ class SampleTask:
         costs: list[float] = []
         units: list[float] = []
         ended: list[Totals] = []
-        work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
-        encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
-        chunks = run_job(work, ArrowInput(sliced(batches)), convert=encoder, ended=ended.append)
+        plan = dataclasses.replace(self._plan, options=_watched(self._plan.options, costs, units))
+        encoder = None if self._schema is None else RowEncoder(self._schema, plan.time_zone)
+        chunks = run_job(plan, ArrowInput(sliced(batches)), convert=encoder, ended=ended.append)
         with closing(chunks):
             for _ in chunks:
                 pass

@@ -60,13 +60,13 @@ def retry_failed(
     given = given_options(locals())
     if "errors" not in given and (options is None or options.errors.mode == "fail"):
         given["errors"] = "column"
-    settled = resolve_options(options, given)
-    if settled.ledger is None:
+    resolved = resolve_options(options, given)
+    if resolved.ledger is None:
         raise ValueError(
             "ledger=None: the ledger of the earlier run says what failed; without one, call what is in its "
             "output: async_map(failed_rows(df), ...)"
         )
-    if settled.errors.mode == "fail":
+    if resolved.errors.mode == "fail":
         raise ValueError(
             "errors='fail': rows that are not called must be marked: use 'column', 'null' or 'drop'"
         )
@@ -74,8 +74,8 @@ def retry_failed(
         raise ValueError(
             "df: is a stream; rows that failed in it are called again from a batch of the same data"
         )
-    if settled.ledger.run is None:
+    if resolved.ledger.run is None:
         raise ValueError("run=None: must be the name of the earlier run: Ledger(folder, uid=..., run=...)")
     return map_dataframe(
-        df, [Stage(fn, settled)], schema=schema, keep=keep, progress=progress, only_failed=True
+        df, [Stage(fn, resolved)], schema=schema, keep=keep, progress=progress, only_failed=True
     )

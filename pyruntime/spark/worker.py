@@ -33,8 +33,8 @@ from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.disconnect import DisconnectWatcher
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.progress_channel import ProgressReporter
-from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
 
@@ -168,14 +168,14 @@ def worker() -> Worker:
 
 
 def run_job(
-    work: Work,
+    plan: OperatorPlan,
     rows: Iterable[Any] | IterableInput,
     *,
     convert: ResultConverter | None,
     ended: Callable[[Totals], None] | None = None,
-    then: Sequence[Work] = (),
+    then: Sequence[OperatorPlan] = (),
 ) -> Generator[Chunk, None, None]:
-    """Call the function of `work` for rows, or those of an input; yields (call, result) chunks.
+    """Call the function of `plan` for rows, or those of an input; yields (call, result) chunks.
 
     then: those of the functions behind it, each of which gets what the one in front gives; the results are
     then those of the last one.
@@ -187,14 +187,14 @@ def run_job(
     failure: BaseException
     try:
         with _collector:
-            yield from _run_job((work, *then), rows, convert, ended)
+            yield from _run_job((plan, *then), rows, convert, ended)
         return
     except (CallFailed, CallTimeout, TooManyFailures):
         raise
     except Exception as error:
         # Spark prints it, with all that it was raised from and with lines of code.
         failure = error
-        for each in (work, *then):
+        for each in (plan, *then):
             failure = each.options.errors.redaction.sealed(failure)
         if failure is error:
             raise
@@ -203,24 +203,24 @@ def run_job(
 
 
 def _run_job(
-    works: Sequence[Work],
+    plans: Sequence[OperatorPlan],
     rows: Iterable[Any] | IterableInput,
     convert: ResultConverter | None,
     ended: Callable[[Totals], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
-    work = works[0]
-    ledger_sessions = _open_sessions(works)
+    plan = plans[0]
+    ledger_sessions = _open_sessions(plans)
     job: ResultStream | None = None
     reporters: list[ProgressReporter] = []
-    acquired: list[Work] = []
+    acquired: list[OperatorPlan] = []
     ok = False
     spark = DisconnectWatcher()
-    chunk_rows = 1 if work.prompt else min(MAX_CHUNK_ROWS, works[-1].options.window)
+    chunk_rows = 1 if plan.prompt else min(MAX_CHUNK_ROWS, plans[-1].options.window)
     try:
         stages = []
-        for each, ledger_session in zip(works, ledger_sessions, strict=True):
+        for each, ledger_session in zip(plans, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
             stages.append(Stage(entered, each.options, each.uid, ledger_session))
@@ -230,14 +230,14 @@ def _run_job(
             rows,
             loop_thread=here.loop_thread,
             chunk_rows=chunk_rows,
-            linger=0.0 if work.prompt else CHUNK_LINGER_S,
-            spread=work.spread,
+            linger=0.0 if plan.prompt else CHUNK_LINGER_S,
+            spread=plan.spread,
             idle=spark.check,
-            identify=_identity_behind(works),
+            identify=_identity_behind(plans),
         )
         reporters += [
             ProgressReporter(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
-            for each in works
+            for each in plans
             if each.progress is not None
         ]
         spark.watch(here.loop_thread, job.abort)
@@ -276,9 +276,9 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _open_sessions(works: Sequence[Work]) -> list[LedgerSession | None]:
+def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:
     ledger_sessions = [
-        None if work.ledger_plan is None else work.ledger_plan.open(work.options) for work in works
+        None if plan.ledger_plan is None else plan.ledger_plan.open(plan.options) for plan in plans
     ]
     for ledger_session in ledger_sessions[1:]:
         if ledger_session is not None and ledger_sessions[0] is not None:
@@ -286,9 +286,9 @@ def _open_sessions(works: Sequence[Work]) -> list[LedgerSession | None]:
     return ledger_sessions
 
 
-def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
+def _identity_behind(plans: Sequence[OperatorPlan]) -> RowIdentity | None:
     """The identity of rows of the input, for the ledger of a function behind the first one."""
-    return next((each.ledger_plan.row_identity() for each in works[1:] if each.ledger_plan is not None), None)
+    return next((each.ledger_plan.row_identity() for each in plans[1:] if each.ledger_plan is not None), None)
 
 
 class _CountsOf:

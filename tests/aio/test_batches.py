@@ -375,7 +375,7 @@ def test_the_first_row_that_fails_for_good_ends_the_job_and_counts_once() -> Non
     play(script)
 
 
-@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
 def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
@@ -385,7 +385,7 @@ def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.Mon
         release.wait(30)
         return rows
 
-    timeout = {"timeout": Timeout(0.1), "attempt_timeout": Timeout(attempt=0.1)}[limit]
+    timeout = {"timeout": Timeout(0.1), "timeout.attempt": Timeout(attempt=0.1)}[limit]
     with pytest.raises(CallTimeout) as caught:
         list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout))
     release.set()

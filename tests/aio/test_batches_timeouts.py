@@ -32,7 +32,7 @@ def test_attempt_timeout_cancels_the_call_of_a_batch_which_is_then_tried_again_w
         assert (counts.timeouts, counts.late, counts.retries_by_reason) == (
             3,
             0,
-            {"attempt_timeout": 3},
+            {"timeout.attempt": 3},
         )
 
     play(script)
@@ -64,7 +64,7 @@ def test_the_attempt_timeout_of_a_batch_is_said_as_such() -> None:
         rig.push(7)
         await rig.end()
         assert isinstance(rig.error, CallTimeout)
-        assert str(rig.error) == "no result within attempt_timeout=5 s, in attempt 1 for row 7"
+        assert str(rig.error) == "no result within timeout.attempt=5 s, in attempt 1 for row 7"
 
     play(script)
 

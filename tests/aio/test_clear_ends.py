@@ -186,7 +186,7 @@ def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
 # -- Ctrl-C -----------------------------------------------------------------------------------
 
 PROGRAM = """
-import asyncio, sys, threading, _thread
+import asyncio, itertools, sys, threading, _thread
 from pillarbox import async_map
 
 phase, signalled = sys.argv[1:]
@@ -231,8 +231,9 @@ async def main():
 if phase == "async for":
     phase = "call"
     asyncio.run(main())
-# One call at a time: threads that print at once share a line.
-for row in async_map(iter(range(3)), plain if phase == "thread" else Client(), capacity=1):
+# One call at a time: threads that print at once share a line. Rows without end: a run whose rows are all done
+# closes its client at once, whatever the body is at.
+for row in async_map(itertools.count(), plain if phase == "thread" else Client(), capacity=1):
     if here("body"):
         # Without a GIL, CPython 3.13 does not notice a signal that comes while a lock spins before it blocks.
         while not never.wait(1.0):

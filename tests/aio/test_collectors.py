@@ -573,7 +573,7 @@ def test_what_a_future_raises_fails_the_attempt() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize("batch", [None, Batch(1)])
-@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
 def test_a_future_is_cancelled_by_the_time_out_of_its_call(batch: Batch | None, limit: str) -> None:
     futures: list[Future[Any]] = []
 

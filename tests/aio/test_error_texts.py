@@ -49,10 +49,10 @@ def test_a_failed_call_is_had_again_from_a_text_that_holds_its_own(
 
 
 def test_a_time_out_is_had_again_from_its_text() -> None:
-    error = CallTimeout("attempt_timeout", 0.5, 3, "Row(id=1)", "The loop is blocked.")
+    error = CallTimeout("timeout.attempt", 0.5, 3, "Row(id=1)", "The loop is blocked.")
     found = from_text(f"PythonException: {error.with_trace()}\nat java")
     assert isinstance(found, CallTimeout)
-    assert (found.limit, found.seconds, found.attempts, found.row) == ("attempt_timeout", 0.5, 3, "Row(id=1)")
+    assert (found.limit, found.seconds, found.attempts, found.row) == ("timeout.attempt", 0.5, 3, "Row(id=1)")
 
 
 def test_an_error_that_is_made_of_more_than_a_text_keeps_its_name_and_its_text() -> None:

@@ -228,7 +228,7 @@ async def slow_for_2(row: int) -> int:
     [("none came", "none came"), (None, None), (lambda row: -row, -2)],
     ids=["value", "none", "function"],
 )
-@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+@pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
 def test_a_row_that_times_out_gets_the_value_or_what_the_function_says(
     given: Any, gets: Any, limit: str
 ) -> None:

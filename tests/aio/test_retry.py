@@ -75,7 +75,7 @@ def test_there_are_never_more_attempts_than_allowed(attempts: int, attempt: int)
 def test_errors_are_retried_by_type() -> None:
     retry = Retry(on=(ConnectionError, TimeoutError))
     assert retry.applies(1, ConnectionRefusedError())
-    assert retry.applies(1, CallTimeout("attempt_timeout", 1.0, 1))
+    assert retry.applies(1, CallTimeout("timeout.attempt", 1.0, 1))
     assert not retry.applies(1, ValueError())
     assert not Retry().applies(1, KeyboardInterrupt())
     assert Retry(attempts=5000, initial=0.0).bound(2000) == 0.0

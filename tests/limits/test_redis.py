@@ -67,7 +67,10 @@ def test_it_pickles_and_its_text_does_not_show_the_password() -> None:
     assert unnamed.named().name != unnamed.named().name
 
 
-@pytest.mark.contract("A password of shared limits that the environment holds does not travel to tasks.")
+@pytest.mark.contract(
+    "A password of shared limits that the environment holds does not travel to tasks.",
+    needs="Redis, which asks for the password",
+)
 def test_the_password_may_stand_in_the_environment(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

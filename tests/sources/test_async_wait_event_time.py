@@ -189,6 +189,6 @@ def test_an_idle_split_lets_the_watermark_go_on_and_it_leaves_behind_the_rows_un
 
     def marks(waits: AsyncWaitOperator) -> list[Any]:
         """The marks that wait in the operator."""
-        return [] if waits._last_mark is None else waits._last_mark.elements
+        return list(waits._last_mark or ())
 
     asyncio.run(run())

@@ -30,6 +30,7 @@ from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.records import to_ipc
 from pillarbox.spark.stream import bucket_state, call_client
 from pillarbox.spark.stream.bucket_state import REFERENCE, StreamStateError, decode, with_columns
@@ -46,7 +47,6 @@ from pillarbox.spark.stream.buckets import (
     Unpack,
 )
 from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.work import Work
 
 pytestmark = [
     needs_async_stream,
@@ -102,8 +102,8 @@ class Task:
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
         options = Options(ordered=False, **given)
-        work = Work(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
-        self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
+        operator = OperatorPlan(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
+        self.plan = StreamPlan(uuid.uuid4().hex, operator, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
     def run(self, bucket: int, time_ms: int, *pieces: tuple[int, int, Sequence[int]] | None) -> list[int]:
@@ -233,7 +233,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
     assert letter is not None
     task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     task.run(12, 1, (0, 0, [-1]))
-    task.plan = replace(task.plan, work=replace(task.plan.work, dead_letters=None))
+    task.plan = replace(task.plan, operator=replace(task.plan.operator, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):
         task.run(12, 2, TICK)
 

@@ -33,13 +33,13 @@ from pillarbox import CallFailed
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.ledger_plan import LedgerPlan
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.stream import call_client, call_process
 from pillarbox.spark.stream.bucket_state import BucketState
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
 from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.work import Work
 from tests.spark.test_payload import in_ledger
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
@@ -88,10 +88,12 @@ async def crowd(row: Any) -> tuple[int, int]:
 
 
 def plan(name: str = "stream", max_wait: float = LONG_S, fn: Any = told) -> StreamPlan:
-    work = Work(fn, f"token of {name}", Options(ordered=False))
+    operator = OperatorPlan(fn, f"token of {name}", Options(ordered=False))
     # A process of the test before may be there yet.
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{name}-{call_client.executor_pid()}").hex
-    return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
+    return StreamPlan(
+        name, operator, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait
+    )
 
 
 def rows_of(*numbers: int, time_ms: int = 1, batch: int = -1) -> pa.RecordBatch:
@@ -239,13 +241,13 @@ def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_tha
 ) -> None:
     ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
-    work = Work(
+    operator = OperatorPlan(
         told,
         "token",
         Options(ordered=False, ledger=dataclasses.replace(ledger, uid="told")),
         ledger_plan=ledger_plan,
     )
-    given = replace(plan(), work=work)
+    given = replace(plan(), operator=operator)
     assert given.payload is not None
 
     def told_to(query: str | None, batch: int) -> dict[int, Any]:
@@ -504,7 +506,9 @@ def test_a_second_stream_of_a_query_with_the_same_uid_is_refused(connect: Any, t
     def with_ledger(name: str) -> StreamPlan:
         ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
         options = Options(ordered=False, ledger=Ledger(str(tmp_path), uid="u"))
-        return replace(plan(name), work=Work(told, f"token of {name}", options, ledger_plan=ledger_plan))
+        return replace(
+            plan(name), operator=OperatorPlan(told, f"token of {name}", options, ledger_plan=ledger_plan)
+        )
 
     def attach(name: str, run: str = "run") -> None:
         connect(with_ledger(name), run=run).advance(0, 1, None, 0, ticked=False)

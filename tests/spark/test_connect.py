@@ -44,7 +44,7 @@ except TypeError as error:
 try:
     async_map(df, lookup, schema="price dooble")
 except ValueError as error:
-    print(str(error)[:43])
+    print(str(error).partition(" (")[0])
 try:
     async_map(df, lookup, schema="price double", errors="null", budget=Budget(max_calls=5))
 except ValueError as error:
@@ -59,7 +59,7 @@ except ValueError as error:
         "[(4.0,)]"
         if pyspark_version() >= (4, 1)
         else "embed: spark.udf.register needs PySpark 4.1 or later for it; use it as a column",
-        "schema='price dooble': is not a type in DDL",
+        "schema='price dooble': is not a type in DDL form",
         # Nobody knows here whether the workers reach this machine.
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
         "over Spark Connect give one that the workers reach: limits=Coordinator(...)",

@@ -16,7 +16,7 @@ from pillarbox import Options
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark.disconnect import DisconnectWatcher, unread_bytes
-from pillarbox.spark.work import Work
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.worker import run_job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -166,12 +166,12 @@ def test_the_output_of_a_task_grows_by_what_spark_has_read(
         await asyncio.sleep(0)
         return row
 
-    work = Work(call, "token", Options(capacity=100))
+    plan = OperatorPlan(call, "token", Options(capacity=100))
     given: list[int] = []
     failure: list[BaseException] = []
 
     def chunks() -> Any:
-        with closing(run_job(work, range(ROWS), convert=None)) as found:
+        with closing(run_job(plan, range(ROWS), convert=None)) as found:
             for chunk in found:
                 given.append(len(chunk))
                 yield chunk

@@ -93,7 +93,7 @@ def test_a_timeout_in_the_error_column_names_the_limit(spark: SparkSession) -> N
     ).collect()
     error = row["_error"]
     assert (error.type, error.attempts, error.status) == ("CallTimeout", 1, None)
-    assert "attempt_timeout=0.1" in error.message
+    assert "timeout.attempt=0.1" in error.message
     # Timers of an event loop may be early by the resolution of its clock.
     assert error.latency > 0.099
 

@@ -114,7 +114,7 @@ class Totals:
         "For how long it has held splits back for the same ones", "splits_held", "seconds", default=0.0
     )
     retries_by_reason: Mapping[str, int] = _table("Attempts followed by another", "retries", "reason")
-    """The class of the error; "result" for a predicate, "attempt_timeout" for a limit of time."""
+    """The class of the error; "result" for a predicate, "timeout.attempt" for a limit of time."""
     errors_by_type: Mapping[str, int] = _table("Rows that failed for good", "errors", "type")
     spent: Mapping[str, float] = _table("Time of operators by what it went on", "spent", "on", "seconds")
     """See `SPENT`."""

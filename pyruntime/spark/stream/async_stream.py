@@ -25,11 +25,11 @@ from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
+from pillarbox.spark.operator_plan import output_schema, plan_operator
 from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import REFERENCE
 from pillarbox.spark.stream.buckets import HASH, KEY, READ, Unpack, through_buckets
 from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.work import settle, settle_output
 from pillarbox.validate import check_duration
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -103,27 +103,27 @@ def async_stream(
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
         raise ValueError("df: is not a stream, so that nothing could leave later; use async_map")
-    settled = resolve_options(options, given)
-    if settled.where is not None or settled.latency != "normal":
+    resolved = resolve_options(options, given)
+    if resolved.where is not None or resolved.latency != "normal":
         raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
-    if settled.ledger is not None and settled.ledger.key is not None:
+    if resolved.ledger is not None and resolved.ledger.key is not None:
         raise ValueError(
-            f"ledger: its key={settled.ledger.key!r} must be None, as a row here is known as a whole"
+            f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"
         )
-    token = check_sendable(fn, settled)
+    token = check_sendable(fn, resolved)
     results = parse_schema("schema", schema)
     for name in (KEY, HASH, READ, REFERENCE):
         if name in df.columns:
             raise ValueError(f"df: a column may not be called {name!r}")
-    kept, output = settle_output(df.schema, keep, results, settled.errors.mode)
+    kept, output = output_schema(df.schema, keep, results, resolved.errors.mode)
     hashed = _hash(df.schema, key)
     wait = check_duration("max_wait", max_wait, above_zero=True)
     session = df.sparkSession
     _check_session(session)
-    work = settle(
+    operator = plan_operator(
         fn,
         # A row's place among others is settled when it leaves, not when its call ends.
-        dataclasses.replace(settled, ordered=False),
+        dataclasses.replace(resolved, ordered=False),
         token=token,
         session=session,
         progress=None,
@@ -132,16 +132,16 @@ def async_stream(
         results=results,
         streaming=True,
     )
-    if work.dead_letters is not None:
-        work.dead_letters.dead_letter.check_types(df.schema)
+    if operator.dead_letters is not None:
+        operator.dead_letters.dead_letter.check_types(df.schema)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
-        work=work,
+        operator=operator,
         schema=results,
         kept=tuple(kept),
         columns=tuple((field.name, _arrow_type(field.dataType)) for field in df.schema.fields),
         output=output.simpleString(),
-        ordered=settled.ordered,
+        ordered=resolved.ordered,
         max_wait=wait,
     )
     # Its module needs what the check above is for.

@@ -99,7 +99,7 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     hashed = df.withColumn(HASH, row).withColumn(KEY, key)
     if plan.payload is not None:
         hashed = hashed.withColumn(READ, time)
-    packed = hashed.mapInArrow(ship(Pack(plan.payload).run, name_of(plan.work.fn)), PACKED)
+    packed = hashed.mapInArrow(ship(Pack(plan.payload).run, name_of(plan.operator.fn)), PACKED)
     ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
     ticks = ticks.select(
         BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
@@ -275,12 +275,12 @@ class BucketProcessor(StatefulProcessor):
 
     def _put_aside(self, letters: pa.RecordBatch) -> None:
         if self._dead_letters is None:
-            if self._plan.work.dead_letters is None:
+            if self._plan.operator.dead_letters is None:
                 raise StreamStateError(
                     "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
                     "end with one (trigger availableNow), then take it away"
                 )
-            self._dead_letters = DeadLetterWriter(self._plan.work.dead_letters)
+            self._dead_letters = DeadLetterWriter(self._plan.operator.dead_letters)
         self._dead_letters.add_batch(letters)
 
     def _calls(self) -> CallClient:

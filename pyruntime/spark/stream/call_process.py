@@ -92,7 +92,7 @@ class _Stream:
         run: str | None,
         after: Sequence[_Stream] = (),
     ) -> None:
-        work = plan.work
+        operator = plan.operator
         self.number = number
         self.plan = plan
         self.query = query
@@ -104,24 +104,24 @@ class _Stream:
         self._deadlines: dict[int, float] = {}
         here = worker()
         ledger_session = None
-        if work.options.ledger is not None:
+        if operator.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
-            is_shared = work.options.ledger.run is not None
+            is_shared = operator.options.ledger.run is not None
             ledger_session = open_stream_session(
-                work,
+                operator,
                 identify=lambda row: fingerprint(
                     [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
                 ),
             )
         self.calls: HeldCalls = HeldCalls(
-            here.acquire(work.token, work.fn),
-            work.options,
+            here.acquire(operator.token, operator.fn),
+            operator.options,
             # Columns that are kept do not leave the task: see `Finished.beside`.
-            RowWriter([], plan.schema, work.time_zone, work.options, None),
+            RowWriter([], plan.schema, operator.time_zone, operator.options, None),
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
-            convert=RowEncoder(plan.schema, work.time_zone),
-            dead_letters=work.dead_letters,
+            convert=RowEncoder(plan.schema, operator.time_zone),
+            dead_letters=operator.dead_letters,
             payload=plan.payload,
             after=[each.calls for each in after],
         )
@@ -158,7 +158,7 @@ class _Stream:
 
     def release(self) -> None:
         """Let go of the function of calls that are closed; what closes it may take its time."""
-        threading.Thread(target=worker().release, args=(self.plan.work.token, False), daemon=True).start()
+        threading.Thread(target=worker().release, args=(self.plan.operator.token, False), daemon=True).start()
 
 
 class CallProcess:

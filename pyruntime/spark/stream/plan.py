@@ -11,22 +11,22 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers
 from pillarbox.ledger.keys import execution_id
+from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
-from pillarbox.spark.work import Work
 
 
 @dataclass(frozen=True)
 class StreamPlan:
     """The arguments of `async_stream` that a task needs.
 
-    name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
+    name: tells this stream apart. operator: as `ordered` is kept here, it gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
     what leaves, in words. max_wait: seconds.
     """
 
     name: str
-    work: Work
+    operator: OperatorPlan
     schema: T.StructType
     kept: tuple[str, ...]
     columns: Columns
@@ -37,7 +37,7 @@ class StreamPlan:
     @property
     def payload(self) -> Payload | None:
         """The folder of the rows; None where they are in the state, as there is no ledger."""
-        ledger, ledger_plan = self.work.options.ledger, self.work.ledger_plan
+        ledger, ledger_plan = self.operator.options.ledger, self.operator.ledger_plan
         if ledger is None:
             return None
         assert ledger_plan is not None
@@ -46,12 +46,12 @@ class StreamPlan:
     @property
     def state_columns(self) -> Columns:
         """The columns of a waiting row in the state."""
-        return self.columns if self.work.options.ledger is None else STATE_COLUMNS
+        return self.columns if self.operator.options.ledger is None else STATE_COLUMNS
 
     @property
     def state_kept(self) -> tuple[str, ...]:
         """Those of them that an output in the state has in front."""
-        return (REFERENCE,) if self.kept and self.work.options.ledger is not None else self.kept
+        return (REFERENCE,) if self.kept and self.operator.options.ledger is not None else self.kept
 
     @property
     def state_output(self) -> str:
@@ -64,27 +64,27 @@ STREAM_RUN = "stream"
 thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 
-def open_stream_session(work: Work, *, identify: Callable[[Any], bytes]) -> LedgerSession:
+def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], bytes]) -> LedgerSession:
     """The ledger's part in the calls of a stream, for the process that makes them.
 
     identify: the key of a row. It says all: micro-batch, row, number among equal ones.
     """
-    options = work.options
+    options = operator.options
     ledger = options.ledger
     assert ledger is not None
-    assert work.ledger_plan is not None
-    work.ledger_plan.check_place(ledger)
+    assert operator.ledger_plan is not None
+    operator.ledger_plan.check_place(ledger)
     run = STREAM_RUN if ledger.run is None else ledger.run
-    if work.ledger_plan.record_code(options, run):
-        work.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
+    if operator.ledger_plan.record_code(options, run):
+        operator.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
     return LedgerSession(
         options,
         run,
-        config=work.ledger_plan.config,
+        config=operator.ledger_plan.config,
         # It may be looked up twice, so nothing is counted here.
         identify=lambda row: (identify(row), b""),
         execution=execution_id(),
-        prepare=work.ledger_plan.prepare(),
+        prepare=operator.ledger_plan.prepare(),
         # A lease is for attempts with the same rows; here, each process has its own.
         attempt=uuid.uuid4().hex,
     )

@@ -1,6 +1,6 @@
-"""One use of the operator: the arguments that `async_map` and `async_udf` share, settled on the driver.
+"""One use of the operator: the arguments that `async_map` and `async_udf` share, as the driver plans it.
 
-A `Work` is a value that is sent to the workers; `settle` is for the driver's thread.
+An `OperatorPlan` is a value that is sent to the workers; `plan_operator` is for the driver's thread.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a task needs to call a function.
+class OperatorPlan:
+    """The function of an operator, and all that a task needs to call it.
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the way for live counts. dead_letters: where failed rows are put aside. prompt: whether
@@ -50,7 +50,7 @@ class Work:
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
-        """Where naive datetimes of results are; None where that is not known."""
+        """The time zone of naive datetimes of results; None where it is not known."""
         return None if self.zone is None else time_zone(self.zone)
 
 
@@ -61,7 +61,7 @@ def check_nullable(errors: str, schema: T.StructType) -> None:
             raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
 
 
-def settle_output(
+def output_schema(
     given: T.StructType,
     keep: Any,
     results: T.StructType,
@@ -92,7 +92,7 @@ def check_progress(progress: Any) -> None:
         raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
 
 
-def settle(
+def plan_operator(
     fn: Callable[..., Any],
     options: Options,
     *,
@@ -107,8 +107,8 @@ def settle(
     only_failed: bool = False,
     uid: str | None = None,
     is_behind: bool = False,
-) -> Work:
-    """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
+) -> OperatorPlan:
+    """The plan for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
     tells operators of one query apart, in the next process as well. results: the type of what the function
@@ -143,4 +143,6 @@ def settle(
         only_failed=only_failed,
         is_behind=is_behind,
     )
-    return Work(fn, token, options, zone, way, target, prompt, ledger_plan, arguments is not None, uid)
+    return OperatorPlan(
+        fn, token, options, zone, way, target, prompt, ledger_plan, arguments is not None, uid
+    )
