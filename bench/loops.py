@@ -23,7 +23,8 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk, CollectionInput
 from pillarbox.aio.task_run import ResultStream, TaskRun
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, RowBatch
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch
 
 CHUNK = 2048
 CAPACITY = 256

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench import service
 from bench.contenders import Contender
-from pillarbox.spark import Record, async_map, async_udf
+from pillarbox.spark import async_map, async_udf
+from pillarbox.spark.records import Record
 
 Batches = Iterator[pa.RecordBatch]
 Call = Callable[[int], Awaitable[int]]

@@ -15,16 +15,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    CheckpointDeclined,
-    CheckpointOptions,
-    InputStatus,
-    Operator,
-    StreamTask,
-    TaskCancelled,
-    TaskOutput,
-    TaskSnapshot,
-)
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import TaskCancelled, TaskOutput
 
 RECORD = 0.0005
 ROUNDS = 200

@@ -14,7 +14,9 @@ from itertools import repeat
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.mailbox import Controller, MailboxProcessor, SynchronizedActionExecutor
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
+from pillarbox.mailbox.processor import Controller
 
 MANY = 1_000
 TARGET = 100.0

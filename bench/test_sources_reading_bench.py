@@ -15,23 +15,21 @@ import pytest
 
 from bench.conftest import Chunks
 from pillarbox.sources import (
-    Boundedness,
     Fetched,
     FetchingReader,
-    ReaderContext,
     Source,
     SourceInput,
-    SourceReader,
     Split,
     SplitReader,
-    SplitsAdded,
-    SplitsChange,
-    Threading,
     WatermarkStrategy,
-    read_splits,
 )
+from pillarbox.sources.fetching import Threading
 from pillarbox.sources.link import AddSplits, Message, NoMoreSplits
-from pillarbox.task import CheckpointBarrier, Operator, StreamTask
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier
 
 BATCHES = 1_000
 ROWS = 100

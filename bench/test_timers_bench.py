@@ -13,7 +13,8 @@ import random
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.mailbox import Controller, MailboxProcessor
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import Controller
 from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing.clocks import FakeClock
 

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 BEFORE = [
     Case("A number that cannot be", "async_map([1], fn, capacity=0)"),
     Case("A value of the wrong type", 'async_map([1], fn, timeout="30s")'),
-    Case("Something else than a function", "async_map([1], 42)"),
+    Case("Rows and function in the wrong order", "async_map(fn, [1])"),
     Case("A mode that does not exist", 'async_map([1], fn, errors="skip")'),
     Case("Two options that contradict each other", 'Errors("fail", stop_after=0.01)'),
     Case("A budget, and no mode for the rows beyond it", "async_map([1], fn, budget=Budget(max_calls=10))"),

@@ -18,15 +18,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from fuzz.contracts_run import check_contracts
 from fuzz.workload import BURST, record, short_switches
 from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
-from pillarbox.testing import (
-    MailboxModel,
-    handover_suite,
-    linearize,
-    mailbox_hints,
-    mailbox_suite,
-    mailbox_violations,
-    queue_suite,
-)
+from pillarbox.testing import handover_suite, linearize, mailbox_suite, queue_suite
+from pillarbox.testing.axioms import mailbox_violations
+from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.search_hints import mailbox_hints
 from spec.native import compiled, run
 
 Round = Callable[[Path], None]

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.testing import Event, MailboxModel, Recorder
+from pillarbox.testing.history import Event, Recorder
+from pillarbox.testing.models.mailbox import MailboxModel
 
 BURST = 4
 PRODUCERS = 3

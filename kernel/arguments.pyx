@@ -1,5 +1,5 @@
-"""Checks of bounds, sizes, numbers and callbacks, as the kernel accepts them. TypeError and ValueError name the
-argument, its value and what is allowed. Any thread.
+"""Checks of bounds, sizes, numbers and callbacks, as the kernel accepts them. TypeError and ValueError name
+the argument, its value and what is allowed. Any thread.
 """
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow

@@ -1,8 +1,8 @@
 """The base of objects with a C++ core: garbage collection, and the process that they belong to.
 
 The base of the mailbox, the queues and the hand-over; any thread. A core knows no Python, so the collector
-does not see what it holds: `GCContainer` shows it. A fork copies a core, but not the threads that use it, and a
-lock that one of them held stays locked for ever: what was made before a fork refuses to work in the child.
+does not see what it holds: `GCContainer` shows it. A fork copies a core, but not the threads that use it, and
+a lock that one of them held stays locked for ever: what was made before a fork refuses to work in the child.
 """
 
 import os

@@ -44,7 +44,7 @@ cdef object breathe = eval("lambda: None")
 
 
 BACKENDS = ("lock-free", "mutex")[:INBOX_KINDS]
-"""The ways in which producers may meet the mailbox thread: a mutex, which is the oracle, is in builds for tests only."""
+"""The ways in which producers meet the mailbox thread: a mutex, the oracle, is in builds for tests only."""
 
 
 cdef class TaskMailbox(Confined):

@@ -212,7 +212,7 @@ cdef class ResultQueue(Confined):
         """Sets what is to be restored: an iterable of `(element, finished, result)`, as `snapshot` gave it.
 
         Nothing is admitted yet: see `admit_restored`. Confined. Raises ValueError if the queue is closed, not
-        empty or restoring already; TypeError or ValueError, which name the entry, if one is not such a triple.
+        empty or restoring already; TypeError or ValueError, which name the entry, if one is not such a one.
         Then the queue is as it was.
         """
         cdef vector[entry_t] restored

@@ -7,35 +7,21 @@ Spark nor Arrow, and the module of a name when the name is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pillarbox.aio import (
-        Adaptive,
-        AsyncMapIterator,
-        Batch,
-        Budget,
-        Buffer,
-        CallFailed,
-        CallTimeout,
-        Coordinator,
-        CoordinatorError,
-        Dedupe,
-        ErrorInfo,
-        Errors,
-        NotCalled,
-        Options,
-        Outcome,
-        Rate,
-        RedisCoordinator,
-        Retry,
-        RetryBudget,
-        Step,
-        Timeout,
-        TooManyFailures,
-        Usage,
-    )
+    from pillarbox.aio.async_map import AsyncMapIterator
+    from pillarbox.aio.batching import Batch
+    from pillarbox.aio.chained import Step
+    from pillarbox.aio.concurrency import Adaptive
+    from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, NotCalled, Outcome, TooManyFailures
+    from pillarbox.aio.limits.coordinator import Coordinator
+    from pillarbox.aio.limits.rate import Rate
+    from pillarbox.aio.limits.redis_limits import RedisCoordinator
+    from pillarbox.aio.limits.shared import CoordinatorError
+    from pillarbox.aio.meter import Usage
+    from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
+    from pillarbox.aio.retry import Retry, RetryBudget
     from pillarbox.api import async_map
     from pillarbox.kernel import (
         Collector,
@@ -82,16 +68,34 @@ __all__ = [
 ]
 
 
+# In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
+_MODULES = {
+    "aio.async_map": ["AsyncMapIterator"],
+    "aio.batching": ["Batch"],
+    "aio.chained": ["Step"],
+    "aio.concurrency": ["Adaptive"],
+    "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "NotCalled", "Outcome", "TooManyFailures"],
+    "aio.limits.coordinator": ["Coordinator"],
+    "aio.limits.rate": ["Rate"],
+    "aio.limits.redis_limits": ["RedisCoordinator"],
+    "aio.limits.shared": ["CoordinatorError"],
+    "aio.meter": ["Usage"],
+    "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
+    "aio.retry": ["Retry", "RetryBudget"],
+    "api": ["async_map"],
+    "kernel": ["Collector", "PillarboxError"],
+    "ledger": ["Ledger"],
+    "redaction": ["Redact"],
+    "spark": ["async_stream", "async_udf"],
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         # Imported at the first use: `pillarbox doctor` runs with a broken kernel too.
-        if name in __all__:
-            # What needs Spark comes last: nothing else imports it.
-            for package in ("redaction", "kernel", "ledger", "aio", "api", "spark"):
-                value = getattr(import_module(f"pillarbox.{package}"), name, None)
-                # A module may have the name of its function.
-                if not isinstance(value, NoneType | ModuleType):
-                    globals()[name] = value
-                    return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"pillarbox.{_HOMES[name]}"), name)
+        return value

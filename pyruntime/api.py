@@ -12,7 +12,7 @@ from pillarbox.aio.async_map import AsyncMapIterator, iterate
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
 from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.errors import Outcome
+from pillarbox.aio.errors import Outcome, shorten
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
@@ -226,6 +226,10 @@ def async_map(
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
+    if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):
+        raise TypeError(
+            f"rows={shorten(rows)}: must be a DataFrame or an iterable; rows come first, the function second"
+        )
     stages = resolve_stages(fn, options, given)
     if callable(getattr(rows, "mapInArrow", None)):
         # Whoever has a DataFrame has imported Spark, which nobody else needs.

@@ -29,13 +29,9 @@ from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
-from pillarbox.task import (
-    CheckpointOptions,
-    Idleness,
-    StreamTask,
-    TaskSnapshot,
-    Watermark,
-)
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing.clocks import VirtualTimeLoop
 from pillarbox.testing.models.operator import TOLERANCE_MS, refusal
 from pillarbox.testing.operator_trace import SavedMark, SavedRow, TraceStep, read_life, recording

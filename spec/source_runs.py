@@ -25,24 +25,20 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.sources import (
-    Boundedness,
-    EnumeratorContext,
     Fetched,
     FetchingReader,
-    ReaderContext,
-    ReadLimit,
     Source,
     SourceCoordinator,
     SourceInput,
-    SourceReader,
     SplitEnumerator,
     SplitReader,
-    SplitsAdded,
-    SplitsChange,
 )
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import OffsetSplit
 from pillarbox.task import InputStatus
-from pillarbox.testing import CollectedOutput
+from pillarbox.testing.test_io import CollectedOutput
 
 from . import source_trace
 from .recorded import append

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pillarbox.sources import Fetched, ReaderContext, Source, read_splits
+from pillarbox.sources import Fetched, Source
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from bench.sources.measure import must_be
 from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkStrategy
-from pillarbox.task import Operator, StreamTask, TaskCancelled
-from pillarbox.testing import CollectedOutput
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.protocols import TaskCancelled
+from pillarbox.testing.test_io import CollectedOutput
 
 LONG = 120.0
 

@@ -178,8 +178,9 @@ def stages(how: str, each: str) -> Work:
 
 def checkpoint(entries: str) -> Work:
     """Time that a checkpoint takes on the mailbox thread, of a task that holds so many calls in flight."""
-    from pillarbox.task import CheckpointOptions, StreamTask
-    from pillarbox.testing import CollectedOutput, PushedInput
+    from pillarbox.task import StreamTask
+    from pillarbox.task.checkpoint import CheckpointOptions
+    from pillarbox.testing.test_io import CollectedOutput, PushedInput
 
     count = int(entries)
     loop = asyncio.new_event_loop()
@@ -228,7 +229,7 @@ def _shipped(loop: asyncio.AbstractEventLoop, count: int) -> Held:
     """The operator that ships. Raises ImportError where it takes no snapshots."""
     from pillarbox import Options
     from pillarbox.aio.async_wait import AsyncWaitOperator
-    from pillarbox.task import RowBatch
+    from pillarbox.task.protocols import RowBatch
 
     async def for_ever(row: int) -> None:
         await loop.create_future()
@@ -242,7 +243,8 @@ def _shipped(loop: asyncio.AbstractEventLoop, count: int) -> Held:
 def _least(count: int) -> Held:
     """The least operator that has the kernel's queue, as in `tests/task/test_scheduler.py`."""
     from pillarbox.kernel import OrderedQueue
-    from pillarbox.task import CheckpointBarrier, Operator
+    from pillarbox.task import Operator
+    from pillarbox.task.checkpoint import CheckpointBarrier
 
     class Holds(Operator):
         def __init__(self) -> None:

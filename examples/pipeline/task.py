@@ -25,14 +25,9 @@ from pillarbox import Options, Retry
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.sources import Source, SourceCoordinator, SourceInput
-from pillarbox.task import (
-    CheckpointBarrier,
-    CheckpointDeclined,
-    CheckpointOptions,
-    Operator,
-    RowBatch,
-    StreamTask,
-)
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions
+from pillarbox.task.protocols import RowBatch
 
 CHECKPOINT_INTERVAL_S = 0.5
 SCHEMA = pa.schema(

@@ -62,14 +62,10 @@ from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
-from pillarbox.task import (
-    CheckpointBarrier,
-    Idleness,
-    Operator,
-    OperatorContext,
-    RowBatch,
-    Watermark,
-)
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.operator import OperatorContext
+from pillarbox.task.protocols import Idleness, RowBatch, Watermark
 
 _NOT_WEIGHED = SMALL_TYPES | {Failed}
 

@@ -52,7 +52,7 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.ledger import Ledger
-from pillarbox.task import RowBatch
+from pillarbox.task.protocols import RowBatch
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import ResultConverter

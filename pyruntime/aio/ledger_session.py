@@ -25,8 +25,9 @@ from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, Scope
+from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder, changed_code
+from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease

@@ -41,15 +41,8 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
 from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
-from pillarbox.task import (
-    CheckpointBarrier,
-    CheckpointOptions,
-    Idleness,
-    OperatorSnapshot,
-    RowBatch,
-    TaskSnapshot,
-    Watermark,
-)
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.protocols import Idleness, RowBatch, Watermark
 from pillarbox.validate import check_choice
 
 

@@ -39,7 +39,9 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call
 from pillarbox.kernel import Handover, HandoverClosedError
-from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, InputStatus, RowBatch, TaskOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput
 
 log = logging.getLogger("pillarbox")
 

@@ -33,17 +33,9 @@ from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post
-from pillarbox.task import (
-    CheckpointDeclined,
-    CheckpointOptions,
-    SnapshotStorage,
-    StreamTask,
-    TaskCancelled,
-    TaskInput,
-    TaskOutput,
-    TaskSnapshot,
-    TaskState,
-)
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, SnapshotStorage, TaskSnapshot
+from pillarbox.task.protocols import TaskCancelled, TaskInput, TaskOutput, TaskState
 
 STALL_TIMEOUT_S = 5.0
 """Seconds by which a deadline may be missed before the event loop counts as blocked."""

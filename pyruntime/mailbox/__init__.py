@@ -4,32 +4,7 @@ One thread, the mailbox thread, owns all state of a task. Everything else reache
 model is Flink's (FLINK-12477), carried over to Python.
 """
 
-from pillarbox.mailbox.action_executor import (
-    IMMEDIATE,
-    SynchronizedActionExecutor,
-    TaskActionExecutor,
-)
 from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.metrics import LatencySnapshot, MailboxMetrics, MetricsSnapshot
-from pillarbox.mailbox.processor import (
-    Controller,
-    DefaultAction,
-    MailboxProcessor,
-    ProcessorStatistics,
-    Suspension,
-)
+from pillarbox.mailbox.processor import MailboxProcessor
 
-__all__ = [
-    "IMMEDIATE",
-    "Controller",
-    "DefaultAction",
-    "LatencySnapshot",
-    "MailboxExecutor",
-    "MailboxMetrics",
-    "MailboxProcessor",
-    "MetricsSnapshot",
-    "ProcessorStatistics",
-    "Suspension",
-    "SynchronizedActionExecutor",
-    "TaskActionExecutor",
-]
+__all__ = ["MailboxExecutor", "MailboxProcessor"]

@@ -3,32 +3,26 @@
 import warnings
 
 from pillarbox.api import async_map
-from pillarbox.spark.async_udf import AsyncUdf, async_udf
-from pillarbox.spark.dead_letters import DeadLetter, DeadLetterError
+from pillarbox.spark.async_udf import async_udf
+from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
-from pillarbox.spark.estimate_cost import Estimate, estimate_cost
+from pillarbox.spark.estimate_cost import estimate_cost
 from pillarbox.spark.executions import called_once
 from pillarbox.spark.latency import LOW_LATENCY
-from pillarbox.spark.listener import BatchProgress, ProgressListener, with_observation
-from pillarbox.spark.progress import Progress, ProgressTotals
-from pillarbox.spark.records import Record
+from pillarbox.spark.listener import ProgressListener, with_observation
+from pillarbox.spark.progress import Progress
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
 from pillarbox.spark.source.data_source import PillarboxSource, register_source
-from pillarbox.spark.stream import StreamStateError, async_stream
+from pillarbox.spark.stream.async_stream import async_stream
+from pillarbox.spark.stream.bucket_state import StreamStateError
 
 __all__ = [
     "LOW_LATENCY",
-    "AsyncUdf",
-    "BatchProgress",
     "DeadLetter",
-    "DeadLetterError",
-    "Estimate",
     "PillarboxSource",
     "Progress",
     "ProgressListener",
-    "ProgressTotals",
-    "Record",
     "ResultError",
     "StreamStateError",
     "async_map",

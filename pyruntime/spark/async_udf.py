@@ -49,7 +49,7 @@ from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import SkippedRows, put_nulls
-from pillarbox.task import RowBatch
+from pillarbox.task.protocols import RowBatch
 from pillarbox.validate import check_bool
 
 if TYPE_CHECKING:

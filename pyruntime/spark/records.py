@@ -29,7 +29,8 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.snapshots import PlainRows
 from pillarbox.aio.task_io import IterableInput
 from pillarbox.kernel import HandoverClosedError
-from pillarbox.task import InputStatus, RowBatch, TaskOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.protocols import RowBatch, TaskOutput
 
 MAX_SLICE_ROWS = 1024
 """Rows of a batch that are decoded together."""

@@ -19,15 +19,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pillarbox.task import (
-    CheckpointOptions,
-    InputStatus,
-    Operator,
-    StreamTask,
-    TaskSnapshot,
-    TaskState,
-)
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
 from pillarbox.task.failures import Failures
+from pillarbox.task.protocols import TaskState
 from pillarbox.testing.clocks import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pillarbox.testing.history import Event
-from pillarbox.testing.models import Raised
 from pillarbox.testing.models.mailbox import CLOSED_ERROR, MIN_PRIORITY, MailLike
+from pillarbox.testing.models.model import Raised
 
 PUTS = frozenset({"put", "put_all", "try_put"})
 

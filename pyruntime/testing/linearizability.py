@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pillarbox.testing.history import Event
-from pillarbox.testing.models import Model
+from pillarbox.testing.models.model import Model
 
 MAX_STATES = 1_000_000
 # States to visit for each event, where only the place of a mistake is sought.

@@ -37,7 +37,7 @@ from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.snapshots import FinishedRow
-from pillarbox.task import Idleness, RowBatch, Watermark
+from pillarbox.task.protocols import Idleness, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2
 SLACK_MS = 60_000

@@ -25,7 +25,8 @@ from functools import partial
 from typing import Any
 
 from pillarbox.kernel import Mail, PillarboxError, TaskMailbox
-from pillarbox.task import StreamTask, TaskState
+from pillarbox.task import StreamTask
+from pillarbox.task.protocols import TaskState
 from pillarbox.testing.clocks import FakeClock
 
 MAX_SHOWN_EVENTS = 30

@@ -23,8 +23,8 @@ from typing import Any
 from pillarbox.testing.history import Event
 from pillarbox.testing.history_view import PUTS, Out, accepted, mails_of, of_mailbox
 from pillarbox.testing.linearizability import programs
-from pillarbox.testing.models import MailboxModel, Model
-from pillarbox.testing.models.mailbox import MailLike, accepts
+from pillarbox.testing.models.mailbox import MailboxModel, MailLike, accepts
+from pillarbox.testing.models.model import Model
 
 OTHERS = PUTS | {"quiesce"}
 

@@ -26,22 +26,22 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pillarbox.sources import (
-    Boundedness,
-    Fetched,
-    ReaderContext,
-    ReaderInfo,
-    ReadLimit,
-    Source,
-    SourceEvent,
-    SourceReader,
-    Split,
-    SplitEnumerator,
-    read_splits,
-)
+from pillarbox.sources import Fetched, Source, Split, SplitEnumerator
 from pillarbox.sources.coordinator import checkpoint_from_json, checkpoint_to_json
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
-from pillarbox.sources.link import AddSplits, Event, Failed, Message, event_from_json, event_to_json
+from pillarbox.sources.enumerator import ReaderInfo, ReadLimit
+from pillarbox.sources.link import (
+    AddSplits,
+    Event,
+    Failed,
+    Message,
+    SourceEvent,
+    event_from_json,
+    event_to_json,
+)
+from pillarbox.sources.reader import ReaderContext, SourceReader
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.task.failures import Failures
 

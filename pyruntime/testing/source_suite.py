@@ -26,21 +26,12 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
-from pillarbox.sources import (
-    Boundedness,
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadLimit,
-    Source,
-    Split,
-    SplitReader,
-    SplitsAdded,
-    SplitsRemoved,
-    Threading,
-    read_splits,
-)
-from pillarbox.sources.reader import is_json
+from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitReader
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, SplitsRemoved, is_json
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 
 MAX_SPLITS = 10_000

@@ -21,16 +21,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
-from pillarbox.task import (
-    CheckpointBarrier,
-    Idleness,
-    InputStatus,
-    LatencyMarker,
-    OperatorOutput,
-    RowBatch,
-    TaskOutput,
-    Watermark,
-)
+from pillarbox.task import InputStatus
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.protocols import Idleness, LatencyMarker, OperatorOutput, RowBatch, TaskOutput, Watermark
 
 
 def emit(element: Any, output: TaskOutput) -> None:

@@ -19,8 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pillarbox import CallFailed, Rate, Retry, Timeout, async_map
-from pillarbox.aio import Batch
+from pillarbox import Batch, CallFailed, Rate, Retry, Timeout, async_map
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import ResultStream

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer, CallFailed, Errors, Options, Outcome, async_map
-from pillarbox.aio import OpenFailed
 from pillarbox.aio.async_map import READ_AHEAD_ITEMS
+from pillarbox.aio.errors import OpenFailed
 from pillarbox.aio.loop_watcher import CAN_READ_FRAMES
 from tests.aio.virtual import VirtualLoop, play
 from tests.threads import begun
@@ -249,6 +249,13 @@ def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_a
         assert pages.closed
 
     play(script)
+
+
+def test_a_function_in_the_place_of_the_rows_is_refused_with_the_order_of_both() -> None:
+    with pytest.raises(
+        TypeError, match=r"rows=<function .*>: must be a DataFrame or an iterable; rows come first"
+    ):
+        async_map(lambda: None, [1])  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("way", ["for", "async for"])

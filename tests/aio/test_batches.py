@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Budget, CallFailed, CallTimeout, Timeout, async_map
-from pillarbox.aio import Adaptive, Batch, Rate, concurrency, task_run
+from pillarbox import Adaptive, Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
+from pillarbox.aio import concurrency, task_run
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
 from tests.threads import begun
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, Retry
-from pillarbox.aio import Batch, is_permanent
+from pillarbox import Batch, CallFailed, Retry
 from pillarbox.aio.errors import BatchResultError, Failed
+from pillarbox.aio.service_errors import is_permanent
 from tests.aio.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer
-from pillarbox.aio import Batch
+from pillarbox import Batch, Buffer
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, play
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import async_map
-from pillarbox.aio import Batch, Options
+from pillarbox import Batch, Options, async_map
 
 
 @pytest.mark.parametrize(

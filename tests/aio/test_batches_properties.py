@@ -12,8 +12,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Buffer, Timeout
-from pillarbox.aio import Batch
+from pillarbox import Batch, Buffer, Timeout
 from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, Service, again, answers, play
 from tests.search import examples

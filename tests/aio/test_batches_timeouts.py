@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallTimeout, Timeout
-from pillarbox.aio import Batch
+from pillarbox import Batch, CallTimeout, Timeout
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play, poison
 
 

@@ -15,7 +15,7 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk, ChunkOutput, cut_chunk
-from pillarbox.task import RowBatch
+from pillarbox.task.protocols import RowBatch
 from tests.aio.virtual import Rig, play
 
 MIB = 1024 * 1024

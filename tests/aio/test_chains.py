@@ -47,8 +47,10 @@ from pillarbox.aio.chained import (
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.aio.task_io import OutputState
-from pillarbox.task import CheckpointBarrier, RowBatch, StreamTask, TaskSnapshot, Watermark
-from pillarbox.testing import ReplayedInput, RestingOutput
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, TaskSnapshot
+from pillarbox.task.protocols import RowBatch, Watermark
+from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 from tests.aio.test_wait_snapshots import UNALIGNED
 from tests.aio.virtual import VirtualLoop, play
 from tests.search import examples

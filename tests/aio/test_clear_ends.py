@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, Retry, Timeout, async_map
-from pillarbox.aio import OpenFailed, runners
-from pillarbox.aio.errors import leaves, said
+from pillarbox.aio import runners
+from pillarbox.aio.errors import OpenFailed, leaves, said
 from pillarbox.aio.service_errors import describe, is_overload
 from tests.aio.virtual import Rig, play
 from tests.threads import begun

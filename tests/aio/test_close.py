@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, async_map
-from pillarbox.aio import OpenFailed, task_run
+from pillarbox.aio import task_run
 from pillarbox.aio.chained import Stage
+from pillarbox.aio.errors import OpenFailed
 from pillarbox.aio.options import Options
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.threads import begun

@@ -18,21 +18,17 @@ import pytest
 
 from pillarbox import Buffer, CallFailed, CallTimeout, Collector, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.task import (
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import (
     MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
     Idleness,
-    InputStatus,
     LatencyMarker,
-    Operator,
     RowBatch,
-    StreamTask,
     TaskCancelled,
-    TaskSnapshot,
     Watermark,
 )
-from pillarbox.testing import CollectedOutput, PushedInput
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.aio.virtual import HOUR, VirtualLoop, play
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,10 +25,12 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger import Ledger, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.keys import execution_id
-from pillarbox.task import StreamTask, TaskSnapshot
-from pillarbox.testing import ReplayedInput
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import TaskSnapshot
+from pillarbox.testing.test_io import ReplayedInput
 from tests.aio.test_chains import Sources
 from tests.aio.test_wait_snapshots import UNALIGNED
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, Options, async_map
-from pillarbox.aio import Adaptive, concurrency
+from pillarbox import Adaptive, Buffer, Options, async_map
+from pillarbox.aio import concurrency
 from tests.aio.virtual import HOUR, Rig, again, play
 
 

@@ -31,8 +31,9 @@ from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.writer import LedgerWriter
-from pillarbox.task import Operator, TaskSnapshot
-from pillarbox.testing import OperatorMachine
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import TaskSnapshot
+from pillarbox.testing.suites.operator import OperatorMachine
 from tests.search import examples
 
 SCOPE = Scope.of("run", "uid", {"key": None})

@@ -37,7 +37,8 @@ from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
-from pillarbox.task import MAX_WATERMARK, InputStatus, RowBatch, TaskOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput
 from pillarbox.testing import VirtualTimeLoop
 from tests.aio.virtual import HOUR, Rig, again, play
 from tests.search import examples

@@ -28,8 +28,9 @@ from pillarbox import (
     TooManyFailures,
     async_map,
 )
-from pillarbox.aio import OpenFailed, ResultRejected, status_of, task_run
-from pillarbox.aio.errors import from_text, said, shorten
+from pillarbox.aio import task_run
+from pillarbox.aio.errors import OpenFailed, ResultRejected, from_text, said, shorten
+from pillarbox.aio.service_errors import status_of
 from pillarbox.redaction import DEFAULT, check_redact
 from tests.aio.virtual import again
 

@@ -12,8 +12,10 @@ import pytest
 from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.retry import BudgetAccount
-from pillarbox.task import InputStatus, StreamTask, TaskOutput, TaskSnapshot, Watermark
-from pillarbox.testing import ReplayedInput
+from pillarbox.task import InputStatus, StreamTask
+from pillarbox.task.checkpoint import TaskSnapshot
+from pillarbox.task.protocols import TaskOutput, Watermark
+from pillarbox.testing.test_io import ReplayedInput
 from tests.aio.test_wait_snapshots import (
     END,
     BatchService,

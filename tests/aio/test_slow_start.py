@@ -12,7 +12,7 @@ from pillarbox import Options
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.task_io import ChunkOutput, CollectionInput
 from pillarbox.aio.task_run import TaskRun
-from pillarbox.task import RowBatch
+from pillarbox.task.protocols import RowBatch
 from tests.aio.virtual import HOUR, play
 
 ROWS = 2048

@@ -38,16 +38,10 @@ from pillarbox.aio.task_io import (
     IterableInput,
     OutputState,
 )
-from pillarbox.task import (
-    CheckpointBarrier,
-    InputStatus,
-    OperatorSnapshot,
-    RowBatch,
-    StreamTask,
-    TaskSnapshot,
-    Watermark,
-)
-from pillarbox.testing import CollectedOutput, ReplayedInput
+from pillarbox.task import InputStatus, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.protocols import RowBatch, Watermark
+from pillarbox.testing.test_io import CollectedOutput, ReplayedInput
 from tests.aio.test_wait_snapshots import UNALIGNED
 from tests.aio.virtual import VirtualLoop
 from tests.search import examples

@@ -24,15 +24,10 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointOptions,
-    RowBatch,
-    StreamTask,
-    TaskSnapshot,
-    Watermark,
-)
-from pillarbox.testing import ReplayedInput, RestingOutput
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, Watermark
+from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 from tests.aio.virtual import VirtualLoop
 from tests.search import examples
 

@@ -17,7 +17,8 @@ from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.task_run import TaskRun
-from pillarbox.task import MAX_WATERMARK, InputStatus, RowBatch, TaskOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput
 
 T = TypeVar("T")
 

@@ -102,15 +102,20 @@ def test_there_is_one_version() -> None:
     assert pillarbox.__version__ == written[1] == metadata.version("pillarbox")
 
 
+def packages() -> list[str]:
+    """The packages that export names. `pillarbox.spark` needs PySpark."""
+    roots = ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel"))
+    return [
+        ".".join([prefix, *path.parent.relative_to(folder).parts])
+        for folder, prefix in roots
+        for path in sorted(folder.rglob("__init__.py"))
+        if "__all__ = " in path.read_text()
+    ]
+
+
 def public_names() -> list[tuple[str, str]]:
-    names = ["aio", "aio.observe", "kernel", "ledger", "mailbox", "spark", "task", "testing"]
-    packages = ["pillarbox", *(f"pillarbox.{name}" for name in names)]
-    found = []
-    for package in packages:
-        if package == "pillarbox.spark":
-            pytest.importorskip("pyspark")
-        found += [(package, name) for name in importlib.import_module(package).__all__]
-    return found
+    pytest.importorskip("pyspark")
+    return [(package, name) for package in packages() for name in importlib.import_module(package).__all__]
 
 
 FACE = """
@@ -126,6 +131,17 @@ def test_the_face_has_these_names() -> None:
     assert sorted(pillarbox.__all__) == sorted(FACE.split())
 
 
+def test_the_other_packages_export_what_the_decision_lists() -> None:
+    page = (ROOT / "docs" / "decisions" / "public-names.md").read_text()
+    rows = re.findall(r"^\| `(pillarbox\.[\w.]+)` \| (.+) \|$", page, re.MULTILINE)
+    listed = {(package, name) for package, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {
+        (package, name)
+        for package, name in public_names()
+        if package not in ("pillarbox", "pillarbox.kernel")
+    }
+
+
 def test_a_function_over_dataframes_is_the_same_object_in_both_packages() -> None:
     spark = pytest.importorskip("pillarbox.spark")
     for name in ("async_map", "async_udf", "async_stream"):
@@ -133,16 +149,13 @@ def test_a_function_over_dataframes_is_the_same_object_in_both_packages() -> Non
 
 
 def test_no_function_of_the_face_takes_more_keywords_than_one_can_survey() -> None:
-    pytest.importorskip("pyspark")
-    for package in ("pillarbox", "pillarbox.spark"):
-        module = importlib.import_module(package)
-        for name in module.__all__:
-            value = getattr(module, name)
-            # What a user reads and does not make, has as many fields as it has counts.
-            is_made_by_users = not (inspect.isclass(value) and issubclass(value, tuple | Exception))
-            if callable(value) and is_made_by_users and not value.__module__.startswith("pillarbox.kernel"):
-                kinds = [each.kind for each in inspect.signature(value).parameters.values()]
-                assert kinds.count(inspect.Parameter.KEYWORD_ONLY) <= MAX_KEYWORDS, name
+    for package, name in public_names():
+        value = getattr(importlib.import_module(package), name)
+        # What a user reads and does not make, has as many fields as it has counts.
+        is_made_by_users = not (inspect.isclass(value) and issubclass(value, tuple | Exception))
+        if callable(value) and is_made_by_users and not value.__module__.startswith("pillarbox.kernel"):
+            # Beside the two that every call gives, such as rows and function.
+            assert len(inspect.signature(value).parameters) <= 2 + MAX_KEYWORDS, name
 
 
 def undescribed(name: str, value: Any) -> list[str]:

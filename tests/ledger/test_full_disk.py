@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.ledger import Ledger, LedgerFullError, Scope
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.errors import LedgerFullError
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")

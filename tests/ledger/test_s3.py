@@ -18,8 +18,9 @@ from pillarbox import Options, async_map
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ResultStream
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
+from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.cli import main
+from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.servers import fixtures

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pillarbox.mailbox import IMMEDIATE, Controller, MailboxProcessor, SynchronizedActionExecutor
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.action_executor import IMMEDIATE, SynchronizedActionExecutor
+from pillarbox.mailbox.processor import Controller
 
 
 class WatchedLock:

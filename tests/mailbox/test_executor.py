@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, MailboxClosedError
-from pillarbox.mailbox import Controller, MailboxExecutor, MailboxProcessor
+from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+from pillarbox.mailbox.processor import Controller
 
 
 def idle(controller: Controller) -> None:

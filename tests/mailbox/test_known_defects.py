@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError, TaskMailbox
-from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
-from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND, Controller, Suspension
 
 
 class Unprintable(Exception):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, WrongThreadError
-from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import Controller, Suspension
 
 
 def elsewhere(fn: Callable[..., Any], *args: Any) -> Any:

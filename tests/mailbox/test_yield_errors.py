@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError
-from pillarbox.mailbox import Controller, MailboxProcessor, SynchronizedActionExecutor
-from pillarbox.task import FairLock
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
+from pillarbox.mailbox.processor import Controller
+from pillarbox.task.fair_lock import FairLock
 
 
 def idle(controller: Controller) -> None:

@@ -6,17 +6,11 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pillarbox.sources import (
-    Boundedness,
-    EnumeratorContext,
-    ReaderContext,
-    ReaderInfo,
-    Source,
-    SourceEvent,
-    SourceReader,
-    Split,
-    SplitEnumerator,
-)
+from pillarbox.sources import Source, Split, SplitEnumerator
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo
+from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.reader import ReaderContext, SourceReader
+from pillarbox.sources.source import Boundedness
 
 LONG = 30.0
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from pillarbox.sources import Fetched, ReaderContext, SourceEvent, SourceInput, SourceReader
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState
-from pillarbox.task import Idleness, Operator, StreamTask, TaskState, Watermark
-from pillarbox.testing import CollectedOutput
+from pillarbox.sources import Fetched, SourceInput
+from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, SourceEvent
+from pillarbox.sources.reader import ReaderContext, SourceReader
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.protocols import Idleness, TaskState, Watermark
+from pillarbox.testing.test_io import CollectedOutput
 from tests.sources.number_source import LONG, Numbers, Range
 
 

@@ -7,22 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.sources import (
-    Boundedness,
-    EnumeratorContext,
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadLimit,
-    Source,
-    SourceReader,
-    Split,
-    SplitEnumerator,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-    Threading,
-)
+from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.source import Boundedness
 
 LONG = 30.0
 

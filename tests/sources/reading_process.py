@@ -20,7 +20,7 @@ from pillarbox.rpc.client import RpcHandle
 from pillarbox.sources import Source, SourceInput
 from pillarbox.sources.remote_link import RemoteLink
 from pillarbox.task import Operator, StreamTask
-from pillarbox.testing import CollectedOutput
+from pillarbox.testing.test_io import CollectedOutput
 from tests.sources.number_source import Numbers
 
 ROOT = Path(__file__).resolve().parents[2]

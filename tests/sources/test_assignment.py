@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pillarbox.sources import ReaderInfo, Split
+from pillarbox.sources import Split
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
+from pillarbox.sources.enumerator import ReaderInfo
 from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
 from tests.search import examples
 from tests.sources.assigned import LENGTH, Reader, Run, given, shows

@@ -19,8 +19,10 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.sources import Fetched, Source, SourceCoordinator, SourceInput, WatermarkStrategy
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.generator import GeneratorSource
-from pillarbox.task import MAX_WATERMARK, Idleness, Operator, RowBatch, StreamTask, Watermark
-from pillarbox.testing import CollectedOutput, FakeClock
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, RowBatch, Watermark
+from pillarbox.testing import FakeClock
+from pillarbox.testing.test_io import CollectedOutput
 from tests.sources.linked import Batches, Link, With
 from tests.sources.number_source import LONG, Range
 

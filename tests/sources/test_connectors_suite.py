@@ -19,8 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pillarbox.testing import SourceSuite
-from pillarbox.testing.source_suite import RULES
+from pillarbox.testing.source_suite import RULES, SourceSuite
 from tests.servers import fixtures
 
 pa = pytest.importorskip("pyarrow")

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadFailed,
-    SourceInput,
-    SourceReader,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-    WatermarkStrategy,
-    read_splits,
-)
-from pillarbox.sources.reader import is_json
+from pillarbox.sources import Fetched, FetchingReader, SourceInput, SplitReader, WatermarkStrategy
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange, is_json
+from pillarbox.sources.reading import read_splits
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Range
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import SourceCoordinator, SourceInput, Threading, WatermarkStrategy
-from pillarbox.task import CheckpointBarrier, StreamTask
-from pillarbox.testing import CollectedOutput
+from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy
+from pillarbox.sources.fetching import Threading
+from pillarbox.task import StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.testing.test_io import CollectedOutput
 from tests.sources.linked import Pass, Running
 from tests.sources.number_source import LONG, Numbers, Range, Script, by_split, expected, ranges
 

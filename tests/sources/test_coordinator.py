@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, alignment, split_coordinator
+from pillarbox.sources import Split, WatermarkStrategy, alignment, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
 from pillarbox.sources.link import (
@@ -24,6 +24,7 @@ from pillarbox.sources.link import (
     NoMoreSplits,
     OperatorEvent,
     ReaderState,
+    SourceEvent,
     state_from_json,
     state_to_json,
 )

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import SourceInput, Threading, WatermarkStrategy, split_coordinator
+from pillarbox.sources import SourceInput, WatermarkStrategy, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
+from pillarbox.sources.fetching import Threading
 from pillarbox.sources.remote_link import RemoteLink
 from pillarbox.task import StreamTask
-from pillarbox.testing import CollectedOutput
+from pillarbox.testing.test_io import CollectedOutput
 from tests.search import examples
 from tests.sources.linked import Pass
 from tests.sources.number_source import LONG, Numbers, Range, by_split, expected, ranges

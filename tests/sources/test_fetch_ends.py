@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Handover
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadFailed,
-    SourceInput,
-    SourceReader,
-    SplitReader,
-    SplitsChange,
-    Threading,
-    WatermarkStrategy,
-)
-from pillarbox.sources.reader import Doorbell
+from pillarbox.sources import Fetched, FetchingReader, SourceInput, SplitReader, WatermarkStrategy
+from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources.reader import Doorbell, ReaderContext, SourceReader, SplitsChange
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import LONG, NumbersReader, Plain, Range, Script, next_batch, ranges
 

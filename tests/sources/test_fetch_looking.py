@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    SourceInput,
-    Threading,
-    WatermarkStrategy,
-)
-from pillarbox.task import Idleness, Watermark
+from pillarbox.sources import Fetched, FetchingReader, SourceInput, WatermarkStrategy
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import NumbersReader, Range, Script, next_batch

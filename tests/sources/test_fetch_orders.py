@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import FetchingReader, ReaderContext, Threading
+from pillarbox.sources import FetchingReader
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.reader import ReaderContext
 from tests.search import examples
 from tests.sources.number_source import LONG, Range, Script
 

@@ -14,17 +14,9 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WrongThreadError
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadFailed,
-    Split,
-    SplitReader,
-    SplitsChange,
-    SplitsRemoved,
-    Threading,
-)
+from pillarbox.sources import Fetched, FetchingReader, Split, SplitReader
+from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources.reader import ReaderContext, SplitsChange, SplitsRemoved
 from tests.sources.number_source import LONG, Plain, Range, Script, by_split, expected, next_batch, ranges
 
 ONE, MANY, EACH = Threading

@@ -13,9 +13,14 @@ import pytest
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources import Boundedness, ReaderContext, ReadFailed, ReadLimit, read_splits
-from pillarbox.sources.connectors.files import FileSource, FileSplit
+from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.files.discovery import Known
+from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 
 VALUE = pa.schema([("value", pa.string())])

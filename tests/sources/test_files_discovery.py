@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, discovery
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 

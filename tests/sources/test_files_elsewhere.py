@@ -19,9 +19,9 @@ from pyarrow import fs
 from pyarrow import parquet as pq
 
 from pillarbox.redaction import reason_of
-from pillarbox.sources import ReadFailed
 from pillarbox.sources.connectors.files import FileSource, listing
 from pillarbox.sources.connectors.files import source as files_source
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 
 ID = pa.schema([("id", pa.int64())])

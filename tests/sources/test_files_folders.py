@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReadFailed
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.files.reading import columns_in
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 
 WORDS = ["one", "two"]

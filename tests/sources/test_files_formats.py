@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReadFailed, ReadLimit
-from pillarbox.sources.connectors.files import FileSource, FileSplit
+from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.files import lines as json_format
 from pillarbox.sources.connectors.files import parquet as parquet_format
 from pillarbox.sources.connectors.files.lines import JsonFormat
 from pillarbox.sources.connectors.files.reading import FileReader
+from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.search import examples

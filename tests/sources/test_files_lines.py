@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReadLimit
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 

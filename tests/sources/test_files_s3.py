@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReaderContext, ReadFailed, read_splits
 from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from pillarbox.testing import SourceHarness
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server

@@ -12,20 +12,12 @@ from contextlib import closing
 
 import pytest
 
-from pillarbox.sources import (
-    EnumeratorContext,
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    SourceCoordinator,
-    Split,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-    Threading,
-)
+from pillarbox.sources import Fetched, FetchingReader, SourceCoordinator, Split, SplitReader
+from pillarbox.sources.enumerator import EnumeratorContext
+from pillarbox.sources.fetching import Threading
 from pillarbox.sources.link import EventTimeLimit
-from pillarbox.task import TaskState
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, SplitsChange
+from pillarbox.task.protocols import TaskState
 from pillarbox.testing import FakeClock
 from tests.sources.found import Findable, Finder, World
 from tests.sources.linked import Batches, Link

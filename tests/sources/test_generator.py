@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.generator import GeneratorSource, GeneratorSplit
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
 from tests.search import examples

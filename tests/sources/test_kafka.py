@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaSplit
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReaderContext, ReadFailed, ReadLimit, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets, KafkaSplit, Partition
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import ReaderContext, SplitsAdded
+from pillarbox.sources.reading import read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures

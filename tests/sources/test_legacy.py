@@ -14,26 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import (
-    Boundedness,
-    ReaderContext,
-    ReadFailed,
-    ReadLimit,
-    Source,
-    SourceCoordinator,
-    SourceInput,
-    SplitsAdded,
-    WatermarkStrategy,
-    read_splits,
-)
+from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkStrategy
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.legacy import FromSourceFunction, FunctionSplit
-from pillarbox.task import (
-    Operator,
-    ParallelSourceFunction,
-    SourceContext,
-    SourceFunction,
-    StreamTask,
-)
+from pillarbox.sources.reader import ReaderContext, SplitsAdded
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
+from pillarbox.task import Operator, StreamTask
+from pillarbox.task.legacy import ParallelSourceFunction, SourceContext, SourceFunction
 from pillarbox.testing import SourceHarness
 from tests.sources.number_source import LONG
 from tests.task.sources import TaskOutput

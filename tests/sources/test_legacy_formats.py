@@ -13,10 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import Boundedness, DataclassSerializer, ReadFailed, ReadLimit, Source
+from pillarbox.sources import Source
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.legacy import FromFolder, FromInputFormat, FromSourceFunction
-from pillarbox.sources.serializer import PickleSerializer, register_serializer
-from pillarbox.task import InputFormat, InputStatistics, ReplicatingInputFormat, RichInputFormat
+from pillarbox.sources.serializer import DataclassSerializer, PickleSerializer, register_serializer
+from pillarbox.sources.source import Boundedness
+from pillarbox.task.legacy import InputFormat, InputStatistics, ReplicatingInputFormat, RichInputFormat
 from pillarbox.testing import SourceHarness
 from tests.sources.test_legacy import Counting, make, no_thread_is_left, records_in_tasks
 

@@ -13,19 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    SourceReader,
-    SplitReader,
-    SplitsAdded,
-    Threading,
-    WatermarkStrategy,
-)
+from pillarbox.sources import Fetched, FetchingReader, SplitReader, WatermarkStrategy
 from pillarbox.sources import event_time as event_time_module
 from pillarbox.sources.event_time import EventTimeReader
-from pillarbox.sources.reader import SplitsChange
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
 from tests.search import examples
 from tests.sources.linked import Batches
 from tests.sources.number_source import LONG, Range

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pillarbox.sources import ReadLimit
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers import fixtures
 from tests.servers.redis_server import RedisServer

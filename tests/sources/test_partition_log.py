@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.sources import EnumeratorContext, SourceEvent, Split
-from pillarbox.sources.link import Event
+from pillarbox.sources import Split
+from pillarbox.sources.enumerator import EnumeratorContext
+from pillarbox.sources.link import Event, SourceEvent
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from tests.search import examples
 from tests.sources.assigned import Reader, Run

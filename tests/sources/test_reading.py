@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pillarbox.sources import FetchingReader, ReaderContext, ReadFailed, Threading, read_splits
+from pillarbox.sources import FetchingReader
+from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from tests.sources.number_source import LONG, Range, Script, by_split, expected, ranges
 
 

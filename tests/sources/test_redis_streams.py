@@ -19,9 +19,14 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 import redis
 
-from pillarbox.sources import Boundedness, Fetched, ReadFailed, ReadLimit, SplitsAdded
-from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
+from pillarbox.sources import Fetched
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import SplitsAdded
+from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import DataLossError
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers import fixtures

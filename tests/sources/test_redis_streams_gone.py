@@ -17,14 +17,17 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import pyarrow as pa
 
-from pillarbox.sources import ReadFailed, SourceInput, SplitsAdded
-from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
+from pillarbox.sources import SourceInput
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.coordinator import SourceCoordinator
+from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.reader import SplitsAdded
 from pillarbox.sources.split import DataLossError
 from pillarbox.task import Operator, StreamTask
-from pillarbox.testing import CollectedOutput
 from pillarbox.testing.source_harness import SourceHarness, rows_of
+from pillarbox.testing.test_io import CollectedOutput
 from tests.servers import fixtures
 from tests.servers.redis_server import RedisServer
 

@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import (
-    Boundedness,
-    OffsetSplit,
-    ReaderContext,
-    ReadLimit,
-    SimpleSource,
-    read_splits,
-)
+from pillarbox.sources import OffsetSplit, SimpleSource
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
+from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 
 pa = pytest.importorskip("pyarrow")

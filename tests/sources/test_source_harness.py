@@ -9,18 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import (
-    EnumeratorContext,
-    Fetched,
-    FetchingReader,
-    ReaderContext,
-    ReadLimit,
-    SourceEvent,
-    SourceReader,
-    SplitReader,
-    SplitsChange,
-    Threading,
-)
+from pillarbox.sources import Fetched, FetchingReader, SplitReader
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.fetching import Threading
+from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsChange
 from pillarbox.testing import SourceHarness
 from tests.sources.number_source import (
     Numbers,

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
 from pillarbox.sources.link import EventTimeLimit, state_from_json
-from pillarbox.task import Idleness, Watermark
+from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Numbers, Range

@@ -10,24 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import (
-    Fetched,
-    ReaderContext,
-    ReadFailed,
-    SourceEvent,
-    SourceInput,
-    Threading,
-    WatermarkStrategy,
-)
+from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
+from pillarbox.sources.fetching import ReadFailed, Threading
 from pillarbox.sources.link import (
     AddSplits,
     Event,
     Failed,
     ReaderState,
+    SourceEvent,
     state_from_json,
 )
-from pillarbox.task import InputStatus, TaskState
-from pillarbox.testing import CollectedOutput
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.task import InputStatus
+from pillarbox.task.protocols import TaskState
+from pillarbox.testing.test_io import CollectedOutput
 from tests.search import examples
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Numbers, Range, Script, by_split, expected, ranges

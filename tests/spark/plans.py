@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReadLimit, Source, WatermarkStrategy
+from pillarbox.sources import Source, WatermarkStrategy
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
 from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, Aligner, MicroBatches
 

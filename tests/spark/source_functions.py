@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pillarbox.task import InputFormat, InputStatistics, SourceContext, SourceFunction
+from pillarbox.task.legacy import InputFormat, InputStatistics, SourceContext, SourceFunction
 
 
 class CountingTo(SourceFunction):

@@ -16,22 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.sources import (
-    Boundedness,
-    EnumeratorContext,
-    Fetched,
-    ReaderContext,
-    ReadLimit,
-    Source,
-    SourceEvent,
-    SourceReader,
-    Split,
-    SplitEnumerator,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-)
+from pillarbox.sources import Fetched, Source, Split, SplitEnumerator, SplitReader
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.fetching import FetchingReader
+from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.source import Boundedness
 
 GATED = 1_000_000
 """A number whose reading waits for the gate of its source: a folder, in which the file `open` must be."""

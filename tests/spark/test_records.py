@@ -22,10 +22,12 @@ from pillarbox.spark.ledger_plan import ResultCodec
 from pillarbox.spark.records import ArrowInput, ArrowRows, rows_of, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
-from pillarbox.task import CheckpointBarrier, InputStatus, OperatorSnapshot, RowBatch, TaskSnapshot
-from pillarbox.testing import CollectedOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.protocols import RowBatch
 from pillarbox.testing.models.operator import refusal
 from pillarbox.testing.operator_trace import read_life
+from pillarbox.testing.test_io import CollectedOutput
 
 RunScript = Callable[..., list[str]]
 

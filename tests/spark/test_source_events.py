@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pillarbox.rpc.client import RpcError, RpcHandle
-from pillarbox.sources import EnumeratorContext, SourceEvent, Split
+from pillarbox.sources import Split
 from pillarbox.sources.channel import SourceChannel
+from pillarbox.sources.enumerator import EnumeratorContext
+from pillarbox.sources.link import SourceEvent
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.options import Read
 from pillarbox.spark.source.tasks import TaskLink

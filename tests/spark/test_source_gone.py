@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka import source as kafka_source
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.spark import register_source
 from pillarbox.spark.source import planning

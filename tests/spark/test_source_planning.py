@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.sources import ReadLimit, Split, WatermarkStrategy
+from pillarbox.sources import Split, WatermarkStrategy
 from pillarbox.sources.connectors.generator import GeneratorSource
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.spark.source.offsets import OffsetCodec
 from pillarbox.spark.source.options import AllowedSources, Read
 from pillarbox.spark.source.packing import cut, pack

@@ -11,8 +11,8 @@ import pytest
 
 from pillarbox.rpc.client import RemoteError
 from pillarbox.rpc.server import Peer
-from pillarbox.sources import SourceEvent
 from pillarbox.sources.channel import SourceChannel
+from pillarbox.sources.link import SourceEvent
 from pillarbox.spark.source.driver import DriverRead, DriverReads, PeerEnd
 from pillarbox.spark.source.options import schema_to_text
 from tests.sources.found import Findable, Finder, World

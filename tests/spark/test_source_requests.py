@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc.client import RpcHandle
-from pillarbox.sources import (
-    FetchingReader,
-    ReaderContext,
-    Split,
-    read_splits,
-)
+from pillarbox.sources import FetchingReader, Split
 from pillarbox.sources.channel import SourceChannel
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.reading import read_splits
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.tasks import SplitRequests, TaskLink
 from tests.sources.found import LONG, Findable, Plain, World

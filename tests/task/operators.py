@@ -6,17 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pillarbox.task import (
-    CheckpointBarrier,
-    CheckpointDeclined,
-    InputStatus,
-    Operator,
-    StreamTask,
-    TaskInput,
-    TaskOutput,
-    TaskSnapshot,
-)
-from pillarbox.testing import CollectedOutput, PushedInput
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, TaskSnapshot
+from pillarbox.task.protocols import TaskInput, TaskOutput
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 
 
 class Numbers:

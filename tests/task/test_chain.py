@@ -9,20 +9,11 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
-    Idleness,
-    InputStatus,
-    Operator,
-    OperatorSnapshot,
-    StreamTask,
-    TaskOutput,
-    TaskSnapshot,
-    Watermark,
-)
-from pillarbox.testing import PushedInput, SeededScheduler
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, TaskOutput, Watermark
+from pillarbox.testing.scheduler import SeededScheduler
+from pillarbox.testing.test_io import PushedInput
 from tests.task.operators import Counted, Door, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointDeclined,
-    CheckpointOptions,
-    Operator,
-    StopAborted,
-    TaskCancelled,
-    TaskState,
-    Watermark,
-)
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions, StopAborted
+from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskState, Watermark
 from tests.task.operators import Counted, Declining, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

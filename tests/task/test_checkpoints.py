@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
+from pillarbox.task import InputStatus, Operator
+from pillarbox.task.checkpoint import (
     CheckpointBarrier,
     CheckpointDeclined,
     CheckpointOptions,
-    InputStatus,
-    Operator,
     OperatorSnapshot,
-    TaskCancelled,
-    TaskOutput,
-    Watermark,
 )
-from pillarbox.testing import SeededScheduler
+from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskOutput, Watermark
+from pillarbox.testing.scheduler import SeededScheduler
 from tests.task.operators import Buffers, Counted, Door, Logging, Map, Numbers, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import Operator, TaskState
+from pillarbox.task import Operator
 from pillarbox.task.failures import Failures
+from pillarbox.task.protocols import TaskState
 from tests.task.operators import Rig
 
 

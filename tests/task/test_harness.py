@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    CheckpointBarrier,
-    CheckpointDeclined,
-    CheckpointOptions,
-    Operator,
-    TaskState,
-    Watermark,
-)
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions
+from pillarbox.task.protocols import TaskState, Watermark
 from pillarbox.testing import OperatorHarness
 from tests.task.operators import Declining, Door, Logging, Map
 

@@ -8,20 +8,16 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import (
     CheckpointBarrier,
     CheckpointDeclined,
     CheckpointOptions,
-    Operator,
     OperatorSnapshot,
-    RowBatch,
-    TaskCancelled,
     TaskSnapshot,
-    TaskState,
-    Watermark,
 )
-from pillarbox.testing import CollectedOutput
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, TaskState, Watermark
+from pillarbox.testing.test_io import CollectedOutput
 from tests.task.operators import Logging, Map, Rig
 
 END = Watermark(MAX_WATERMARK)

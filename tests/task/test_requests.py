@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox.mailbox import MailboxProcessor
-from pillarbox.task import CheckpointDeclined, checkpointing
+from pillarbox.task import checkpointing
+from pillarbox.task.checkpoint import CheckpointDeclined
 from pillarbox.task.checkpointing import Requests
 
 

@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
-    InputStatus,
-    Operator,
-    OperatorSnapshot,
-    TaskSnapshot,
-    Watermark,
-)
+from pillarbox.task import InputStatus, Operator
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.protocols import MAX_WATERMARK, Watermark
 from tests.task.operators import Buffers, Counted, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

@@ -16,22 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.kernel import Mail
-from pillarbox.mailbox import SynchronizedActionExecutor
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
-    FairLock,
-    InputStatus,
-    Operator,
-    OperatorContext,
-    RowBatch,
-    StreamTask,
-    TaskOutput,
-    TaskSnapshot,
-    Watermark,
-)
-from pillarbox.testing import PushedInput, ReplayedInput, RestingOutput, VirtualTimeLoop
+from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
+from pillarbox.task.fair_lock import FairLock
+from pillarbox.task.operator import OperatorContext
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput, Watermark
+from pillarbox.testing import VirtualTimeLoop
+from pillarbox.testing.test_io import PushedInput, ReplayedInput, RestingOutput
 from tests.search import examples
 from tests.task.operators import Map
 from tests.task.sources import TaskOutput as RoomOutput

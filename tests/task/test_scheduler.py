@@ -9,25 +9,11 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import OrderedQueue
-from pillarbox.task import (
-    CheckpointBarrier,
-    CheckpointOptions,
-    InputStatus,
-    Operator,
-    StreamTask,
-    TaskCancelled,
-    TaskSnapshot,
-    TaskState,
-    Watermark,
-)
-from pillarbox.testing import (
-    CollectedOutput,
-    Deadlock,
-    PushedInput,
-    ScheduleFailed,
-    SeededScheduler,
-    explore,
-)
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import TaskCancelled, TaskState, Watermark
+from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.operators import Counted, Door, Map, Numbers, Responses
 
 RECORDS = 6

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointDeclined,
-    CheckpointOptions,
-    InputStatus,
-    StopAborted,
-    TaskSnapshot,
-    Watermark,
-)
+from pillarbox.task import InputStatus
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, StopAborted, TaskSnapshot
+from pillarbox.task.protocols import MAX_WATERMARK, Watermark
 from tests.task.operators import Declining, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

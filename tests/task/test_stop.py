@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointDeclined,
-    CheckpointOptions,
-    Idleness,
-    InputStatus,
-    Operator,
-    StopAborted,
-    TaskState,
-    Watermark,
-)
+from pillarbox.task import InputStatus, Operator
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions, StopAborted
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, TaskState, Watermark
 from pillarbox.testing import FakeClock
 from tests.task.operators import Counted, Declining, Door, Logging, Map, Rig
 

@@ -11,24 +11,14 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WrongThreadError
-from pillarbox.mailbox import SynchronizedActionExecutor, TaskActionExecutor
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
-    FairLock,
-    InputStatus,
-    Operator,
-    OperatorSnapshot,
-    ProcessingTimeService,
-    StreamTask,
-    TaskCancelled,
-    TaskOutput,
-    TaskSnapshot,
-    TaskState,
-    Watermark,
-)
-from pillarbox.testing import CollectedOutput, FakeClock, PushedInput
+from pillarbox.mailbox.action_executor import SynchronizedActionExecutor, TaskActionExecutor
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.fair_lock import FairLock
+from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskOutput, TaskState, Watermark
+from pillarbox.task.timers import ProcessingTimeService
+from pillarbox.testing import FakeClock
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.operators import Counted, Door, Logging, Map, Rig
 
 END = Watermark(MAX_WATERMARK)

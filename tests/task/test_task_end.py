@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError, MailboxState
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    InputStatus,
-    Operator,
-    OperatorSnapshot,
-    StreamTask,
-    TaskOutput,
-    TaskSnapshot,
-    TaskState,
-    Timer,
-    Watermark,
-)
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.failures import add_context, contexts
-from pillarbox.testing import CollectedOutput, FakeClock, PushedInput
+from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
+from pillarbox.task.timers import Timer
+from pillarbox.testing import FakeClock
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.operators import Logging, Map, Rig
 
 END = Watermark(MAX_WATERMARK)

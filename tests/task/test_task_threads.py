@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointDeclined,
-    CheckpointOptions,
-    Operator,
-    TaskCancelled,
-    TaskState,
-    Watermark,
-)
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions
+from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskState, Watermark
 from tests.task.operators import Counted, Door, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)

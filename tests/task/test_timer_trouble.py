@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pillarbox.mailbox import Controller, MailboxProcessor
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import Controller
 from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing.clocks import FakeClock
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
-from pillarbox.mailbox import Controller, MailboxProcessor
+from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import Controller
 from pillarbox.task.timers import MAX_DEFERRAL_S, ProcessingTimeService, monotonic_epoch
 from pillarbox.testing.clocks import FakeClock
 from tests.search import examples

@@ -7,7 +7,9 @@ import time
 import pytest
 
 from pillarbox.kernel import BACKENDS, Mail
-from pillarbox.testing import Event, Raised, handover_violations, mailbox_violations
+from pillarbox.testing.axioms import handover_violations, mailbox_violations
+from pillarbox.testing.history import Event
+from pillarbox.testing.models.model import Raised
 
 from .conftest import Record
 

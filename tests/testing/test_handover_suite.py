@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 from pillarbox.kernel import Handover, HandoverClosedError
-from pillarbox.testing import Disagreement, handover_suite
+from pillarbox.testing import handover_suite
+from pillarbox.testing.suites.machine import Disagreement
 from tests.testing.unshrunk import DEFAULT_SIZES, UNSHRUNK
 
 BOUNDS = (4, 10)

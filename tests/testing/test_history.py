@@ -9,13 +9,10 @@ import threading
 import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, OrderedQueue, TaskMailbox
-from pillarbox.testing import (
-    MailboxModel,
-    OrderedModel,
-    Raised,
-    Recorder,
-    numbered_handles,
-)
+from pillarbox.testing.history import Recorder, numbered_handles
+from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.models.model import Raised
+from pillarbox.testing.models.queue import OrderedModel
 
 
 def test_an_event_has_all_arguments_by_position_and_the_outcome() -> None:
@@ -133,7 +130,8 @@ SCRIPT = """
 import sys
 sys.modules["hypothesis"] = None
 import pillarbox.testing
-pillarbox.testing.linearize([], pillarbox.testing.MailboxModel())
+from pillarbox.testing.models.mailbox import MailboxModel
+pillarbox.testing.linearize([], MailboxModel())
 try:
     pillarbox.testing.mailbox_suite
 except ModuleNotFoundError as error:

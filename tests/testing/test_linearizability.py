@@ -22,21 +22,14 @@ from pillarbox.kernel import (
     OrderedQueue,
     UnorderedQueue,
 )
-from pillarbox.testing import (
-    Event,
-    HandoverModel,
-    MailboxModel,
-    OrderedModel,
-    Raised,
-    Recorder,
-    UnorderedModel,
-    Verdict,
-    follows,
-    linearize,
-    mailbox_hints,
-    numbered_handles,
-)
-from pillarbox.testing.models import Model
+from pillarbox.testing import linearize
+from pillarbox.testing.history import Event, Recorder, numbered_handles
+from pillarbox.testing.linearizability import Verdict, follows
+from pillarbox.testing.models.handover import HandoverModel
+from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.models.model import Model, Raised
+from pillarbox.testing.models.queue import OrderedModel, UnorderedModel
+from pillarbox.testing.search_hints import mailbox_hints
 from tests.search import examples
 
 from .conftest import Record

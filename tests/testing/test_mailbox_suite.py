@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from pillarbox.testing import Disagreement, MailboxModel, mailbox_suite
+from pillarbox.testing import mailbox_suite
+from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.suites.machine import Disagreement
 from tests.testing.unshrunk import DEFAULT_SIZES, UNSHRUNK
 
 BURST = 2

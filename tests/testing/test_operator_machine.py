@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from pillarbox.kernel import Mail
-from pillarbox.task import CheckpointBarrier, Idleness, Operator, OperatorContext, RowBatch, Watermark
-from pillarbox.testing import Disagreement, OperatorMachine
-from pillarbox.testing.suites.operator import agrees
+from pillarbox.task import Operator
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.operator import OperatorContext
+from pillarbox.task.protocols import Idleness, RowBatch, Watermark
+from pillarbox.testing.suites.machine import Disagreement
+from pillarbox.testing.suites.operator import OperatorMachine, agrees
 from tests.search import examples
 from tests.testing.unshrunk import UNSHRUNK
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
-from pillarbox.testing import Disagreement, queue_suite
+from pillarbox.testing import queue_suite
+from pillarbox.testing.suites.machine import Disagreement
 from pillarbox.testing.suites.queue import Bookkeeping, BookkeepingError
 from tests.testing.unshrunk import UNSHRUNK
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox.sources.connectors.generator import GeneratorSource
-from pillarbox.testing import ContractBroken, SourceSuite, source_suite
-from pillarbox.testing.source_suite import RULES
+from pillarbox.testing import source_suite
+from pillarbox.testing.source_suite import RULES, ContractBroken, SourceSuite
 from tests.testing import faulty_sources as log
 
 TestGenerator = source_suite(

@@ -12,28 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pillarbox.aio.observe.exporters import OpenTelemetryExporter, PrometheusExporter
     from pillarbox.aio.observe.html_report import report
-    from pillarbox.aio.observe.series import Point, Watch
-    from pillarbox.aio.observe.totals import TaskTotals, Totals
+    from pillarbox.aio.observe.series import Watch
 
 _MODULES = {
     "OpenTelemetryExporter": "exporters",
-    "Point": "series",
     "PrometheusExporter": "exporters",
-    "TaskTotals": "totals",
-    "Totals": "totals",
     "Watch": "series",
     "report": "html_report",
 }
 
-__all__ = [
-    "OpenTelemetryExporter",
-    "Point",
-    "PrometheusExporter",
-    "TaskTotals",
-    "Totals",
-    "Watch",
-    "report",
-]
+__all__ = ["OpenTelemetryExporter", "PrometheusExporter", "Watch", "report"]
 
 
 def __getattr__(name: str) -> Any:

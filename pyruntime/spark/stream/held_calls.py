@@ -44,7 +44,9 @@ from pillarbox.spark.records import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
 from pillarbox.spark.stream.payload import Payload, row_bytes
 from pillarbox.spark.writer import RowWriter
-from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
+from pillarbox.task import InputStatus
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession

@@ -43,17 +43,9 @@ from typing import Any, NamedTuple, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pillarbox.task import (
-    MAX_WATERMARK,
-    CheckpointBarrier,
-    CheckpointOptions,
-    Idleness,
-    InputStatus,
-    Operator,
-    StreamTask,
-    TaskSnapshot,
-    Watermark,
-)
+from pillarbox.task import InputStatus, Operator, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, Watermark
 from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
 from pillarbox.testing.suites.machine import Disagreement
 from pillarbox.testing.test_io import LimitedOutput, ReplayedInput

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from pillarbox.kernel import WATERMARK
-from pillarbox.testing.models import OrderedModel, QueueModel, Raised, UnorderedModel
-from pillarbox.testing.models.queue import HeldEntry
+from pillarbox.testing.models.model import Raised
+from pillarbox.testing.models.queue import HeldEntry, OrderedModel, QueueModel, UnorderedModel
 from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
 
 

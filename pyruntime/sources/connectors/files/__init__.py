@@ -4,6 +4,5 @@
 """
 
 from pillarbox.sources.connectors.files.source import FileSource
-from pillarbox.sources.connectors.files.split import FileSplit
 
-__all__ = ["FileSource", "FileSplit"]
+__all__ = ["FileSource"]

@@ -1,6 +1,5 @@
 """Kafka as a source. `KafkaSource` is all that others need."""
 
-from pillarbox.sources.connectors.kafka.client import KafkaSplit
 from pillarbox.sources.connectors.kafka.source import KafkaSource
 
-__all__ = ["KafkaSource", "KafkaSplit"]
+__all__ = ["KafkaSource"]

@@ -46,6 +46,8 @@ RANGE_WAIT_MS = 20
 PREFETCHED_MESSAGES = 10_000
 """Messages that the client fetches ahead."""
 FETCH_BACKOFF_MS = 10
+RANGE_TIMEOUT_S = 120.0
+"""For which a range that has an end may bring nothing: longer than brokers take to elect a leader."""
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
 
@@ -135,7 +137,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         """The next messages, one batch for each partition that has any."""
         messages = self._consumer.client.consume(1, LOOK_S)
         if not messages:
-            self._check_patience()
+            self._check_progress()
             return []
         messages += self._consumer.client.consume(self._max_messages - 1, LINGER_S)
         runs, ends, faults = self._sorted(messages)
@@ -147,11 +149,11 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
             self._take_fault(message, message.error())
         return [each for each in fetched if each is not None]
 
-    def _check_patience(self) -> None:
+    def _check_progress(self) -> None:
         self._waited += LOOK_S
         splits = [cursor.split for cursor in self._reading.values()]
         ranges = [split.split_id for split in splits if split.stop is not None]
-        if ranges and self._waited > self.source.patience:
+        if ranges and self._waited > RANGE_TIMEOUT_S:
             why = "".join(f" ({complaint})" for complaint in self._consumer.complaints)
             raise TimeoutError(
                 f"{self.source.service!r}: nothing came for {self._waited:.0f} s of {ranges[0]!r}, which "

@@ -226,7 +226,6 @@ class KafkaSource(LogSource[KafkaSplit]):
         which lets go of what is no longer named and reads what is new from its beginning.
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
     event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
-    patience: seconds that a range with an end may bring nothing, before TimeoutError.
     password_env: the name of an environment variable that holds `sasl.password`; it is read where a
         client is made, on the driver and in tasks, and does not travel.
 
@@ -249,7 +248,6 @@ class KafkaSource(LogSource[KafkaSplit]):
     isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
     group_id: str | None = option(None)
     event_time: str | None = option(None, one_of=("timestamp",))
-    patience: float = option(120.0, above=0.0, unit="seconds")
 
     def __post_init__(self) -> None:
         self.service = KafkaClients(self.properties, self.password_env)
