@@ -144,10 +144,11 @@ class Task:
 @pytest.fixture(autouse=True)
 def _task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A task of an executor, whose Java process another one stands for."""
+    # Restored to what it was before: the constructor itself sets it, and with one left no session can begin.
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
     context = TaskContext()
     context._localProperties = {}
     context._partitionId = context._stageId = context._attemptNumber = 0
-    monkeypatch.setattr(TaskContext, "_taskContext", context)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as executor:
         monkeypatch.setattr(call_client, "executor_pid", lambda: executor.pid)
         yield
