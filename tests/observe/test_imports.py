@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pillarbox.aio import observe
+from pillarbox.aio.observe.totals import Totals
 
 CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2", "matplotlib")
 
@@ -47,4 +48,4 @@ def test_an_exporter_without_its_client_names_the_extra(
     make = getattr(observe, made)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"pip install 'pillarbox\[{extra}\]'"):
-        make(*[observe.Totals()] * (made == "report"))
+        make(*[Totals()] * (made == "report"))

@@ -65,7 +65,7 @@ def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) 
     def look(task: Any, schema: Any) -> Any:
         # The task is in the shipment that the function holds.
         shipment = inspect.getclosurevars(task).nonlocals["shipment"]
-        seen["options"] = shipment._run.__self__._works[0].options
+        seen["options"] = shipment._run.__self__._plans[0].options
         return None
 
     class Frame:

@@ -154,7 +154,7 @@ def _join_points(first: Point | None, looks: int, last: Point) -> Point:
 class Watch:
     """Keeps the course of the totals of `source` over time, while its `with` block runs.
 
-        with async_map(fn, rows) as results, Watch(results) as watch:
+        with async_map(rows, fn) as results, Watch(results) as watch:
             for result in results:
                 ...
         report(watch, "report.html")
