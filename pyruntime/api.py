@@ -235,7 +235,8 @@ def async_map(
         # Whoever has a DataFrame has imported Spark, which nobody else needs.
         from pillarbox.spark.dataframe import map_dataframe
 
-        return map_dataframe(rows, stages, schema=schema, keep=keep, progress=progress)
+        frame: Any = rows
+        return map_dataframe(frame, stages, schema=schema, keep=keep, progress=progress)
     for name, value in (("schema", schema), ("keep", keep or None), ("progress", progress)):
         if value is not None:
             raise TypeError(

@@ -87,7 +87,7 @@ class ContractError(Exception):
 
 @dataclass(frozen=True)
 class Contract:
-    """A sentence, the test that holds it (`tests/aio/test_retry.py::test_...`), its convictions and needs."""
+    """A sentence, the test that holds it (its path and name), its convictions and needs."""
 
     sentence: str
     test: str

@@ -65,7 +65,7 @@ def of_calls(*names: str) -> tuple[str, ...]:
 
 # Parts outside the kernel, and the tests of each, in the order in which they are run.
 ABOVE = {
-    "the processor": ("tests/mailbox", "tests/task/test_stream_task.py"),
+    "the processor": ("tests/mailbox", "tests/task/unit/test_stream_task.py"),
     "the task": ("tests/task",),
     "the chain": ("tests/task", *of_calls("wait_snapshots")),
     "the collector": of_calls("collectors"),
@@ -266,12 +266,12 @@ LAYERS = [
     Layer("graph", EVERYTHING, tests("tests/spec/test_conformance.py", "-k", "not tlc")),
     Layer("models", EVERYTHING + DEADLINES + MODULES, tests("tests/kernel/test_kernel_models.py")),
     Layer("histories", EVERYTHING, tests("tests/testing", "-k", REAL)),
-    Layer("traces", MAILBOX, tests("tests/spec/test_traces.py", "-k", "behaviour and model")),
+    Layer("traces", MAILBOX, tests("tests/spec/unit/test_traces.py", "-k", "behaviour and model")),
     Layer("schedules", EVERYTHING, schedules),
     Layer("stress", EVERYTHING + DEADLINES + INTERFACE, stress),
     Layer("races", EVERYTHING + INTERFACE, races),
     Layer("fast tests", tuple(ABOVE), above, by_part=True),
-    Layer("recorded runs", RECORDED, tests("tests/spec/test_operator_traces.py", "-k", "behaviour")),
+    Layer("recorded runs", RECORDED, tests("tests/spec/unit/test_operator_traces.py", "-k", "behaviour")),
 ]
 
 

@@ -241,7 +241,7 @@ def _shipped(loop: asyncio.AbstractEventLoop, count: int) -> Held:
 
 
 def _least(count: int) -> Held:
-    """The least operator that has the kernel's queue, as in `tests/task/test_scheduler.py`."""
+    """The least operator that has the kernel's queue, as in `tests/task/unit/test_scheduler.py`."""
     from pillarbox.kernel import OrderedQueue
     from pillarbox.task import Operator
     from pillarbox.task.checkpoint import CheckpointBarrier

@@ -3,7 +3,7 @@
 import warnings
 
 from pillarbox.api import async_map
-from pillarbox.spark.async_udf import async_udf
+from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
@@ -19,6 +19,7 @@ from pillarbox.spark.stream.bucket_state import StreamStateError
 
 __all__ = [
     "LOW_LATENCY",
+    "AsyncUdf",
     "DeadLetter",
     "PillarboxSource",
     "Progress",

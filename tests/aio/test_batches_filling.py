@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer
-from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, play
+from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, play
 
 
 def test_a_full_batch_is_called_at_once() -> None:

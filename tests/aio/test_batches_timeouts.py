@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, CallTimeout, Timeout
-from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play, poison
+from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play, poison
 
 
 def test_attempt_timeout_cancels_the_call_of_a_batch_which_is_then_tried_again_whole() -> None:

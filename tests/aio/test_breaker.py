@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Batch, CallFailed, Retry, RetryBudget, Timeout, async_map
-from tests.aio.virtual import HOUR, Rig, answers, infos, play
+from tests.aio.unit.virtual import HOUR, Rig, answers, infos, play
 from tests.search import examples
 
 

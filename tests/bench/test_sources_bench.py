@@ -20,7 +20,7 @@ from bench.sources import __main__ as command
 from bench.sources import drift, files, micro_batches, splits
 from bench.sources.measure import Effort, Figure, Runs, Way, rates, rounds
 from bench.sources.speeds import SpeedsSource
-from pillarbox.testing.source_harness import SourceHarness
+from pillarbox.testing import SourceHarness
 from tests.versions import needs_source_streams
 
 TINY = Effort(rounds=1, size=0.001, warm_up=False)

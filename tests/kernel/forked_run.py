@@ -16,8 +16,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from pillarbox.kernel import BACKENDS, Deadlines, Handover, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
-from pillarbox.kernel.errors import ForkedError, HandoverClosedError
+from pillarbox.kernel import (
+    BACKENDS,
+    Deadlines,
+    ForkedError,
+    Handover,
+    HandoverClosedError,
+    Mail,
+    OrderedQueue,
+    TaskMailbox,
+    UnorderedQueue,
+)
 
 # A fork of a process with threads is what this is about; newer Pythons warn of it.
 warnings.filterwarnings("ignore", category=DeprecationWarning)

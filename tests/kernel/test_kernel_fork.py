@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.kernel.errors import ForkedError, PillarboxError
+from pillarbox import PillarboxError
+from pillarbox.kernel import ForkedError
 
 if not hasattr(os, "fork"):
     pytest.skip("this platform has no fork", allow_module_level=True)

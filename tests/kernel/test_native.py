@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import BACKENDS, Mail, TaskMailbox, WrongThreadError
-from tests.kernel.native_table import (
+from tests.kernel.unit.native_table import (
     CLOSED,
     DEFERRABLE,
     INVALID,
@@ -264,7 +264,7 @@ def test_another_object_is_no_mailbox(call: Callable[[object], int]) -> None:
 FORK = """
 import os
 from pillarbox.kernel import TaskMailbox
-from tests.kernel.native_table import Consumer, table
+from tests.kernel.unit.native_table import Consumer, table
 mailbox = TaskMailbox()
 child = os.fork()
 if child:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
-from tests.kernel.native_table import RELEASE_FN, Pair, table
+from tests.kernel.unit.native_table import RELEASE_FN, Pair, table
 
 CAPACITY = 3
 ELEMENTS = [1000, 2000, 3000, 4000]

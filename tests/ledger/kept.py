@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.ledger import Ledger, Scope
-from tests.ledger.segments import key
+from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pillarbox.aio.concurrency import Adaptive
+from pillarbox import Adaptive
 from pillarbox.testing import FakeClock
 
 

@@ -17,7 +17,7 @@ import pillarbox.kernel
 from pillarbox import CallFailed, Collector, Retry, async_map
 from pillarbox.kernel import CollectorFactory, TaskMailbox
 from spec.native import COMPILER, PROGRAMS, SOURCES, compiled_in
-from tests.kernel.native_table import table
+from tests.kernel.unit.native_table import table
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 

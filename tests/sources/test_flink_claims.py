@@ -365,7 +365,8 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    tree = ast.parse((HERE / f"test_{file}.py").read_text())
+    path = next(each for each in HERE.rglob(f"test_{file}.py"))
+    tree = ast.parse(path.read_text())
     return frozenset(each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox.spark
-from pillarbox.aio.options import Options, Timeout
+from pillarbox import Options, Timeout
 from pillarbox.spark import async_map, async_stream, async_udf, retry_failed
 
 ROOT = Path(__file__).resolve().parents[2]

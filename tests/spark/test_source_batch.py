@@ -10,8 +10,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from pillarbox.spark import register_source
-from tests.spark import source_logs
-from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
+from tests.spark.unit import source_logs
+from tests.spark.unit.source_logs import LogSource, RangeSource, append, register_by_rule
 
 cloudpickle.register_pickle_by_value(source_logs)
 
@@ -94,8 +94,8 @@ import signal, time
 from pyspark import cloudpickle
 from pillarbox.spark import register_source
 sys.path.insert(0, sys.argv[2])
-from tests.spark import source_logs
-from tests.spark.source_logs import RangeSource
+from tests.spark.unit import source_logs
+from tests.spark.unit.source_logs import RangeSource
 cloudpickle.register_pickle_by_value(source_logs)
 marks = sys.argv[1]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.source_logs import GATED, append
+from tests.spark.unit.source_logs import GATED, append
 from tests.versions import needs_source_streams
 
 RunScript = Callable[..., list[str]]
@@ -21,8 +21,8 @@ import pathlib, signal, time
 sys.path.insert(0, sys.argv[2])
 from pyspark import cloudpickle
 from pillarbox.spark import register_source
-from tests.spark import source_logs
-from tests.spark.source_logs import LogSource
+from tests.spark.unit import source_logs
+from tests.spark.unit.source_logs import LogSource
 cloudpickle.register_pickle_by_value(source_logs)
 tmp, phase, partitions, rows = pathlib.Path(sys.argv[1]), sys.argv[3], sys.argv[4], sys.argv[5]
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pillarbox.spark import PillarboxSource, register_source
-from tests.spark import source_logs
-from tests.spark.source_logs import LogSource, append
+from tests.spark.unit import source_logs
+from tests.spark.unit.source_logs import LogSource, append
 from tests.versions import pyspark_version
 
 cloudpickle.register_pickle_by_value(source_logs)

@@ -15,7 +15,16 @@ from pyspark.sql import functions as F
 from pillarbox import Errors, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed_rows
-from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
+from tests.spark.unit.streams import (
+    END_TIMEOUT_S,
+    Collected,
+    note,
+    noted,
+    read_input,
+    rocksdb,
+    until,
+    write_input,
+)
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(200), needs_async_stream]

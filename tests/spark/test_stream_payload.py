@@ -16,8 +16,17 @@ from pyspark.sql import functions as F
 
 from pillarbox import Errors, Ledger
 from pillarbox.spark import async_stream, failed_rows
-from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
+from tests.spark.unit.streams import (
+    END_TIMEOUT_S,
+    Collected,
+    note,
+    noted,
+    read_input,
+    rocksdb,
+    until,
+    write_input,
+)
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]

@@ -12,7 +12,7 @@ import pytest
 from pillarbox.kernel import BACKENDS, TaskMailbox
 from spec import defects, headers, mutation, variants
 from spec.variants import built
-from tests.kernel.native_table import MUTEX, table
+from tests.kernel.unit.native_table import MUTEX, table
 
 
 def test_the_oracle_of_the_mailbox_is_not_shipped() -> None:

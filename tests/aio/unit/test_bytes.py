@@ -1,0 +1,278 @@
+"""`max_bytes` bounds rows and results at their depth, and chunks and kept results are cut by bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pillarbox import Batch, Buffer, Dedupe, Options, async_map
+from pillarbox.aio.calls import Call
+from pillarbox.aio.single_flight import SingleFlight
+from pillarbox.aio.sizes import size_of
+from pillarbox.aio.task_io import Chunk, ChunkOutput, cut_chunk
+from pillarbox.task.protocols import RowBatch
+from tests.aio.unit.virtual import Rig, play
+
+MIB = 1024 * 1024
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    text: str
+
+
+class Plain:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+TEXT = "x" * (10 * MIB)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "message",
+    [
+        TEXT,
+        TEXT.encode(),
+        {"text": TEXT},
+        {TEXT: 1},
+        [TEXT],
+        (1, TEXT),
+        {TEXT},
+        {"choices": [{"message": {"role": "assistant", "content": TEXT}}]},
+        Plain(TEXT),
+        Slotted(TEXT),
+        [Plain(TEXT), {"a": Slotted("")}],
+        [[TEXT[:MIB]] * 10],
+        memoryview(TEXT.encode()),
+        [0.5] * (10 * MIB // 30),
+        [["a", 0.5, TEXT[:1000]]] * 10_000,
+        dict.fromkeys(range(10_000), TEXT[:1000]),
+    ],
+    # Pytest numbers ids that are equal.
+    ids=lambda each: type(each).__name__,
+)
+def test_a_message_weighs_what_it_holds_at_whatever_depth(message: Any) -> None:
+    assert 9 * MIB < size_of(message) < 16 * MIB
+
+
+def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
+    cycle: list[Any] = []
+    cycle.extend([cycle, cycle, {"again": cycle}])
+    assert size_of(cycle) > 0
+    wide = [[[object()] * 50 for _ in range(50)] for _ in range(50)]
+    assert size_of(wide) > sys.getsizeof(wide)
+
+
+class Living:
+    """Counts the living results of one test, and their maximum."""
+
+    now = most = 0
+
+
+class Page:
+    """A result of many bytes that counts itself."""
+
+    def __init__(self, size: int, living: Living) -> None:
+        self.text = "x" * size
+        self._living = living
+        living.now += 1
+        living.most = max(living.most, living.now)
+
+    def __del__(self) -> None:
+        self._living.now -= 1
+
+
+SIZE = 100_000
+
+
+@pytest.mark.parametrize("batch", [None, Batch(4)], ids=["row", "batch"])
+def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Batch | None) -> None:
+    """The head takes long: without a bound the whole window of 2,000 rows, 200 MB, would wait for it."""
+
+    living = Living()
+
+    async def script() -> int:
+        head = asyncio.get_running_loop().create_future()
+
+        async def get(row: int) -> Page:
+            await (head if row == 0 else asyncio.sleep(0.01))
+            return Page(SIZE, living)
+
+        async def get_all(rows: list[int]) -> list[Page]:
+            return [await get(row) for row in rows]
+
+        rig = Rig(
+            get if batch is None else get_all,
+            capacity=20,
+            buffer=Buffer(2000, max_bytes=4 * MIB),
+            batch=batch,
+        )
+        rig.push(*range(2000))
+        await asyncio.sleep(60.0)
+        held = rig.operator.statistics().held_bytes
+        most = living.most
+        assert 2 * MIB < held < (4 * MIB + 20 * SIZE * (1 if batch is None else batch.size))
+        head.set_result(None)
+        await rig.end()
+        assert [row for row, _ in rig.emitted] == [*range(2000)]
+        assert rig.operator.statistics().held_bytes == 0
+        return most
+
+    # What 4 MiB hold, and the calls that began before any result was known.
+    assert 20 < play(script) <= 42 + 20 * (1 if batch is None else batch.size)
+
+
+@pytest.mark.contract
+def test_results_that_nobody_takes_are_bounded_by_bytes() -> None:
+    living = Living()
+
+    async def get(row: int) -> Page:
+        await asyncio.sleep(0)
+        return Page(SIZE, living)
+
+    with async_map(
+        range(3000), get, capacity=20, options=Options(buffer=Buffer(2000, max_bytes=4 * MIB))
+    ) as results:
+        taken = 0
+        for _ in results:
+            taken += 1
+            if taken == 100:
+                break
+        # The window, the chunk that is built, the one on its way and the one that is taken.
+        assert living.most * SIZE < 12 * MIB
+    assert taken == 100
+
+
+def test_every_result_comes_where_each_has_more_than_max_bytes() -> None:
+    async def get(row: int) -> bytes:
+        return bytes(300_000 + row)
+
+    for ordered in (True, False):
+        found = async_map(
+            range(60), get, capacity=8, ordered=ordered, options=Options(buffer=Buffer(max_bytes=100_000))
+        )
+        assert sorted(map(len, found)) == [*range(300_000, 300_060)]
+
+
+async def _consume(rows: int) -> list[int]:
+    async def get(row: int) -> bytes:
+        return bytes(300_000 + row)
+
+    return [
+        len(each)
+        async for each in async_map(
+            range(rows), get, capacity=8, options=Options(buffer=Buffer(max_bytes=1_000_000))
+        )
+    ]
+
+
+def test_async_for_gives_every_large_result() -> None:
+    assert play(lambda: _consume(60)) == [*range(300_000, 300_060)]
+
+
+def test_small_results_are_not_weighed() -> None:
+    async def script() -> int:
+        rig = Rig(identity, buffer=Buffer(max_bytes=1000), capacity=100)
+        rig.push(*range(100))
+        await rig.end()
+        return rig.operator._held
+
+    async def identity(row: int) -> float:
+        return row / 2
+
+    assert play(script) == 0
+
+
+# -- chunks -----------------------------------------------------------------------------------
+
+
+def chunk_of(*sizes: int) -> Chunk:
+    return [(Call(number, size), number) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.contract
+def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
+    for sizes, first in [((3, 3, 3, 3), 3), ((30, 1), 1), ((1, 30, 1), 1), ((9,), 1), ((0, 10, 0, 1), 3)]:
+        chunk, held = cut_chunk(chunk_of(*sizes), 10)
+        assert (len(chunk), held) == (first, sum(sizes[:first]))
+
+
+def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() -> None:
+    async def script() -> list[list[int]]:
+        sink = ChunkOutput(asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
+        sink.collect(RowBatch(chunk_of(4, 4, 4, 4, 25, 1, 1), held_bytes=43))
+        sink.finish()
+        taken: list[list[int]] = []
+        while (chunk := await sink.take_async()) is not None:
+            taken.append([number for _, number in chunk])
+        assert sink.held_bytes == 0
+        return taken
+
+    assert play(script) == [[0, 1], [2, 3], [4], [5, 6]]
+
+
+# -- results that are kept --------------------------------------------------------------------
+
+
+def land(flights: SingleFlight, row: Any, result: Any) -> None:
+    call = Call(row, 0)
+    assert flights.join(call) is None
+    flights.resolve(call, result)
+
+
+@pytest.mark.contract
+def test_kept_results_and_their_keys_hold_no_more_than_max_bytes() -> None:
+    flights = SingleFlight(lambda row: row, 300, 10 * MIB)
+    for number in range(300):
+        land(flights, f"{number}" + "x" * MIB, "result")
+    assert 5 <= len(flights._results) <= 10
+    for number in range(300):
+        land(flights, number, {"text": "x" * MIB})
+    assert 5 <= len(flights._results) <= 10
+    assert flights._held == sum(size for _, size in flights._results.values()) <= 10 * MIB
+    land(flights, "huge", "x" * 11 * MIB)
+    assert not flights._results
+    assert flights._held == 0
+
+
+class View:
+    """A row that would keep its batch, as those of Spark do."""
+
+    is_view = True
+
+    def __init__(self, batch: list[bytes], index: int) -> None:
+        self.batch, self.index = batch, index
+
+    def __iter__(self) -> Iterator[Any]:
+        yield len(self.batch[self.index])
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other)  # type: ignore[arg-type]
+
+
+def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
+    async def length(row: View) -> int:
+        return row.index
+
+    batch = [bytes(10 + number) for number in range(5)]
+    results = async_map(
+        (View(batch, number % 5) for number in range(50)), length, options=Options(dedupe=Dedupe(memo=100))
+    )
+    assert [next(results) for _ in range(50)] == [number % 5 for number in range(50)]
+    stream = results._stream
+    assert stream is not None
+    assert stream._run is not None
+    flights = stream._run.operators[0]._flights
+    assert flights is not None
+    assert [*flights._results] == [(View, (10 + number,)) for number in range(5)]
+    results.close()

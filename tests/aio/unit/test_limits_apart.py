@@ -1,0 +1,306 @@
+"""The limits of an operator, each by itself: calls in flight, rows not emitted, bytes. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pillarbox import Adaptive, Buffer, Options, async_map
+from pillarbox.aio import concurrency
+from tests.aio.unit.virtual import HOUR, Rig, again, play
+
+
+class Gated:
+    """An async function whose calls end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.doors: dict[Any, asyncio.Event] = {}
+        self.running = self.most = 0
+
+    async def __call__(self, row: Any) -> Any:
+        self.begun.append(row)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.doors.setdefault(row, asyncio.Event()).wait()
+        finally:
+            self.running -= 1
+        return row
+
+    async def let_go(self, *rows: Any) -> None:
+        """End the calls of the rows, and give what follows from that its turns."""
+        for row in rows:
+            self.doors.setdefault(row, asyncio.Event()).set()
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.contract
+def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> None:
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, capacity=2, buffer=Buffer(5))
+        rig.push(*range(10))
+        await gated.let_go(1, 2, 3, 4, 5, 6)
+        # Row 0 holds back the emission of 1 to 4, not their calls; 5 has no place yet.
+        assert (gated.begun, rig.results) == ([0, 1, 2, 3, 4], [])
+        counts = rig.operator.statistics()
+        assert (counts.in_flight, counts.rows_in, counts.finished_waiting) == (1, 5, 4)
+        await gated.let_go(0)
+        assert rig.results == [0, 1, 2, 3, 4, 5, 6]
+        await gated.let_go(7, 8, 9)
+        await rig.end()
+        assert (rig.results, gated.most) == ([*range(10)], 2)
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_unordered_a_slow_call_holds_back_no_other_row() -> None:
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, capacity=2, buffer=Buffer(2), ordered=False)
+        rig.push(*range(10))
+        await gated.let_go(*range(1, 10))
+        assert rig.results == [*range(1, 10)]
+        await gated.let_go(0)
+        await rig.end()
+        assert rig.results == [*range(1, 10), 0]
+
+    play(script)
+
+
+def test_a_row_that_pauses_holds_its_place_in_the_window_and_no_slot() -> None:
+    calls: list[int] = []
+
+    async def call(row: int) -> int:
+        calls.append(row)
+        if row == 0 and calls.count(0) == 1:
+            raise OSError("busy")
+        return row
+
+    async def script() -> None:
+        rig = Rig(call, capacity=1, buffer=Buffer(3), retry=again(2, 100))
+        rig.push(*range(6))
+        await asyncio.sleep(50)
+        assert calls == [0, 1, 2]
+        counts = rig.operator.statistics()
+        assert (counts.in_flight, counts.waiting, counts.rows_in) == (0, 1, 3)
+        await rig.end()
+        assert (rig.results, calls[3]) == ([*range(6)], 0)
+
+    play(script)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ordered", [True, False])
+def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
+    async def script() -> None:
+        gated = Gated()
+        # The source says that a row has one byte.
+        rig = Rig(gated, capacity=100, buffer=Buffer(max_bytes=3), ordered=ordered)
+        rig.push(*range(7))
+        await asyncio.sleep(0)
+        await gated.let_go(0)
+        assert gated.begun == [0, 1, 2, 3]
+        assert rig.operator.statistics().held_bytes == 3
+        await gated.let_go(*range(7))
+        await rig.end()
+        assert rig.results == [*range(7)]
+        assert rig.operator.statistics().held_bytes == 0
+
+    play(script)
+
+
+def test_without_max_bytes_no_bytes_are_counted() -> None:
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, capacity=50, buffer=Buffer(max_bytes=None))
+        rig.push(*range(50))
+        await gated.let_go()
+        assert len(gated.begun) == 50
+        # Not a sum that only grows.
+        assert rig.operator.statistics().held_bytes == 0
+        await rig.stop()
+
+    play(script)
+
+
+def test_rows_of_an_iterable_are_weighed_each_by_itself() -> None:
+    held: list[int] = []
+    most = 300_000
+
+    async def call(row: bytes) -> int:
+        held.append(len(row))
+        counts = results.statistics()
+        assert counts is not None
+        # The last row that was let in may be too much by itself, never one more.
+        assert counts.held_bytes < most + 110_000
+        await asyncio.sleep(0.001)
+        return len(row)
+
+    rows = [bytes(100_000 if number % 2 else 10) for number in range(60)]
+    results = async_map(rows, call, capacity=50, options=Options(buffer=Buffer(max_bytes=most)))
+    assert list(results) == [len(row) for row in rows]
+    counts = results.statistics()
+    assert counts is not None and counts.held_bytes == 0
+
+
+def test_a_row_that_is_larger_than_max_bytes_is_let_in_alone() -> None:
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, buffer=Buffer(max_bytes=5))
+        rig.row_bytes = 9
+        rig.push(*range(3))
+        for row in range(3):
+            await gated.let_go()
+            assert gated.begun == [*range(row + 1)]
+            await gated.let_go(row)
+        await rig.end()
+        assert rig.results == [0, 1, 2]
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
+    began = threading.Semaphore(0)
+
+    async def call(row: int) -> int:
+        began.release()
+        return row
+
+    rows = iter(range(1000))
+    results = async_map(rows, call, capacity=2, options=Options(buffer=Buffer(4)))
+    assert next(results) == 0
+    # One chunk waits to be taken, one is built, and the window is full: then nothing more is called.
+    while began.acquire(timeout=0.2):
+        pass
+    counts = results.statistics()
+    assert counts is not None and counts.calls < 100
+    assert list(results) == [*range(1, 1000)]
+
+
+# -- a capacity that is found --------------------------------------------------------------------
+
+
+def controlled(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Any, str], None]) -> None:
+    """Have `decide(controller, what)` set the limit, whatever is measured."""
+
+    class Controller(concurrency.AdaptiveController):
+        def succeeded(self, seconds: float) -> None:
+            decide(self, "succeeded")
+
+        def failed(self, overloaded: bool) -> None:
+            decide(self, "overloaded" if overloaded else "failed")
+
+    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
+
+
+def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = {1: 3, 2: 1, 3: 1, 4: 1}
+    told: list[str] = []
+
+    def decide(controller: Any, what: str) -> None:
+        told.append(what)
+        controller.limit = limits.get(len(told), 2)
+
+    controlled(monkeypatch, decide)
+
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, capacity=Adaptive(start=1, most=4))
+        rig.push(*range(10))
+        await gated.let_go()
+        assert gated.begun == [0]
+        await gated.let_go(0)
+        assert gated.begun == [0, 1, 2, 3]
+        assert rig.operator.statistics().capacity == 3
+        # Now one: the calls that run are left alone, and none begins until there is room.
+        await gated.let_go(1)
+        await gated.let_go(2)
+        assert (gated.begun, gated.running) == ([0, 1, 2, 3], 1)
+        await gated.let_go(3)
+        assert gated.begun == [0, 1, 2, 3, 4]
+        await gated.let_go(*range(10))
+        await rig.end()
+        assert (gated.most, told) == (3, ["succeeded"] * 10)
+
+    play(script)
+
+
+def test_what_finds_the_capacity_hears_of_errors_and_of_overload(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    controlled(monkeypatch, lambda controller, what: told.append(what))
+
+    class Busy(Exception):
+        status = 429
+
+    async def call(row: int) -> int:
+        if row == 1:
+            raise ValueError
+        if row == 2:
+            raise Busy
+        if row == 3:
+            await asyncio.sleep(HOUR)
+        return row
+
+    async def script() -> None:
+        rig = Rig(call, capacity=Adaptive(start=1, most=1), errors="null", timeout=10)
+        rig.push(*range(4))
+        await rig.end()
+        assert told == ["succeeded", "failed", "overloaded", "failed"]
+
+    play(script)
+
+
+def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
+    async def call(row: int) -> int:
+        await asyncio.sleep(0.001)
+        return row
+
+    results = async_map(range(2000), call, capacity="auto")
+    assert list(results) == [*range(2000)]
+    counts = results.statistics()
+    assert counts is not None
+    assert counts.capacity != Adaptive().start
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"capacity": 4, "options": Options(capacity=2, buffer=Buffer(3))},
+            "buffer=3: must be at least capacity",
+        ),
+        ({"capacity": "all"}, "capacity='all': must be one of 'auto'"),
+        ({"capacity": 2**22}, "the window of rows may be at most"),
+    ],
+    ids=repr,
+)
+def test_limits_that_make_no_sense_are_refused_at_the_call(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        async_map([], Gated(), **given)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)

@@ -1,0 +1,67 @@
+"""The tests' own order: a test that looks at internals stands in the folder `unit` of its package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def exported() -> dict[str, set[str]]:
+    """The public names of each package, as its `__all__` lists them; also connectors that have a page."""
+    found = {"pillarbox.sources.connectors.generator": {"GeneratorSource"}}
+    for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):
+        for path in folder.rglob("__init__.py"):
+            names: set[str] = set()
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                    names = set(ast.literal_eval(node.value))
+            found[".".join([prefix, *path.parent.relative_to(folder).parts])] = names
+    return found
+
+
+def internals(source: str, public: dict[str, set[str]]) -> Iterator[str]:
+    """The imports of a test that no package of Pillarbox exports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pillarbox":
+            for alias in node.names:
+                is_package = f"{node.module}.{alias.name}" in public
+                if alias.name not in public.get(str(node.module), ()) and not is_package:
+                    yield f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "pillarbox" and alias.name not in public:
+                    yield alias.name
+
+
+def test_internals_are_looked_at_in_folders_called_unit_only() -> None:
+    public = exported()
+    found = {
+        path.relative_to(ROOT).as_posix(): list(internals(path.read_text(), public))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        # Fixtures of a folder serve its unit tests too.
+        if path.parent.name != "unit" and path.name != "conftest.py"
+    }
+    assert len(found) > 50
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from pillarbox.aio.scheduler import Call",
+        "import pillarbox.aio.scheduler",
+        "from pillarbox.aio import meter",
+    ],
+)
+def test_an_internal_is_found(source: str) -> None:
+    assert len(list(internals(source, exported()))) == 1
+
+
+def test_a_public_name_is_not_an_internal() -> None:
+    source = "from pillarbox import async_map\nimport pillarbox.kernel\nfrom pillarbox.sources import Source"
+    assert list(internals(source, exported())) == []

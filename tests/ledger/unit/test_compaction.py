@@ -1,0 +1,185 @@
+"""Merging segments changes what is found in nothing, wherever it is killed; what has expired is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
+from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.maintenance import COMPACTION_LOCK, compact
+from pillarbox.ledger.writer import FRAME_BYTES
+from tests.ledger.kept import SCOPE, found, keep
+from tests.ledger.unit.segments import key
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "ledger"))
+
+
+def names(ledger: Ledger, scope: Scope = SCOPE) -> list[str]:
+    return [name for name, _ in ledger.folder(scope).segments()]
+
+
+@pytest.mark.contract
+def test_many_segments_become_one_with_the_same_records(ledger: Ledger) -> None:
+    parts = [
+        {number: [float(number)] * 9 for number in range(start, start + 40)} for start in range(0, 200, 40)
+    ]
+    for part in parts:
+        keep(ledger, part)
+    before = found(ledger)
+    done = compact(ledger, SCOPE)
+    assert (done.segments, done.records, done.damaged) == (5, 200, 0)
+    assert found(ledger) == before and len(before) == 200
+    assert len(names(ledger)) == 1
+    assert done.bytes_after == ledger.folder(SCOPE).segments()[0][1] < done.bytes_before
+    assert compact(ledger, SCOPE).segments == 0
+
+
+def test_frames_of_a_merged_segment_are_large_and_none_is_larger_than_said(ledger: Ledger) -> None:
+    for start in range(3):
+        keep(ledger, {number: number for number in range(start * 3000, start * 3000 + 3000)})
+    small = Ledger(ledger.location, commit_rows=5)
+    keep(small, {number: number for number in range(9000, 10_000)})
+    compact(ledger, SCOPE)
+    sizes = [(batch.num_rows, batch.nbytes) for batch, _ in ledger.reader(SCOPE).batches()]
+    assert all(FRAME_BYTES <= nbytes < 3 * FRAME_BYTES for _, nbytes in sizes[:-1])
+    assert found(ledger) == {number: number for number in range(10_000)}
+    # To find one record is to read its frame, so large results are not put together.
+    for number in range(10_000, 10_003):
+        keep(ledger, {number: "x" * FRAME_BYTES})
+    compact(ledger, SCOPE)
+    assert [batch.num_rows for batch, _ in ledger.reader(SCOPE).batches()].count(1) >= 2
+
+
+def test_a_segment_that_a_process_appends_to_is_left_alone(ledger: Ledger) -> None:
+    keep(ledger, {1: 1})
+    keep(ledger, {2: 2})
+    writer = ledger.writer(SCOPE)
+    writer.append(key(3), 3)
+    writer.flush()
+    assert compact(ledger, SCOPE).segments == 2
+    writer.append(key(4), 4)
+    writer.close()
+    assert found(ledger) == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+def test_whoever_has_read_before_finds_everything_after_a_merge(ledger: Ledger) -> None:
+    for number in range(80):
+        keep(ledger, {number: number})
+    reader = ledger.reader(SCOPE)
+    assert reader.get(key(0)) is not None
+    writer = ledger.writer(SCOPE, reader)
+    compact(ledger, SCOPE)
+    for number in range(80):
+        record = reader.get(key(number))
+        assert record is not None and record.value == number
+    writer.append(key(7), "again")
+    writer.close()
+    assert found(ledger) == {number: number for number in range(80)}
+
+
+def test_damaged_records_are_left_out_and_said(ledger: Ledger) -> None:
+    keep(ledger, {1: "one"})
+    keep(ledger, {2: "two"})
+    path = os.path.join(ledger.folder(SCOPE).path, names(ledger)[0])
+    content = bytearray(Path(path).read_bytes())
+    content[-5] ^= 1
+    Path(path).write_bytes(content)
+    with pytest.warns(LedgerWarning, match="the checksum of the records is wrong"):
+        done = compact(ledger, SCOPE)
+    assert (done.records, done.damaged) == (1, 1)
+    assert len(found(ledger)) == 1
+
+
+def test_a_second_compaction_at_a_time_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox.ledger.maintenance.COMPACTION_LOCK_TIMEOUT_S", 0.05)
+    keep(ledger, {1: 1})
+    with (
+        LocalFolder(ledger.folder(SCOPE).path).lock(1.0, COMPACTION_LOCK),
+        pytest.raises(LedgerError, match="another process"),
+    ):
+        compact(ledger, SCOPE)
+
+
+KILLED = """
+import os, signal, sys
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.maintenance import compact
+left = 0
+def count(event, arguments):
+    # Every change that a compaction makes to the folder, before it is made.
+    global left
+    ours = event in ("os.rename", "os.remove") or (event == "open" and str(arguments[0]).endswith(".part"))
+    if ours:
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+ledger = Ledger(sys.argv[1])
+write = os.write
+def counted(file, content):
+    count("os.remove", ())
+    return write(file, content)
+os.write = counted
+sync = os.fsync
+def synced(file):
+    count("os.remove", ())
+    return sync(file)
+os.fsync = synced
+sys.addaudithook(count)
+import pyarrow.compute
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        left = int(line)
+        compact(ledger, Scope("run", "uid"))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    left = -1
+    write(1, b"%d\\n" % os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.contract
+def test_killed_at_any_step_a_compaction_loses_nothing_and_the_next_one_completes_it(ledger: Ledger) -> None:
+    expected: dict[int, Any] = {}
+    command = [sys.executable, "-c", KILLED, ledger.location]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forks:
+        step = killed_step_by_step(ledger, forks, expected)
+    assert step >= 8
+    keep(ledger, {10**6: "last"})
+    compact(ledger, SCOPE)
+    assert found(ledger) == {**expected, 10**6: "last"}
+    files = os.listdir(ledger.folder(SCOPE).path)
+    assert sorted(name for name in files if not name.startswith(".")) == names(ledger)
+    assert len(names(ledger)) == 1
+
+
+def killed_step_by_step(ledger: Ledger, forks: subprocess.Popen[str], expected: dict[int, Any]) -> int:
+    """Have a compaction killed at its first step, the next at its second; the step that one had not."""
+    assert forks.stdin is not None and forks.stdout is not None
+    for step in range(40):
+        for _ in range(3):
+            fresh = {len(expected): f"value {len(expected)}"}
+            keep(ledger, fresh)
+            expected |= fresh
+        forks.stdin.write(f"{step}\n")
+        forks.stdin.flush()
+        status = int(forks.stdout.readline())
+        assert found(ledger) == expected, step
+        if status == 0:
+            forks.stdin.close()
+            return step
+        assert status == -9
+    raise AssertionError("a compaction that takes no end of steps")

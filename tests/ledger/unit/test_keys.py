@@ -1,0 +1,194 @@
+"""A record's key is the same in every process and version, and differs where values differ."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import hashlib
+import os
+import subprocess
+import sys
+import uuid
+from collections import namedtuple
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.ledger import KeyMaker, LedgerValueError
+from pillarbox.ledger.keys import KEY_BYTES, canonical, config_hash, fingerprint, identity_of_values
+
+NAN = float("nan")
+Point = namedtuple("Point", "x y")
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+SAMPLES: dict[str, Any] = {
+    "none": None,
+    "true": True,
+    "one": 1,
+    "float": 1.0,
+    "zero": 0.0,
+    "minus zero": -0.0,
+    "nan": NAN,
+    "infinity": float("inf"),
+    "text": "1",
+    "bytes": b"1",
+    "list": [1],
+    "tuple": (1,),
+    "nested": [[1], [2]],
+    "flat": [[1, 2]],
+    "empty list": [],
+    "empty tuple": (),
+    "empty dict": {},
+    "dict": {"a": 1, "b": 2},
+    "set": {1, 2},
+    "date": dt.date(2026, 1, 2),
+    "datetime": dt.datetime(2026, 1, 2),
+    "fold": dt.datetime(2026, 1, 2, fold=1),
+    "aware": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc),
+    "time": dt.time(1, 2),
+    "timedelta": dt.timedelta(1),
+    "decimal": Decimal("1.0"),
+    "longer decimal": Decimal("1.00"),
+    "uuid": uuid.UUID(int=1),
+    "large": 10**200,
+}
+
+
+@pytest.mark.contract
+def test_values_that_differ_in_type_or_content_have_different_fingerprints() -> None:
+    assert len({fingerprint(value) for value in SAMPLES.values()}) == len(SAMPLES)
+    assert {len(fingerprint(value)) for value in SAMPLES.values()} == {KEY_BYTES}
+
+
+@pytest.mark.contract
+def test_a_fingerprint_does_not_depend_on_the_process_or_its_hash_seed() -> None:
+    script = (
+        "from tests.ledger.unit.test_keys import SAMPLES, fingerprint\n"
+        "print(*(fingerprint(value).hex() for value in SAMPLES.values()))"
+    )
+    here = [fingerprint(value).hex() for value in SAMPLES.values()]
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == here
+
+
+@pytest.mark.contract
+def test_fingerprints_are_those_of_earlier_versions() -> None:
+    # A change of one of these makes every ledger in use call everything again.
+    assert canonical([None, True, 1, 1.0, "é", b"\0", (), {"b": 1, "a": None}, NAN]) == (
+        b"l\x09\0\0\0\0\0\0\0nTi\x01\0\0\0\0\0\0\x001f\0\0\0\0\0\0\xf0?s\x02\0\0\0\0\0\0\0\xc3\xa9b\x01\0\0\0\0\0\0\0\0"
+        b"t\0\0\0\0\0\0\0\0d\x02\0\0\0\0\0\0\0s\x01\0\0\0\0\0\0\0ans\x01\0\0\0\0\0\0\0bi\x01\0\0\0\0\0\0\x001fnan-----"
+    )
+    assert KeyMaker()({"text": "hello"}).hex() == "5402cee2e587b0e31ada8821603b0f55"
+    assert KeyMaker(["id"])({"id": 7}).hex() == "f181c5637cfd5e1175b34a5091752b65"
+    assert config_hash({"model": "small"}) == "c22317f79c7e81c7"
+
+
+def test_what_is_equal_by_its_meaning_has_one_fingerprint() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint(NAN) == fingerprint(-NAN) == fingerprint(float("inf") - float("inf"))
+    assert fingerprint(Point(1, 2)) == fingerprint((1, 2))
+    assert fingerprint(Colour.RED) == fingerprint(1)
+    assert fingerprint(bytearray(b"x")) == fingerprint(b"x") == fingerprint(memoryview(b"x"))
+
+
+def test_numbers_of_numpy_count_as_those_of_python_and_arrays_by_type_shape_and_content() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert fingerprint(numpy.int64(3)) == fingerprint(3)
+    assert fingerprint(numpy.float64(0.5)) == fingerprint(0.5)
+    flat = numpy.arange(6)
+    arrays = [flat, flat.reshape(2, 3), flat.reshape(3, 2), flat.astype("int32")]
+    assert len({fingerprint(array) for array in arrays}) == 4
+    assert fingerprint(numpy.asfortranarray(flat.reshape(2, 3))) == fingerprint(flat.reshape(2, 3))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(plain, plain)
+def test_two_values_share_a_canonical_form_only_if_they_are_written_alike(one: Any, other: Any) -> None:
+    assert (canonical(one) == canonical(other)) == (normal(one) == normal(other))
+
+
+@given(plain.filter(lambda value: value is not None), plain)
+def test_the_identity_of_a_row_is_made_of_the_canonical_form_of_its_values(key: Any, value: Any) -> None:
+    identity = identity_of_values(["id"], None)
+    found, input = identity({"id": key, "text": value})
+    content = hashlib.blake2b(canonical(value), digest_size=8, person=b"input").digest()
+    assert found == fingerprint([key], "key")
+    assert input == fingerprint("text", "name")[:4] + content
+
+
+def normal(value: Any) -> str:
+    """A text that is the same for the same value: what `repr` gives, with the keys of dicts sorted."""
+    if isinstance(value, dict):
+        return "{" + ",".join(sorted(f"{key!r}:{normal(item)}" for key, item in value.items())) + "}"
+    return "[" + ",".join(map(normal, value)) + "]" if isinstance(value, list) else repr(value)
+
+
+@pytest.mark.parametrize("value", [object(), [1, object()], {"a": 1j}, print])
+def test_a_value_without_a_fingerprint_is_refused_by_its_type(value: Any) -> None:
+    with pytest.raises(LedgerValueError, match="has no fingerprint: name the columns"):
+        fingerprint(value)
+
+
+@pytest.mark.contract
+def test_equal_rows_of_a_task_have_keys_of_their_own_and_the_same_ones_again_in_a_replay() -> None:
+    rows = [{"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]
+    first, again = KeyMaker(), KeyMaker()
+    keys = [first(row) for row in rows]
+    assert len(set(keys)) == 4
+    assert [again(row) for row in rows] == keys
+    # Other rows in between, as another cut of the partitions gives, change nothing.
+    other = KeyMaker()
+    assert [other(row) for row in ({"id": 9}, *rows)][1:] == keys
+
+
+@pytest.mark.parametrize("row", [{"id": 7, "text": "a"}, Point(7, "a")])
+def test_a_key_of_columns_depends_on_these_only(row: Any) -> None:
+    columns = ["id"] if isinstance(row, dict) else ["x"]
+    other = {**row, "text": "b"} if isinstance(row, dict) else row._replace(y="b")
+    keys = KeyMaker(columns)
+    assert keys(row) == keys(other) == keys(row)
+    assert KeyMaker([0])((7, "a")) == keys(row)
+    assert KeyMaker()(row) != keys(row)
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "said"),
+    [
+        ("id", TypeError, "columns='id': must be a list"),
+        ([], ValueError, "columns=\\[\\]: must name a column"),
+        ([1.5], TypeError, "1.5 is neither a name nor a position"),
+        ([True], TypeError, "True is neither"),
+    ],
+)
+def test_columns_are_checked_when_they_are_named(columns: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        KeyMaker(columns)
+
+
+@pytest.mark.parametrize("row", [{"a": 1}, (), 5, None])
+def test_a_row_without_the_column_is_an_error_that_names_it(row: Any) -> None:
+    with pytest.raises(KeyError, match="no column 'id'"):
+        KeyMaker(["id"])(row)
+
+
+def test_a_configuration_counts_by_content_and_not_by_order() -> None:
+    assert config_hash({"a": 1, "b": [2]}) == config_hash({"b": [2], "a": 1})
+    assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert config_hash(None) == config_hash({})

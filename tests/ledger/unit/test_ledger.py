@@ -1,0 +1,281 @@
+"""A ledger is checked when it is made, pickles, shows no secret, and finds its scopes again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox.ledger import Ledger, LedgerError, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger.errors import LedgerFormatError
+from pillarbox.ledger.format import Origin
+from pillarbox.ledger.local_folder import LocalFolder
+from tests.ledger.unit.segments import key
+
+SCOPE = Scope("run", "uid")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"location": ""}, ValueError, "location=''"),
+        ({"location": 5}, TypeError, "location=5: must be a path or a URL, not int"),
+        ({"location": "ftp://host/x"}, ValueError, "the scheme ftp:// is not one of file://, s3://"),
+        ({"loss_window": 0}, ValueError, "loss_window=0: must be a finite number of seconds above 0"),
+        ({"loss_window": True}, TypeError, "loss_window=True: must be a number of seconds"),
+        ({"commit_rows": 0}, ValueError, "commit_rows=0: must be from 1 to"),
+        ({"commit_bytes": 1.5}, TypeError, "commit_bytes=1.5: must be an int, not float"),
+        ({"retry_errors": 1}, TypeError, "retry_errors=1: must be True or False"),
+        ({"values": "xml"}, ValueError, "values='xml': must be one of 'json', 'pickle'"),
+        ({"filesystem": "s3"}, TypeError, "must be a pyarrow.fs.FileSystem or None, not str"),
+    ],
+)
+def test_bad_arguments_are_named_when_they_are_given(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        Ledger(**{"location": str(tmp_path), **arguments})
+
+
+def test_a_file_is_no_place_for_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, and must be a folder"):
+        Ledger(str(tmp_path / "file"))
+
+
+@pytest.mark.contract
+def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger("calls", loss_window=1)
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(ledger))
+    assert again == ledger == Ledger(tmp_path / "calls", loss_window=1.0)  # type: ignore[arg-type]
+    assert again.local_path == str(tmp_path / "calls")
+    assert Ledger(f"file://{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
+
+
+@pytest.mark.contract
+def test_what_a_url_says_beside_its_place_is_not_shown() -> None:
+    ledger = Ledger("s3://KEY:SECRET@bucket/path?session_token=TOKEN")
+    assert "Ledger('s3://***@bucket/path'" in repr(ledger)
+    for secret in ("KEY", "SECRET", "TOKEN"):
+        assert secret not in repr(ledger)
+    with pytest.raises(ValueError, match="scheme") as caught:
+        Ledger("ftp://KEY:SECRET@host/x?TOKEN")
+    assert not any(secret in str(caught.value) for secret in ("KEY", "SECRET", "TOKEN"))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://KEY:SECRET@bucket/path?session_token=TOKEN",
+        "s3://KEY:SEC/RET@bucket/path",
+        "s3://KEY:1/SECRET@bucket/path?region=x",
+        # Arrow asks a network for the region of such a bucket, again and again.
+        pytest.param("s3://KEY:1/SECRET@bucket/path", marks=pytest.mark.slow),
+        "s3://KEY:SE?CRET@bucket",
+        "s3://KEY:SE@CRET@bucket",
+        "s3://bucket/path?secret=SE@CRET",
+    ],
+)
+def test_no_error_of_a_ledger_shows_a_secret_of_its_address(location: str) -> None:
+    ledger = Ledger(location)
+    said = repr(ledger)
+    for wrong in (
+        lambda: ledger.check(),
+        lambda: ledger.check_identity("x"),
+        lambda: [*ledger.scopes()],
+        lambda: Ledger(location.replace("s3", "ftp")),
+        lambda: Ledger(location.encode()),  # type: ignore[arg-type]
+    ):
+        try:
+            wrong()
+        except (LedgerError, OSError, TypeError, ValueError) as error:
+            said += "".join(traceback.format_exception_only(type(error), error))
+            said += f"{error.__cause__}{None if error.__suppress_context__ else error.__context__}"
+    assert not [part for part in ("KEY", "SEC", "CRET", "TOKEN") if part in said.replace("ftp", "")]
+
+
+def test_check_says_early_that_nothing_can_be_written(tmp_path: Path) -> None:
+    Ledger(str(tmp_path / "new" / "folder")).check()
+    assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="cannot be made"):
+        Ledger(str(tmp_path / "file" / "below")).check()
+
+
+@pytest.mark.contract
+def test_a_ledger_of_a_later_version_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "v3").mkdir()
+    with pytest.raises(
+        LedgerFormatError, match="version 3 of the format, and this Pillarbox knows version 2"
+    ):
+        Ledger(str(tmp_path)).reader(SCOPE)
+
+
+def test_a_ledger_of_the_version_before_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "v1" / "run=run").mkdir(parents=True)
+    with pytest.raises(LedgerFormatError, match="do not say of which input they are the answer.*delete v1"):
+        Ledger(str(tmp_path)).check()
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope("run", "uid"),
+        Scope("..", "."),
+        Scope("a/b=c%2F", "é \n", batch=0),
+        Scope.of("query", "uid", {"model": "small"}, batch=2**40),
+    ],
+)
+def test_scopes_are_found_again_whatever_they_are_called(tmp_path: Path, scope: Scope) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    with ledger.writer(scope) as writer:
+        writer.append(key(1), 1)
+    assert list(ledger.scopes()) == [scope]
+    assert key(1) in ledger.reader(scope)
+    assert os.listdir(tmp_path) == ["ledger"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("", "u"), "run='': must not be empty"),
+        (("r", ""), "uid='': must not be empty"),
+        (("\udcff", "u"), "must be text that has a form in UTF-8"),
+        (("r" * 201, "u"), "may have 200 characters"),
+        (("r", "u", "c", -1), "batch=-1: must be from 0"),
+    ],
+)
+def test_a_scope_without_sense_is_refused(arguments: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Scope(*arguments)
+
+
+@pytest.mark.contract
+def test_results_of_another_configuration_run_batch_or_operator_are_not_found(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    scope = Scope.of("run", "uid", {"model": "small"}, batch=1)
+    with ledger.writer(scope) as writer:
+        writer.append(key(1), 1)
+    for other in (
+        Scope.of("run", "uid", {"model": "large"}, batch=1),
+        Scope.of("run", "uid", {"model": "small"}, batch=2),
+        Scope.of("run", "uid", {"model": "small"}),
+        Scope.of("run-2", "uid", {"model": "small"}, batch=1),
+        Scope.of("run", "uid-2", {"model": "small"}, batch=1),
+    ):
+        assert key(1) not in ledger.reader(other)
+    assert key(1) in ledger.reader(scope)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("names", ["0123", "3210", "2031"], ids=["rising", "falling", "mixed"])
+def test_another_input_of_a_key_is_compared_with_the_latest_that_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    ledger = Ledger(str(tmp_path))
+    for number, name in enumerate(names):
+        monkeypatch.setattr("pillarbox.ledger.writer.secrets.token_hex", lambda _, name=name: name * 16)
+        with ledger.writer(SCOPE, execution=b"execution %d" % number) as writer:
+            writer.append(key(1), number, input=b"input %d" % number)
+    other = ledger.reader(SCOPE).search(key(1), b"input 4", b"execution 4")
+    assert isinstance(other, Origin) and other.input == b"input 3"
+
+
+def test_a_pickled_value_is_read_by_a_ledger_that_says_so(tmp_path: Path) -> None:
+    with Ledger(str(tmp_path), values="pickle").writer(SCOPE) as writer:
+        writer.append(key(1), {1, 2})
+        writer.append(key(2), "plain")
+    record = Ledger(str(tmp_path), values="pickle").reader(SCOPE).get(key(1))
+    assert record is not None and record.value == {1, 2}
+    reader = Ledger(str(tmp_path)).reader(SCOPE)
+    assert reader.get(key(2)) is not None
+    with pytest.raises(LedgerValueError, match='values="pickle"'):
+        reader.get(key(1))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", ["local", "objects"])
+def test_a_place_is_known_by_its_mark_and_another_under_the_same_path_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    more: dict[str, Any] = {}
+    location = str(tmp_path / "calls")
+    if kind == "objects":
+        fs = pytest.importorskip("pyarrow.fs")
+        more = {"filesystem": fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())}
+        location = "calls"
+    ledger = Ledger(location, **more)
+    identity = ledger.identity()
+    assert Ledger(location, **more, loss_window=1.0).identity() == identity
+    ledger.check_identity(identity)
+    # Another disk is mounted there, as it is on a machine that does not share the folder.
+    (tmp_path / "calls").rename(tmp_path / "elsewhere")
+    for is_empty in (True, False):
+        with pytest.raises(LedgerError, match=f"not the place that the driver saw, whose mark {identity} is"):
+            ledger.check_identity(identity)
+        if is_empty:
+            assert ledger.identity() != identity
+
+
+def test_two_that_mark_a_place_at_once_are_both_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(str(tmp_path / "calls"))
+    with monkeypatch.context() as patched:
+        # Each looks before the other has written.
+        patched.setattr(LocalFolder, "names", lambda folder: [])
+        one, other = ledger.identity(), ledger.identity()
+    assert one != other
+    ledger.check_identity(one)
+    ledger.check_identity(other)
+    assert ledger.identity() == min(one, other)
+
+
+def damaged(ledger: Ledger, offset: int) -> None:
+    """Flip a bit of the only segment."""
+    folder = ledger.folder(SCOPE)
+    path = Path(folder.path, folder.segments()[0][0])
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 8
+    path.write_bytes(content)
+
+
+@pytest.mark.contract
+def test_damage_is_said_once_and_costs_its_records_only(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), commit_rows=1)
+    with ledger.writer(SCOPE) as writer:
+        for number in range(3):
+            writer.append(key(number), number)
+            writer.flush()
+    damaged(ledger, -4)
+    reader = ledger.reader(SCOPE)
+    with pytest.warns(LedgerWarning, match=r"the checksum of the records is wrong. Its calls are made again"):
+        assert reader.get(key(2)) is None
+    assert reader.get(key(2)) is None
+    assert key(0) in reader and key(1) in reader
+    assert [damage.reason for damage in reader.damage] == ["the checksum of the records is wrong"]
+    # The call is made again, and its result is found from then on, behind the damage or before it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LedgerWarning)
+        with ledger.writer(SCOPE) as writer:
+            writer.append(key(2), "again")
+        record = ledger.reader(SCOPE).get(key(2))
+    assert record is not None and record.value == "again"
+
+
+def test_importing_the_ledger_imports_no_arrow() -> None:
+    script = "import pillarbox.ledger, sys; print('pyarrow' in sys.modules, 'pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,419 @@
+"""A coordinator that ends and begins again: nothing is counted twice, nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import Coordinator, CoordinatorError
+from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.aio.limits import lease as lease_module
+from pillarbox.aio.limits import quota as quota_module
+from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitServer
+from pillarbox.aio.limits.quota import SERVICE
+from pillarbox.aio.limits.shared import Limits
+from pillarbox.rpc import client as rpc_client_module
+from pillarbox.rpc.client import RpcHandle
+from tests.limits.unit import calling, coordinating
+from tests.limits.unit.calling import Caller, most_in, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rpc_client_module, "MAX_PAUSE_S", 0.1)
+
+
+@pytest.fixture
+def _nobody_hears_a_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "LEAVE_TIMEOUT_S", 0.1)
+
+
+@contextlib.contextmanager
+def coordinator_process(state: Path) -> Iterator[CoordinatorHandle]:
+    program, handle = coordinating.start(state)
+    try:
+        yield handle
+    finally:
+        coordinating.kill(program)
+
+
+async def in_turns(tasks: list[Caller], number: int) -> int:
+    """Calls by all in parallel until so many have begun in all, or no more may."""
+    begun = 0
+
+    async def one(caller: Caller) -> None:
+        nonlocal begun
+        while begun < number and await caller.call():
+            begun += 1
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(one(caller) for caller in tasks))
+    return begun
+
+
+@pytest.mark.contract(
+    "A coordinator that is killed and started again lets exactly the rest of the calls begin."
+)
+def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path) -> None:
+    limits = Limits(max_calls=400, max_cost=1e9)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            with coordinator_process(tmp_path / "state") as handle:
+                shared = handle.named("g")
+                tasks = [await stack.enter_async_context(Caller(shared.open(limits))) for _ in range(4)]
+                assert await in_turns(tasks, 150) >= 150
+            for task in tasks:
+                task.gate.spend(2.0)
+            with coordinator_process(tmp_path / "state") as again:
+                assert again.addresses == handle.addresses
+                await in_turns(tasks, 10**9)
+                assert sum(len(task.begun) for task in tasks) == 400
+                assert {task.gate.exhausted for task in tasks} == {"max_calls=400"}
+                await asyncio.gather(*(task.gate.close() for task in tasks))
+            # The cost that was reported while nobody listened is known too.
+            state = json.loads((tmp_path / "state").read_text())
+            assert state["gates"]["g"]["sums"] == [400, 400, 8.0]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_task_that_dies_while_it_is_away_may_have_begun_all_that_it_held(tmp_path: Path) -> None:
+    limits = Limits(max_calls=300)
+    with coordinator_process(tmp_path / "state") as handle:
+        shared = handle.named("g")
+        program = calling.start(shared, limits._replace(per_second=40.0), 60.0)
+        assert program.stdout is not None
+        lines = [program.stdout.readline() for _ in range(20)]
+    program.kill()
+    lines += program.stdout.readlines()
+    program.wait()
+    program.stdout.close()
+
+    async def rest(coordinator: Coordinator) -> int:
+        async with Caller(coordinator.named("g").open(limits._replace(per_second=40.0))) as caller:
+            assert await caller.call()
+            await wait_until(lambda: coordinator.statistics()["g"].clients == 1)
+            return len(caller.begun)
+
+    # Faster than waiting for all calls: the sums say what may still begin.
+    with Coordinator(state=tmp_path / "state") as coordinator:
+        begun = len(lines) + asyncio.run(rest(coordinator))
+        asyncio.run(wait_until(lambda: coordinator.statistics()["g"].held == 0))
+        calls = coordinator.statistics()["g"].calls
+    assert begun <= calls <= begun + 20
+
+
+def test_stopped_and_started_in_one_process_it_goes_on() -> None:
+    limits = Limits(max_calls=60)
+
+    async def run() -> None:
+        coordinator = Coordinator().start()
+        try:
+            address = coordinator.address
+            gates = [coordinator.named("g").open(limits) for _ in range(2)]
+            async with Caller(gates[0]) as one, Caller(gates[1]) as other:
+                assert await in_turns([one, other], 30) >= 30
+                await asyncio.to_thread(coordinator.close)
+                await asyncio.to_thread(coordinator.start)
+                assert coordinator.address == address
+                await in_turns([one, other], 10**9)
+                assert len(one.begun) + len(other.begun) == 60
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
+@pytest.mark.contract
+def test_a_coordinator_that_has_stopped_writes_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, path, pending = bytes(32), tmp_path / "state", set[asyncio.TimerHandle]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        server = LimitServer(secret, path, None)
+
+        def noted(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+            def call() -> None:
+                pending.discard(handle)
+                callback(*args)
+
+            handle = call_later(seconds, call)
+            if getattr(callback, "__self__", None) is server:
+                pending.add(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        port = await server.listen("127.0.0.1", 0)
+        shared = CoordinatorHandle(RpcHandle((("127.0.0.1", port),), secret, SERVICE), "g", 60.0)
+        limits = Limits(max_calls=60)
+        async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
+            assert await in_turns([one, other], 10) >= 10
+            state, is_written = await server.stop()
+            assert is_written
+            assert json.loads(path.read_text()) == state
+            assert not [handle for handle in pending if not handle.cancelled()]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
+@pytest.mark.contract
+def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
+    limits = Limits(per_second=100.0, burst=5.0)
+
+    async def run() -> tuple[list[float], float]:
+        async with contextlib.AsyncExitStack() as stack:
+            tasks: list[Caller] = []
+            with coordinator_process(tmp_path / "state") as handle:
+                shared = handle.named("g")
+                tasks += [await stack.enter_async_context(Caller(shared.open(limits))) for _ in range(3)]
+                # All that may be granted at once.
+                await asyncio.gather(*(task.calls(number=160) for task in tasks))
+            with coordinator_process(tmp_path / "state"):
+                restarted = time.monotonic()
+                await asyncio.gather(*(task.calls(seconds=0.7) for task in tasks))
+            return sorted(at for task in tasks for at in task.begun), restarted
+
+    begun, restarted = asyncio.run(asyncio.wait_for(run(), 60))
+    for window in (0.25, 0.5, begun[-1] - begun[0]):
+        assert most_in(begun, window) <= 100 * (5.0 + window) + 1
+    assert begun[-1] > restarted
+
+
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
+def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> None:
+    limits = Limits(per_second=1000.0)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            with Coordinator(state=tmp_path / "state") as coordinator:
+                shared = coordinator.named("g")
+                one = await stack.enter_async_context(Caller(shared.open(limits)))
+                assert await one.call()
+                await asyncio.to_thread(coordinator.close)
+                await wait_until(lambda: not one.gate.connected)  # type: ignore[attr-defined]
+            one.gate.cool_down(1.0)
+            until = time.monotonic() + 1.0
+            with Coordinator(state=tmp_path / "state"):
+                late = await stack.enter_async_context(Caller(shared.open(limits)))
+                await wait_until(lambda: late.gate.statistics().cool_downs == 1)
+                assert await late.call()
+                assert late.begun[0] >= until - 0.01
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.contract("A job whose coordinator is away for longer than its patience fails and says why.")
+def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
+    async def run() -> None:
+        coordinator = Coordinator(patience=0.4).start()
+        address = "{}:{}".format(*coordinator.address)
+        async with Caller(coordinator.named().open(Limits(max_calls=100))) as caller:
+            assert await caller.call()
+            await asyncio.to_thread(coordinator.close)
+            with pytest.raises(CoordinatorError, match=re.escape("patience=0.4 s at " + address)) as caught:
+                await caller.calls()
+            assert coordinator._secret.hex() not in str(caught.value)
+            assert repr(coordinator._secret) not in str(caught.value)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_short_absence_is_waited_for() -> None:
+    async def run() -> None:
+        coordinator = Coordinator(patience=30.0).start()
+        try:
+            async with Caller(coordinator.named().open(Limits(per_second=50.0, burst=0.1))) as caller:
+                assert await caller.call()
+                await asyncio.to_thread(coordinator.close)
+                calls = asyncio.create_task(caller.calls(number=20))
+                await wait_until(lambda: bool(caller.gate._held_back))  # type: ignore[attr-defined]
+                await asyncio.to_thread(coordinator.start)
+                assert await calls == 20
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    before = os.umask(0)
+    try:
+        with Coordinator(state=path) as coordinator:
+            address = coordinator.address
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert json.loads(path.read_text())["port"] == address[1]
+    finally:
+        os.umask(before)
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+    with Coordinator(state=path) as coordinator:
+        assert coordinator.address == address
+    path.chmod(0o644)
+    with pytest.raises(PermissionError, match="others may read it"):
+        Coordinator(state=path).start()
+    path.chmod(0o600)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="not the state of a coordinator"):
+        Coordinator(state=path).start()
+
+
+@pytest.mark.contract("A coordinator takes no state that another user has put in its place.")
+def test_a_state_file_that_another_user_has_planted_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "state", tmp_path / "other"
+    with Coordinator(state=other):
+        pass
+    path.symlink_to(other)
+    with pytest.raises(OSError, match="a symbolic link, which Pillarbox does not make"):
+        Coordinator(state=path).start()
+    path.unlink()
+    other.rename(path)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 12345, -1)
+    with pytest.raises(PermissionError, match="belongs to user 12345, and this process is of user 0"):
+        Coordinator(state=path).start()
+
+
+@pytest.mark.contract("A coordinator that is slow to write its state holds up no other server.")
+def test_a_state_that_is_slow_to_write_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state, is_slow, may_end = coordinator_module.write_state, threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str) -> None:
+        if path.name == "slow" and '"g"' in text:
+            is_slow.set()
+            assert may_end.wait(60)
+        write_state(path, text)
+
+    monkeypatch.setattr(coordinator_module, "write_state", slow)
+
+    async def run(slow: Coordinator, other: Coordinator) -> None:
+        async with Caller(slow.named("g").open(Limits(max_calls=5))) as waiting:
+            first = asyncio.create_task(waiting.call())
+            await wait_until(is_slow.is_set)
+            async with Caller(other.named("g").open(Limits(max_calls=5))) as caller:
+                assert await asyncio.wait_for(caller.calls(), 30) == 5
+            # It may be told of its calls only when they are written down.
+            assert not first.done()
+            may_end.set()
+            assert await asyncio.wait_for(first, 30)
+
+    try:
+        with Coordinator(state=tmp_path / "slow") as slow_one, Coordinator() as other:
+            asyncio.run(asyncio.wait_for(run(slow_one, other), 60))
+    finally:
+        may_end.set()
+
+
+def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -> None:
+    async def tried_again(gate: Any) -> None:
+        """The gate has looked for its coordinator, and at the time, since now."""
+        for _ in range(2):
+            trouble = gate._way.trouble
+            await wait_until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
+
+    async def run() -> None:
+        coordinator = Coordinator(patience=30.0).start()
+        later = 0.0
+        try:
+            gate: Any = coordinator.named().open(Limits(max_calls=100))
+            gate._clock = lambda: time.monotonic() + later
+            async with Caller(gate) as caller:
+                assert await caller.call()
+                await asyncio.to_thread(coordinator.close)
+                await wait_until(lambda: not gate.connected)
+                # Longer than its patience, which nobody needs.
+                later += 40.0
+                await tried_again(gate)
+                waiting = asyncio.create_task(caller.call())
+                await wait_until(lambda: gate._held_back)
+                later += 20.0
+                await tried_again(gate)
+                assert not waiting.done()
+                await asyncio.to_thread(coordinator.start)
+                assert await waiting
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    folder.mkdir()
+    limits = Limits(max_calls=100)
+    coordinator = Coordinator(state=folder / "state", patience=30.0).start()
+
+    def said(text: str) -> int:
+        return sum(text in message for message in caplog.messages)
+
+    async def run() -> None:
+        async with Caller(coordinator.named("g").open(limits)) as caller:
+            assert await caller.call()
+            folder.rename(away)
+            begun = await caller.calls(seconds=0.3)
+            assert begun < 90
+            assert said("cannot be written, so nothing is granted") == 1
+            away.rename(folder)
+            assert await asyncio.wait_for(caller.calls(number=10), 20) == 10
+            assert said("can be written again") == 1
+            folder.rename(away)
+            await wait_until(lambda: said("cannot be written, so nothing is granted") == 2)
+            await asyncio.to_thread(coordinator.close)
+            assert said("the last sums of the coordinator cannot be written") == 1
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*coordinator.address)
+            with pytest.raises(FileNotFoundError):
+                await asyncio.to_thread(coordinator.start)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*coordinator.address)
+            away.rename(folder)
+            # The file is older than what this one knows.
+            (folder / "state").unlink()
+            await asyncio.to_thread(coordinator.start)
+            await caller.calls()
+            assert len(caller.begun) == 100
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        coordinator.close()
+
+
+def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    async def run(coordinator: Coordinator) -> None:
+        async with Caller(coordinator.named("g").open(Limits(max_calls=10**6))) as caller:
+            assert await caller.call()
+            folder.rename(tmp_path / "away")
+            with pytest.raises(CoordinatorError, match="patience=0.5 s .*its state cannot be written"):
+                await asyncio.wait_for(caller.calls(), 30)
+
+    with Coordinator(state=folder / "state", patience=0.5) as coordinator:
+        asyncio.run(run(coordinator))

@@ -1,0 +1,215 @@
+"""Peers that are not what they should be: no secret, nonsense, frames that were recorded, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pillarbox import Coordinator, CoordinatorError
+from pillarbox.aio.limits.coordinator import CoordinatorHandle
+from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
+from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
+from tests.limits.unit.calling import Caller
+from tests.limits.unit.peers import LIMITS, Peer
+from tests.sources.unit.test_channel_strangers import some_end
+
+
+async def works(coordinator: Coordinator) -> None:
+    async with Caller(coordinator.named().open(LIMITS)) as caller:
+        assert await asyncio.wait_for(caller.call(), 10)
+
+
+def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        await test(coordinator)
+        # Whatever was tried, who belongs here is served.
+        await works(coordinator)
+
+    with Coordinator() as coordinator:
+        asyncio.run(asyncio.wait_for(run(coordinator), 60))
+
+
+@pytest.mark.contract
+def test_a_task_without_the_secret_is_not_served_and_its_job_says_why() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        handle = CoordinatorHandle(RpcHandle((coordinator.address,), os.urandom(32), SERVICE), "g", 0.5)
+        async with Caller(handle.open(LIMITS)) as caller:
+            with pytest.raises(CoordinatorError, match="does not accept this task's secret"):
+                await caller.call()
+        assert coordinator.statistics() == {}
+
+    with_coordinator(run)
+
+
+def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
+    heard = bytearray()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            writer.write(MAGIC + bytes(NONCE_NBYTES))
+            heard.extend(await reader.readexactly(NONCE_NBYTES + CODE_NBYTES))
+            writer.write(bytes(CODE_NBYTES))
+            heard.extend(await reader.read())
+
+    async def run() -> None:
+        server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+        handle = CoordinatorHandle(
+            RpcHandle((server.sockets[0].getsockname(),), os.urandom(32), SERVICE), "g", 0.3
+        )
+        async with Caller(handle.open(LIMITS)) as caller:
+            with pytest.raises(CoordinatorError, match="it does not know the secret"):
+                await caller.call()
+        server.close()
+        await server.wait_closed()
+        assert len(heard) % (NONCE_NBYTES + CODE_NBYTES) == 0
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.contract("Garbage to a coordinator ends its connection and nothing else.")
+@pytest.mark.parametrize("size", [1, 64, 100_000])
+def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        reader, writer = await asyncio.open_connection(*coordinator.address)
+        writer.write(os.urandom(size))
+        if size < NONCE_NBYTES + CODE_NBYTES:
+            writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
+        writer.close()
+
+    with_coordinator(run)
+
+
+def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that it is not impatience that ends them.
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 60.0)
+
+    async def run(coordinator: Coordinator) -> None:
+        number = MAX_UNAUTHENTICATED + 20
+        connections = [await asyncio.open_connection(*coordinator.address) for _ in range(number)]
+        await works(coordinator)
+        await asyncio.wait_for(some_end([reader for reader, _ in connections], 20), 10)
+        for _, writer in connections:
+            writer.close()
+
+    with_coordinator(run)
+
+
+def test_who_is_slow_to_say_who_he_is_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
+
+    async def run(coordinator: Coordinator) -> None:
+        reader, writer = await asyncio.open_connection(*coordinator.address)
+        assert len(await asyncio.wait_for(_all(reader), 10)) == len(MAGIC) + NONCE_NBYTES
+        writer.close()
+
+    with_coordinator(run)
+
+
+async def _all(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    try:
+        while data := await reader.read(4096):
+            found += data
+    except ConnectionError:
+        pass
+    return found
+
+
+@pytest.mark.contract("A frame to a coordinator that is sent again is refused and counts once.")
+def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open()
+        assert await peer.hear() == Opened()
+        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
+        peer.writer.write(peer.sent[-1])
+        assert await peer.ended()
+        assert coordinator.statistics()["g"].calls == 5
+        # Nor in another connection, where it would be the first.
+        other = await Peer().connect(coordinator)
+        other.writer.write(peer.sent[0])
+        assert await other.ended()
+
+    with_coordinator(run)
+
+
+def test_a_changed_frame_is_refused() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open()
+        peer.sent.clear()
+        recorded = peer.writer.write
+        frames: list[bytes] = []
+        peer.writer.write = frames.append  # type: ignore[method-assign, assignment]
+        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
+        recorded(frames[0].replace(b"[5,5,", b"[5,0,"))
+        assert await peer.ended()
+        assert coordinator.statistics()["g"].calls == 0
+
+    with_coordinator(run)
+
+
+def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.writer.write((MAX_FRAME_NBYTES + 1).to_bytes(4, "big"))
+        assert await peer.ended()
+
+    with_coordinator(run)
+
+
+LIMITS_JSON = [*LIMITS]
+NOTHING_DONE = [0, 0, 0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["Want", NOTHING_DONE, 1, 1, 0],
+        ["open", "limits", "g", [1], "c", None, NOTHING_DONE],
+        ["open", "limits", "g", [*LIMITS_JSON[:-2], 0, None], "c", None, NOTHING_DONE],
+        ["open", "limits", 7, LIMITS_JSON, "c", None, NOTHING_DONE],
+        ["open", "limits", "g", LIMITS_JSON, "c", None, [-1, 0, 0, 0.0]],
+        ["open", "limits", "g", LIMITS_JSON, "c", None, "x"],
+        ["open", "limits", "g", LIMITS_JSON, "c", ["before", 1], NOTHING_DONE],
+        ["open", "limits", "g", LIMITS_JSON, "", None, NOTHING_DONE],
+        ["g"],
+    ],
+)
+def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(message: list[Any]) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.channel.send(*message)
+        assert await peer.ended()
+
+    with_coordinator(run)
+
+
+@pytest.mark.parametrize("field", range(3))
+@pytest.mark.parametrize("value", [-1, "many", None, 1e400])
+def test_a_want_that_makes_no_sense_harms_nobody(field: int, value: Any) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open(client="odd")
+        assert await peer.hear() == Opened()
+        wanted: list[Any] = [1, 1.0, 0.0]
+        wanted[field] = value
+        try:
+            peer.channel.send("Want", NOTHING_DONE, *wanted)
+        except ValueError:
+            # A number that JSON does not know is not sent at all.
+            peer.writer.close()
+            return
+        assert await peer.ended()
+
+    with_coordinator(run)

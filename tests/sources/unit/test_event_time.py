@@ -1,0 +1,268 @@
+"""Event time: the latest of a batch in every form it can have; watermarks of splits, idleness, the lowest."""
+
+from __future__ import annotations
+
+import math
+import time
+import timeit
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.sources import Fetched, WatermarkStrategy
+from pillarbox.sources.event_time import EventTimeReader, EventTimes, seconds_of
+from pillarbox.testing import FakeClock
+from tests.sources.unit.linked import Batches
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def latest(records: Any, timestamp: Any = "at", columns: list[str] | None = None) -> float | None:
+    return EventTimes(WatermarkStrategy(timestamp), columns).latest(Fetched("s", records, 0))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_arrow_timestamps_of_every_unit_are_seconds(unit: str, zone: str | None) -> None:
+    values = [NOON, None, NOON + timedelta(seconds=90), NOON - timedelta(days=1)]
+    column = pa.array(values, pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit, zone))
+    batch = pa.RecordBatch.from_pydict({"other": [1, 2, 3, 4], "at": column})
+    assert latest(batch) == NOON.timestamp() + 90
+
+
+def test_other_arrow_columns_are_seconds_or_days() -> None:
+    assert latest(pa.RecordBatch.from_pydict({"at": [1.5, None, 0.5]})) == 1.5
+    assert latest(pa.RecordBatch.from_pydict({"at": [3, 7]})) == 7.0
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([date(1970, 1, 3)], pa.date32())})) == 2 * 86_400
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([None], pa.timestamp("us"))})) is None
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([], pa.timestamp("us"))})) is None
+    with pytest.raises(TypeError, match="event time 'x'"):
+        latest(pa.RecordBatch.from_pydict({"at": ["x"]}))
+    with pytest.raises(ValueError, match=r"timestamp='at': must be one of the columns \['b'\]"):
+        latest(pa.RecordBatch.from_pydict({"b": [1]}))
+
+
+def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
+    rows = [(1, 5.0), (2, None), (3, 4.0)]
+    assert latest(rows, columns=["id", "at"]) == 5.0
+    assert latest([{"at": 3}, {"at": 8}]) == 8.0
+    assert latest([4, 9, 2], timestamp=lambda row: row + 0.5) == 9.5
+    assert latest([], columns=["at"]) is None
+    batch = pa.RecordBatch.from_pydict({"n": [4, 9]})
+    assert latest(batch, timestamp=lambda batch: batch.num_rows) == 2.0
+    with pytest.raises(ValueError, match=r"timestamp='when': must be one of the columns \['id'\]"):
+        EventTimes(WatermarkStrategy("when"), ["id"])
+    with pytest.raises(ValueError, match="timestamp='at': the rows are not Arrow batches"):
+        latest(rows)
+
+
+def test_what_the_reader_says_counts_before_the_strategy() -> None:
+    fetched = Fetched("s", [(1,)], 0, timestamp=99.0)
+    assert EventTimes(WatermarkStrategy("at"), ["at"]).latest(fetched) == 99.0
+    assert EventTimes(WatermarkStrategy()).latest(fetched) == 99.0
+    assert EventTimes(WatermarkStrategy()).latest(Fetched("s", [(1,)], 0)) is None
+
+
+def test_times_are_seconds_since_1970_and_utc_without_a_zone() -> None:
+    assert seconds_of(NOON) == seconds_of(NOON.replace(tzinfo=None)) == NOON.timestamp()
+    assert seconds_of(NOON.astimezone(timezone(timedelta(hours=5)))) == NOON.timestamp()
+    assert seconds_of(date(1970, 1, 2)) == 86_400
+    assert seconds_of(None) is seconds_of(math.nan) is None
+    with pytest.raises(TypeError, match="event time 'noon': must be a number of seconds"):
+        seconds_of("noon")
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert datetime(2026, 1, 1).timestamp() != datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+        assert seconds_of(NOON.replace(tzinfo=None)) == NOON.timestamp()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"timestamp": 3}, TypeError, "timestamp=3: must be callable"),
+        ({"out_of_order": -1}, ValueError, "out_of_order=-1"),
+        ({"idle_after": 0}, ValueError, "idle_after=0: must be a finite number of seconds above 0"),
+        ({"max_drift": math.inf}, ValueError, "max_drift=inf"),
+    ],
+)
+def test_a_bad_strategy_is_named(fields: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        WatermarkStrategy(**fields)
+
+
+class Looking(Batches):
+    """A reader that has always looked."""
+
+    def looked(self, split_id: str) -> float:
+        return math.inf
+
+
+def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> EventTimeReader:
+    strategy = WatermarkStrategy(**{"max_drift": 60.0, **fields})
+    found = EventTimeReader(Looking(), strategy, clock=clock, report_interval=0.0)
+    found.add(splits)
+    return found
+
+
+@pytest.mark.contract(
+    "The lowest watermark of the splits counts, and a split without a record holds it back."
+)
+def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
+    marks = watermarks(FakeClock(), "a", "b", out_of_order=2.0)
+    assert marks.merged(waiting=True) == (-math.inf, False)
+    marks.seen("a", 10.0)
+    assert marks.merged(waiting=True) == (-math.inf, False)
+    marks.seen("b", 7.0)
+    assert marks.merged(waiting=True) == (5.0, False)
+    marks.seen("b", 6.0)
+    assert marks.merged(waiting=True) == (5.0, False)
+    marks.seen("b", 30.0)
+    assert marks.merged(waiting=True) == (8.0, False)
+    assert marks.report(waiting=False) == {"a": 8.0, "b": 28.0}
+    assert marks.report(waiting=False) == {}
+
+
+@pytest.mark.parametrize("max_drift", [None, 60.0])
+def test_a_poll_that_finds_nothing_costs_the_same_with_many_splits(max_drift: float | None) -> None:
+    def seconds(splits: int) -> float:
+        names = [f"s{number}" for number in range(splits)]
+        # The reports are a minute apart, and the next one has something to say.
+        strategy = WatermarkStrategy(max_drift=max_drift)
+        marks = EventTimeReader(Looking(), strategy, clock=FakeClock(), report_interval=60.0)
+        marks.add(names)
+        for moment in (1.0, 2.0):
+            for name in names:
+                marks.seen(name, moment)
+            marks.merged(waiting=True)
+            marks.report(waiting=False)
+        return min(timeit.repeat(lambda: marks.report(waiting=True), number=20, repeat=5))
+
+    # A look at each of them would take a thousand times as long.
+    assert seconds(10_000) < 100 * seconds(10)
+
+
+def test_it_never_goes_back_when_a_split_comes() -> None:
+    marks = watermarks(FakeClock(), "a")
+    marks.seen("a", 10.0)
+    assert marks.merged(waiting=True)[0] == 10.0
+    marks.add(["b"])
+    marks.seen("b", 3.0)
+    assert marks.merged(waiting=True)[0] == 10.0
+    marks.seen("b", 12.0)
+    marks.seen("a", 11.0)
+    assert marks.merged(waiting=True)[0] == 11.0
+
+
+def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "a", "b", idle_after=5.0)
+    assert marks.next_moment == 5.0
+    clock.advance(4.0)
+    marks.seen("a", 20.0)
+    clock.advance(1.0)
+    assert marks.merged(waiting=True) == (20.0, False)
+    assert marks.report(waiting=False) == {"a": 20.0, "b": None}
+    assert marks.next_moment == 9.0
+    clock.advance(4.0)
+    assert marks.merged(waiting=True) == (20.0, True)
+    marks.seen("b", 25.0)
+    assert marks.merged(waiting=True) == (25.0, False)
+    assert marks.report(waiting=False) == {"a": None, "b": 25.0}
+
+
+def test_a_paused_split_does_not_become_idle() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "ahead", "behind", idle_after=5.0)
+    marks.seen("ahead", 100.0)
+    marks.seen("behind", 10.0)
+    marks.limit(50.0)
+    # What had been fetched already still comes.
+    marks.seen("ahead", 110.0)
+    clock.advance(6.0)
+    assert marks.merged(waiting=True) == (110.0, False)
+    assert marks.report(waiting=False) == {"ahead": 110.0, "behind": None}
+    marks.limit(110.0)
+    assert marks.next_moment == 11.0
+    clock.advance(5.0)
+    assert marks.merged(waiting=True) == (110.0, True)
+
+
+def test_the_only_split_may_be_idle_and_have_a_record_again() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "a", idle_after=5.0)
+    marks.seen("a", 10.0)
+    assert marks.merged(waiting=True) == (10.0, False)
+    clock.advance(5.0)
+    assert marks.merged(waiting=True) == (10.0, True)
+    marks.seen("a", 12.0)
+    assert marks.merged(waiting=True) == (12.0, False)
+
+
+def test_finished_splits_are_not_waited_for() -> None:
+    marks = watermarks(FakeClock(), "a", "b")
+    marks.seen("b", 7.0)
+    marks.remove("a")
+    assert marks.merged(waiting=True) == (7.0, False)
+    marks.remove("b")
+    # Others may come.
+    assert marks.merged(waiting=True) == (7.0, True)
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "seen", "seen", "seen", "limit", "wait"]),
+        st.sampled_from("abcd"),
+        st.integers(0, 50),
+    ),
+    max_size=80,
+)
+
+
+@given(operations)
+def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -> None:
+    """The model keeps all of it and looks through all of it each time."""
+    clock = FakeClock()
+    marks = watermarks(clock, idle_after=10.0, out_of_order=3.0)
+    known: dict[str, float] = {}
+    last: dict[str, float] = {}
+    limit = math.inf
+    idle: set[str] = set()
+    low = -math.inf
+    reported: dict[str, float | None] = {}
+    for operation, split_id, number in operations:
+        if operation == "add" and split_id not in known:
+            marks.add([split_id])
+            known[split_id], last[split_id] = -math.inf, clock()
+        elif operation == "remove" and split_id in known:
+            marks.remove(split_id)
+            del known[split_id]
+            reported.pop(split_id, None)
+            idle.discard(split_id)
+        elif operation == "seen" and split_id in known:
+            marks.seen(split_id, float(number))
+            known[split_id] = max(known[split_id], number - 3.0)
+            last[split_id] = clock()
+            idle.discard(split_id)
+        elif operation == "limit":
+            marks.limit(float(number))
+            last.update((each, clock()) for each, at in known.items() if limit < at <= number)
+            limit = float(number)
+        elif operation == "wait":
+            clock.advance(float(number) / 5)
+        idle |= {each for each, at in known.items() if at <= limit and last[each] + 10.0 <= clock()}
+        live = [known[each] for each in known if each not in idle]
+        low = max([low, min(live)] if live else [low])
+        assert marks.merged(waiting=True) == (low, not live)
+        reported.update(marks.report(waiting=False))
+        for each, watermark in known.items():
+            shown = None if watermark == -math.inf else watermark
+            assert reported.get(each) == (None if each in idle else shown)

@@ -1,0 +1,286 @@
+"""The number of calls of an action of Spark: it does not pay for what it does not need."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pillarbox import Options
+from pillarbox.spark import async_map, async_udf, called_once
+from pillarbox.spark.writer import SkippedRows, put_back
+from tests.versions import needs_pyspark
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """A file that functions write a byte into at each call, in whatever process."""
+    path = tmp_path / "calls"
+    path.touch()
+    return path
+
+
+def counting(calls: Path, seconds: float = 0.0) -> Any:
+    async def call(row: Any) -> str:
+        with open(calls, "a") as file:
+            file.write("x")
+        await asyncio.sleep(seconds)
+        return str(os.getpid())
+
+    return call
+
+
+def wait_for_the_end_of(process: int) -> None:
+    deadline = time.monotonic() + 100
+    while Path(f"/proc/{process}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.contract
+def test_showing_a_few_rows_calls_for_a_few_and_stops_when_it_has_them(
+    spark: SparkSession, calls: Path
+) -> None:
+    # Slow calls: how many are made while Spark takes the first results must not depend on this machine.
+    df = async_map(
+        spark.range(0, 30_000, 1, 2),
+        counting(calls, 0.5),
+        schema="process string",
+        capacity=100,
+        ordered=False,
+    )
+    rows = df.take(5)
+    at_return = calls.stat().st_size
+    wait_for_the_end_of(int(rows[0].process))
+    at_end = calls.stat().st_size
+    assert at_return <= 1300, "of 15,000 in the first partition"
+    assert at_end - at_return <= 200
+
+
+ROWS = 40
+
+
+def twice(df: DataFrame) -> None:
+    df.collect()
+    df.collect()
+
+
+def twice_from_called_once(df: DataFrame) -> None:
+    with called_once(df) as rows:
+        twice(rows)
+
+
+def sorted_by_id(df: DataFrame) -> None:
+    df.orderBy("id").collect()
+
+
+def joined_with_itself(df: DataFrame) -> None:
+    df.alias("a").join(df.alias("b"), "id").collect()
+
+
+Line = tuple[Callable[[DataFrame, Any], Any], float]
+"""A use of a DataFrame and a function of columns, or of `async_map`, and its calls for each row."""
+
+COLUMN: dict[str, Line] = {
+    "collect": (lambda df, f: df.withColumn("n", f("id")).collect(), 1.0),
+    "count": (lambda df, f: df.withColumn("n", f("id")).count(), 0.0),
+    "a column that nobody reads": (lambda df, f: df.withColumn("n", f("id")).select("id").collect(), 0.0),
+    "where behind it": (lambda df, f: df.withColumn("n", f("id")).where("id < 10").collect(), 1.0),
+    "where in front of it": (lambda df, f: df.where("id < 10").withColumn("n", f("id")).collect(), 0.25),
+    "when": (lambda df, f: df.select(F.when(F.col("id") < 10, f("id"))).collect(), 1.0),
+    "where=": (lambda df, f: df.select(f("id", where="id < 10")).collect(), 0.25),
+    "orderBy": (lambda df, f: sorted_by_id(df.withColumn("n", f("id"))), 2.0),
+    "self-join": (lambda df, f: joined_with_itself(df.withColumn("n", f("id"))), 2.0),
+    "two uses": (lambda df, f: twice(df.withColumn("n", f("id"))), 2.0),
+    "two uses, called_once": (lambda df, f: twice_from_called_once(df.withColumn("n", f("id"))), 1.0),
+}
+MAPPED: dict[str, Line] = {
+    "collect": (lambda df, m: m(df).collect(), 1.0),
+    "count": (lambda df, m: m(df).count(), 1.0),
+    "a column that nobody reads": (lambda df, m: m(df).select("id").collect(), 1.0),
+    "where behind it": (lambda df, m: m(df).where("id < 10").collect(), 1.0),
+    "where in front of it": (lambda df, m: m(df.where("id < 10")).collect(), 0.25),
+    "where=": (lambda df, m: m(df, options=Options(where=F.col("id") < 10)).collect(), 0.25),
+    "orderBy": (lambda df, m: sorted_by_id(m(df)), 2.0),
+    "self-join": (lambda df, m: joined_with_itself(m(df)), 2.0),
+    "two uses": (lambda df, m: twice(m(df)), 2.0),
+    "two uses, called_once": (lambda df, m: twice_from_called_once(m(df)), 1.0),
+}
+
+
+def said_in_docs() -> dict[str, list[float | None]]:
+    """The table of the page: calls for each row, of a column and of a map, by the first words of a line."""
+    found = {}
+    for line in (Path(__file__).resolve().parents[3] / "docs" / "actions.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 4 and cells[1][:1].isdigit():
+            calls = [float(re.split("[ ,:]", cell)[0]) if cell[:1].isdigit() else None for cell in cells[1:3]]
+            found[cells[0].replace("`", "")] = calls
+    return found
+
+
+@pytest.mark.contract(
+    "The table of docs/actions.md, of how often an action calls a column, is what Spark does."
+)
+@pytest.mark.parametrize("line", COLUMN)
+def test_each_line_of_the_table_of_actions_holds_for_a_column(
+    spark: SparkSession, calls: Path, line: str
+) -> None:
+    path = str(calls)
+
+    async def call(n: int) -> int:
+        with open(path, "a") as file:
+            file.write("x")
+        return n
+
+    action, expected = COLUMN[line]
+    action(spark.range(0, ROWS, 1, 2), async_udf("long")(call))
+    assert calls.stat().st_size == ROWS * expected
+    assert said_in_docs()[line][0] == expected
+
+
+@pytest.mark.contract("The table of docs/actions.md, of how often an action calls a map, is what Spark does.")
+@pytest.mark.parametrize("line", MAPPED)
+def test_each_line_of_the_table_of_actions_holds_for_a_map(
+    spark: SparkSession, calls: Path, line: str
+) -> None:
+    def mapped(df: DataFrame, **options: Any) -> DataFrame:
+        return async_map(df, counting(calls), schema="process string", keep="*", **options)
+
+    action, expected = MAPPED[line]
+    action(spark.range(0, ROWS, 1, 2), mapped)
+    assert calls.stat().st_size == ROWS * expected
+    assert said_in_docs()[line][1] == expected
+
+
+def test_the_table_of_the_page_has_the_lines_that_are_tried() -> None:
+    assert set(said_in_docs()) == set(COLUMN) | set(MAPPED)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rows_for_which_where_does_not_hold_are_not_called_and_give_nulls(
+    spark: SparkSession, ordered: bool
+) -> None:
+    async def some(row: Any) -> list[dict[str, Any]]:
+        await asyncio.sleep(row.id % 3 / 1000)
+        assert row.m < 3
+        return [{"n": row.id, "s": "x"}] * (row.id % 3)
+
+    df = spark.range(0, 3000, 1, 2).selectExpr("id", "if(id % 5 = 0, null, id % 5) as m")
+    out = async_map(
+        df,
+        some,
+        schema="n long, s string",
+        keep=["m", "id"],
+        ordered=ordered,
+        errors="column",
+        options=Options(where="m < 3"),
+    )
+    assert out.columns == ["m", "id", "n", "s", "_error"]
+    expected: list[tuple[Any, ...]] = []
+    for i in range(3000):
+        m = i % 5 or None
+        expected += [(m, i, i, "x", None)] * (i % 3) if m in (1, 2) else [(m, i, None, None, None)]
+    rows = [tuple(row) for row in out.collect()]
+    assert (rows if ordered else sorted(rows, key=lambda row: row[1])) == expected
+
+
+def test_a_column_is_null_where_its_where_does_not_hold_or_an_argument_is_null(spark: SparkSession) -> None:
+    @async_udf("struct<n:long>", skip_null=True, errors="column")
+    async def both(a: int, b: int) -> dict[str, int]:
+        assert a is not None and b is not None and a < 1000
+        return {"n": a + b}
+
+    df = spark.range(0, 2500, 1, 2).selectExpr("id as a", "if(id % 3 = 0, null, 1) as b")
+    rows = df.select(both("a", "b", where=F.col("a") < 1000).alias("c")).collect()
+    assert [row.c and row.c.result.n for row in rows] == [
+        None if i % 3 == 0 or i >= 1000 else i + 1 for i in range(2500)
+    ]
+
+
+@needs_pyspark(4, 1, "column functions in SQL")
+def test_a_call_of_sql_is_null_where_an_argument_is_null(spark: SparkSession) -> None:
+    @async_udf("long", skip_null=True)
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    spark.udf.register("add", add)
+    rows = spark.sql("select add(id, if(id = 1, null, 1)) as c from range(0, 3, 1, 1)").collect()
+    assert [row.c for row in rows] == [1, None, 3]
+
+
+@needs_pyspark(4, 1, "column functions in SQL")
+def test_a_condition_in_sql_that_makes_the_argument_null_spares_the_call(
+    spark: SparkSession, calls: Path
+) -> None:
+    spark.udf.register("called_below_ten", async_udf("string", skip_null=True)(counting(calls)))
+    found = spark.range(40).selectExpr("called_below_ten(if(id < 10, id, null)) as process").collect()
+    assert sum(row.process is not None for row in found) == calls.stat().st_size == 10
+
+
+def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession) -> None:
+    async def nothing(row: Any) -> None:
+        return None
+
+    with pytest.raises(TypeError, match="where=7: must be a Column or SQL"):
+        async_map(spark.range(1), nothing, schema="n long", options=Options(where=7))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="where: rows that are not called give nulls; 'n' is NOT NULL"):
+        async_map(spark.range(1), nothing, schema="n long not null", options=Options(where="id < 1"))
+    with pytest.raises(TypeError, match="skip_null=1"):
+        async_udf("long", skip_null=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="df=7: must be a Spark DataFrame"), called_once(7):  # type: ignore[arg-type]
+        pass
+
+
+@given(
+    batches=st.lists(st.lists(st.sampled_from([True, False, None]), max_size=6), max_size=5),
+    chunks=st.lists(st.integers(1, 4), min_size=40, max_size=40),
+    counts=st.lists(st.integers(0, 2), min_size=30, max_size=30),
+)
+def test_skipped_rows_stand_at_their_places_however_results_are_cut(
+    batches: list[list[bool | None]], chunks: list[int], counts: list[int]
+) -> None:
+    skipped = SkippedRows(ordered=True)
+    called: list[int] = []
+
+    def given_batches() -> Iterator[tuple[pa.RecordBatch, pa.BooleanArray]]:
+        start = 0
+        for mask in batches:
+            values = pa.array(range(start, start + len(mask)), pa.int64())
+            yield pa.RecordBatch.from_arrays([values], ["n"]), pa.array(mask, pa.bool_())
+            start += len(mask)
+
+    for batch in skipped.called(given_batches()):
+        called += batch.column(0).to_pylist()
+    expected: list[int] = []
+    for number, each in enumerate(flag for mask in batches for flag in mask):
+        expected += [number] * (counts[called.index(number)] if each else 1)
+    out: list[int] = []
+    place = 0
+    for size in chunks:
+        some = called[place : place + size]
+        if not some:
+            break
+        theirs = counts[place : place + len(some)]
+        place += len(some)
+        values = [n for n, count in zip(some, theirs, strict=True) for _ in range(count)]
+        written = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], ["n"])
+        places, rows = skipped.beside(len(some))
+        both = written if rows is None else put_back(written, rows, places, theirs)
+        out += both.column(0).to_pylist()
+    _, rows = skipped.beside(None)
+    out += [] if rows is None else rows.column(0).to_pylist()
+    assert out == expected

@@ -1,0 +1,315 @@
+"""The state of a bucket of a stream: what leaves follows from what was committed, and from nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox.spark import StreamStateError
+from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.stream.bucket_state import (
+    IDENTITY,
+    SEQUENCE,
+    BucketState,
+    Finished,
+    decode,
+    encode,
+    identities,
+    keys_of,
+    ledger_key,
+)
+
+COLUMNS = [("k", pa.int64()), ("n", pa.int64())]
+OUTPUT = "struct<n:bigint,copy:bigint>"
+
+
+def rows_of(rows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([k for k, _ in rows], pa.int64()), pa.array([n for _, n in rows], pa.int64())], ["k", "n"]
+    )
+
+
+def come(state: BucketState, rows: Sequence[tuple[int, int]], time: int) -> pa.RecordBatch | None:
+    """Rows (key, number), with the number as their hash."""
+    keys, hashes = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+    return state.with_rows(rows_of(rows), time, keys, hashes)
+
+
+def finished(rows: pa.RecordBatch, places: Sequence[int], copies: Sequence[int] | None = None) -> Finished:
+    """Results of the rows at `places`: as many outputs as `copies` says, or one each."""
+    numbers = rows.column(rows.schema.get_field_index("n")).to_pylist()
+    counts = [1] * len(places) if copies is None else list(copies)
+    made = [
+        (numbers[place], copy) for place, count in zip(places, counts, strict=True) for copy in range(count)
+    ]
+    outputs = pa.RecordBatch.from_arrays(
+        [pa.array([n for n, _ in made], pa.int64()), pa.array([copy for _, copy in made], pa.int64())],
+        ["n", "copy"],
+    )
+    return Finished(
+        np.array(places, np.int64),
+        outputs,
+        None if copies is None else np.array(counts, np.int64),
+    )
+
+
+def leaving(state: BucketState) -> list[tuple[int, int]]:
+    batches = [batch for blob in state.leaving for batch in from_ipc(blob)]
+    return [(row["n"], row["copy"]) for batch in batches for row in batch.to_pylist()]
+
+
+def committed(state: BucketState) -> BucketState:
+    """The state that the next micro-batch reads."""
+    return decode(encode(state, OUTPUT), COLUMNS, OUTPUT)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> tuple[bool, list[tuple[list[int], list[int], list[int]]]]:
+    """True for order; of each micro-batch: keys of new rows, order of finishing, outputs."""
+    steps = []
+    for _ in range(draw(st.integers(1, 6))):
+        keys = draw(st.lists(st.integers(0, 2), max_size=5))
+        steps.append(
+            (
+                keys,
+                draw(st.lists(st.integers(0, 12), max_size=8, unique=True)),
+                draw(st.lists(st.integers(0, 2), min_size=8, max_size=8)),
+            )
+        )
+    return draw(st.booleans()), steps
+
+
+@pytest.mark.contract(convicts=["outputs_of_row_shuffled"])
+@given(lives())
+@settings(deadline=None)
+def test_every_row_leaves_once_with_the_micro_batch_behind_that_which_has_recorded_its_result(
+    life: Any,
+) -> None:
+    ordered, steps = life
+    # Enough micro-batches at the end that finish everything.
+    steps = [*steps, ([], list(range(64)), [1] * 64), ([], [], [])]
+    state = BucketState()
+    number = 0
+    key_of: dict[int, int] = {}
+    outputs: dict[int, int] = {}
+    out: list[tuple[int, int]] = []
+    for time, (keys, picked, copies) in enumerate(steps):
+        state = committed(state)
+        out += leaving(state)
+        new = [(key, number + at) for at, key in enumerate(keys)]
+        number += len(new)
+        key_of.update({n: key for key, n in new})
+        rows = come(state, new, time)
+        if rows is None:
+            state = state.after(None, None, ordered=ordered)
+            continue
+        numbers = rows.column(rows.schema.get_field_index("n")).to_pylist()
+        places = [place for place in picked if place < rows.num_rows]
+        outputs.update({numbers[place]: count for place, count in zip(places, copies, strict=False)})
+        before = {n for n, _ in leaving(state)}
+        state = state.after(rows, finished(rows, places, copies[: len(places)]), ordered=ordered)
+        # What is recorded now leaves now in no execution.
+        assert before.isdisjoint(numbers)
+        blocked = set() if state.blocked is None else set(state.blocked.column(0).to_pylist())
+        if not ordered:
+            assert not blocked
+            assert [n for n, _ in leaving(state)] == [
+                numbers[place] for place, count in zip(places, copies, strict=False) for _ in range(count)
+            ]
+    assert state.is_empty
+    assert encode(state, OUTPUT) is None
+    assert Counter(n for n, _ in out) == Counter({n: count for n, count in outputs.items() if count})
+    if ordered:
+        for key in set(key_of.values()):
+            of_key = [(n, copy) for n, copy in out if key_of[n] == key]
+            assert of_key == sorted(of_key)
+
+
+def test_a_finished_row_waits_for_those_of_its_key_in_front_of_it_and_for_no_others() -> None:
+    state = BucketState()
+    rows = come(state, [(1, 10), (1, 11), (2, 20), (1, 12)], 0)
+    assert rows is not None
+    state = committed(state.after(rows, finished(rows, [3, 2, 1]), ordered=True))
+    assert leaving(state) == [(20, 0)]
+    assert state.waiting is not None
+    assert state.waiting.column(1).to_pylist() == [10]
+    rows = come(state, [(1, 13)], 1)
+    assert rows is not None
+    state = committed(state.after(rows, finished(rows, [0]), ordered=True))
+    assert leaving(state) == [(10, 0), (11, 0), (12, 0)]
+    assert state.blocked is None
+
+
+def test_the_outputs_of_a_row_keep_their_order_among_those_of_many_rows() -> None:
+    rows = come(BucketState(), [(1, n) for n in range(4)], 0)
+    assert rows is not None
+    state = committed(BucketState().after(rows, finished(rows, [3, 1, 0, 2], [20] * 4), ordered=True))
+    assert leaving(state) == [(n, copy) for n in range(4) for copy in range(20)]
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)), max_size=12), st.randoms())
+def test_rows_have_the_same_identities_in_whichever_order_a_replay_reads_them(rows: Any, random: Any) -> None:
+    def of(some: Any, time: int = 7) -> list[bytes]:
+        keys, hashes = (np.array([row[at] for row in some], np.int64) for at in (0, 1))
+        made = identities(time, keys, hashes)
+        assert keys_of(made).tolist() == keys.tolist()
+        return list(made.to_pylist())
+
+    first = of(rows)
+    assert len(set(first)) == len(rows)
+    again = list(rows)
+    random.shuffle(again)
+    assert sorted(of(again)) == sorted(first)
+    assert set(of(rows, 8)).isdisjoint(first)
+
+
+def test_identities_and_keys_of_a_part_of_the_rows_are_theirs() -> None:
+    made = identities(1, np.array([5, -6, 7]), np.array([1, 2, 3]))
+    assert keys_of(made.slice(1)).tolist() == [-6, 7]
+
+
+def test_a_ledger_knows_a_row_by_its_micro_batch_and_its_number_among_equal_ones() -> None:
+    keys, hashes = np.array([5, 5, 6]), np.array([1, 1, 1])
+    first, again = (identities(time, keys, hashes).to_pylist() for time in (1, 2))
+    assert len({ledger_key(each, 3) for each in first}) == 3
+    # A new checkpoint reads them at another time.
+    assert [ledger_key(each, 3) for each in again] == [ledger_key(each, 3) for each in first]
+    assert {ledger_key(each, 4) for each in first}.isdisjoint(ledger_key(each, 3) for each in first)
+    # Where the number of the micro-batch is not known, the time tells rows apart.
+    assert {ledger_key(each, -1) for each in again}.isdisjoint(ledger_key(each, -1) for each in first)
+
+
+def test_an_empty_bucket_has_no_state() -> None:
+    assert encode(BucketState(), OUTPUT) is None
+    assert decode(None, COLUMNS, OUTPUT) == BucketState()
+
+
+def test_kept_columns_stand_beside_each_output_of_their_row() -> None:
+    rows = pa.RecordBatch.from_pydict({"k": [1, 2, 3], "n": [10, 20, 30]})
+    outputs = pa.RecordBatch.from_pydict({"r": ["c", "a", "a2"]})
+    known = Finished(np.array([2, 0]), outputs, np.array([1, 2]))
+    assert known.beside(rows, ["n"]).outputs.to_pylist() == [
+        {"n": 30, "r": "c"},
+        {"n": 10, "r": "a"},
+        {"n": 10, "r": "a2"},
+    ]
+    one_each = known._replace(outputs=outputs.slice(0, 2), counts=None)
+    assert one_each.beside(rows, ["n", "k"]).outputs.to_pylist() == [
+        {"n": 30, "k": 3, "r": "c"},
+        {"n": 10, "k": 1, "r": "a"},
+    ]
+    assert known.beside(rows, []) is known
+    none = Finished(np.zeros(0, np.int64), None, None)
+    assert none.beside(rows, ["n"]).outputs is None
+
+
+@pytest.mark.contract(convicts=["blocked_lost_without_order"])
+def test_outputs_that_are_blocked_leave_where_order_is_not_asked_for_any_more() -> None:
+    rows = come(BucketState(), [(7, 0), (7, 1)], 0)
+    assert rows is not None
+    state = committed(BucketState().after(rows, finished(rows, [1]), ordered=True))
+    assert leaving(state) == []
+    for places, left in ([], [1]), ([0], [0, 1]):
+        rows = come(state, [], 1)
+        assert rows is not None
+        next_state = committed(state.after(rows, finished(rows, places), ordered=False))
+        assert [n for n, _ in leaving(next_state)] == left
+        assert next_state.blocked is None
+
+
+@pytest.mark.contract(convicts=["sequence_falls_back"])
+def test_rows_leave_behind_those_of_their_key_that_waited_through_a_micro_batch_without_input() -> None:
+    state = BucketState()
+    # The second to the fourth are blocked by the first, which alone goes through the second micro-batch.
+    for time, new, places in (0, [0, 1, 2, 3], [1, 2, 3]), (1, [], []), (2, [4], [0, 1]):
+        rows = come(state, [(7, n) for n in new], time)
+        assert rows is not None
+        state = committed(state.after(rows, finished(rows, places), ordered=True))
+    assert [n for n, _ in leaving(state)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.contract("A column whose type has changed for another is refused by name.")
+def test_a_row_that_waits_gets_the_columns_that_the_input_has_now() -> None:
+    state = BucketState()
+    rows = come(state, [(1, 1)], 0)
+    assert rows is not None
+    blob = encode(state.after(rows, finished(rows, []), ordered=False), OUTPUT)
+    state = decode(blob, [("n", pa.string()), ("new", pa.float64())], OUTPUT)
+    assert state.waiting is not None
+    assert state.waiting.to_pylist()[0].items() >= {"n": "1", "new": None}.items()
+    assert state.waiting.schema.names[:2] == ["n", "new"]
+    assert {IDENTITY, SEQUENCE} <= set(state.waiting.schema.names)
+    with pytest.raises(StreamStateError, match=r"its column 'n' is int64, and the input has .* now"):
+        decode(blob, [("n", pa.list_(pa.int8()))], OUTPUT)
+
+
+def test_a_row_that_waits_with_a_value_that_the_column_cannot_hold_now_is_refused() -> None:
+    rows = come(BucketState(), [(1, 300)], 0)
+    assert rows is not None
+    blob = encode(BucketState().after(rows, finished(rows, []), ordered=False), OUTPUT)
+    with pytest.raises(StreamStateError, match=r"its column 'n' is int64, and the input has int8 now"):
+        decode(blob, [("n", pa.int8())], OUTPUT)
+
+
+def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> None:
+    state = BucketState()
+    rows = come(state, [(1, 1), (1, 2)], 0)
+    assert rows is not None
+    blob = encode(state.after(rows, finished(rows, [0]), ordered=False), OUTPUT)
+    assert blob is not None
+    with pytest.raises(StreamStateError, match=r"outputs with the columns struct<n.*availableNow"):
+        decode(blob, COLUMNS, "struct<other:int>")
+    # Those that wait behind a row of their key have the columns of before, too.
+    blocked = encode(state.after(rows, finished(rows, [1]), ordered=True), OUTPUT)
+    assert not decode(blocked, COLUMNS, OUTPUT).leaving
+    with pytest.raises(StreamStateError, match=r"outputs with the columns struct<n.*availableNow"):
+        decode(blocked, COLUMNS, "struct<other:int>")
+    # Without outputs there are no columns that could differ.
+    none = encode(state.after(rows, finished(rows, []), ordered=False), OUTPUT)
+    assert decode(none, COLUMNS, "struct<other:int>").waiting is not None
+    for damaged in (blob[: len(blob) // 2], b"x", b""):
+        with pytest.raises(StreamStateError, match="damaged"):
+            decode(damaged, COLUMNS, OUTPUT)
+
+
+@pytest.mark.contract("State of a stream of a later version is refused with both versions.")
+@pytest.mark.parametrize("version", [2, 4])
+def test_state_of_another_version_is_refused_with_both_versions(version: int) -> None:
+    metadata = {b"pillarbox.stream.version": str(version).encode()}
+    other = to_ipc(rows_of([(1, 1)]).replace_schema_metadata(metadata))
+    said = rf"version {version}, and this Pillarbox knows 3: .*availableNow"
+    with pytest.raises(StreamStateError, match=said):
+        decode(other, COLUMNS, OUTPUT)
+
+
+@pytest.mark.contract(convicts=["letters_alone_forgotten"])
+def test_dead_letters_leave_with_the_micro_batch_behind_that_which_has_recorded_them() -> None:
+    state = BucketState()
+    rows = come(state, [(1, 1)], 0)
+    assert rows is not None
+    known = finished(rows, [0], [0])._replace(letters=rows_of([(1, 1)]))
+    state = committed(state.after(rows, known, ordered=True))
+    assert [batch.to_pylist() for blob in state.letters for batch in from_ipc(blob)] == [[{"k": 1, "n": 1}]]
+    assert not state.is_empty
+    assert state.after(None, None, ordered=True).is_empty
+
+
+def test_outputs_leave_in_blobs_that_are_no_larger_than_spark_likes() -> None:
+    state = BucketState()
+    rows = come(state, [(1, n) for n in range(100)], 0)
+    assert rows is not None
+    known = finished(rows, range(100))
+    state = committed(state.after(rows, known, ordered=False, max_output_bytes=160))
+    assert len(state.leaving) == 10
+    assert leaving(state) == [(n, 0) for n in range(100)]

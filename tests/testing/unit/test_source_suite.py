@@ -1,0 +1,93 @@
+"""The check kit for connectors: it passes what keeps the contract, and convicts what breaks it."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from pillarbox.sources.connectors.generator import GeneratorSource
+from pillarbox.testing import source_suite
+from pillarbox.testing.source_suite import RULES, ContractBroken, SourceSuite
+from tests.testing.unit import faulty_sources as log
+
+TestGenerator = source_suite(
+    lambda: GeneratorSource(60, splits=3, batch_rows=6, seed=4),
+    options={"rows": "60", "splits": "3", "batch_rows": "6", "seed": "4"},
+    name="TestGenerator",
+)
+
+
+def suite_of(make: Callable[..., log.LogSource], folder: Path, timeout: float = 10.0) -> SourceSuite:
+    """All that the kit can be told of a log on disk."""
+
+    def fresh() -> Path:
+        return Path(mkdtemp(dir=folder))
+
+    bounded, followed, lossy, spoilt = fresh(), fresh(), fresh(), fresh()
+
+    def add() -> list[tuple[Any, ...]]:
+        end = log.Log(str(followed)).end("east")
+        log.Log(str(followed)).append("east", 3)
+        return [("east", at, *log.record("east", at).values()) for at in range(end, end + 3)]
+
+    def bad() -> log.LogSource:
+        source = make(spoilt)
+        log.Log(str(spoilt)).spoil("south", 120)
+        return source
+
+    return SourceSuite(
+        lambda: make(bounded),
+        rows=log.expected(),
+        follow=lambda: make(followed, follow=True),
+        add=add,
+        lost=lambda: make(lossy),
+        lose=lambda: log.Log(str(lossy)).trim("north", 3),
+        bad=(bad, "n/a"),
+        secrets=[log.TOKEN],
+        timeout=timeout,
+    )
+
+
+WAITS = ("micro_batches", "idle", "blocked_fetch", "new_rows")
+"""Checks that take seconds."""
+CONVICTED_BY = {
+    "PositionOfTheClient": "positions",
+    "PageOverTheStop": "micro_batches",
+    "EmptyRangeWithoutEnd": "rows",
+    "KeyMadeWhenRead": "replay",
+    "LossPassedOver": "lost_data",
+    "TypesOfEachBatch": "types",
+    "PauseForgetsTheFormer": "paused_splits",
+    "WokenForEver": "blocked_fetch",
+    "ThreadLeftBehind": "close",
+    "SecondRestartFindsAll": "discovery",
+    "RangeBehindTheLog": "new_ranges",
+    "SecretInSplits": "secrets",
+}
+
+
+@pytest.mark.contract("A connector that keeps the contract passes every check of the kit for connectors.")
+@pytest.mark.parametrize(
+    "check", [pytest.param(each, marks=[pytest.mark.slow] if each in WAITS else []) for each in RULES]
+)
+def test_a_connector_that_keeps_the_contract_passes(check: str, tmp_path: Path) -> None:
+    try:
+        suite_of(log.made, tmp_path).check(check)
+    except unittest.SkipTest:
+        assert check == "options"
+
+
+@pytest.mark.contract(
+    "Twelve faults of connectors, planted by somebody who had not read the kit, are convicted by class, "
+    "method and rule."
+)
+@pytest.mark.parametrize("fault", log.FAULTS)
+def test_a_fault_of_a_connector_is_convicted_by_class_method_and_rule(fault: str, tmp_path: Path) -> None:
+    with pytest.raises(ContractBroken) as found:
+        suite_of(log.FAULTS[fault], tmp_path, timeout=3.0).check(CONVICTED_BY[fault])
+    assert found.value.rule in str(found.value) and "." in found.value.method
