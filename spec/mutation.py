@@ -58,9 +58,19 @@ MODULES = ("the Cython modules",)
 FAST = "not spark and not server and not slow"
 
 
+def in_folder(folder: str, *names: str) -> tuple[str, ...]:
+    """Files of a folder of tests, or of its `unit`. All of them together take longer than a layer may."""
+    places = (ROOT / "tests" / folder, ROOT / "tests" / folder / "unit")
+    paths = [place / f"test_{name}.py" for name in names for place in places]
+    found = tuple(path.relative_to(ROOT).as_posix() for path in paths if path.exists())
+    if len(found) != len(names):
+        raise FileNotFoundError(f"tests/{folder}: not each of {', '.join(names)} is there once")
+    return found
+
+
 def of_calls(*names: str) -> tuple[str, ...]:
-    """Files of `tests/aio`. All of them together take longer than a layer may."""
-    return tuple(f"tests/aio/test_{name}.py" for name in names)
+    """Files of `tests/aio`."""
+    return in_folder("aio", *names)
 
 
 # Parts outside the kernel, and the tests of each, in the order in which they are run.
@@ -84,15 +94,12 @@ ABOVE = {
     "the ledger session": (
         *of_calls("journal_session", "journal", "journal_failures", "journal_identity", "wait_snapshots"),
         *of_calls("journal_properties"),
-        *(f"tests/ledger/test_{name}.py" for name in ("writer", "ledger", "lease", "shared")),
+        *in_folder("ledger", "writer", "ledger", "lease", "shared"),
     ),
     # Without Spark.
-    "the buckets of streams": tuple(
-        f"tests/spark/test_{name}.py"
-        for name in (
-            "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload",
-            "stream_order",
-        )
+    "the buckets of streams": in_folder(
+        "spark",
+        "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload", "stream_order",
     ),
 }  # fmt: skip
 
