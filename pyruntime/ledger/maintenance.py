@@ -22,7 +22,7 @@ from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning,
 from pillarbox.ledger.format import encode_frame, header, owner_of
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.local_folder import PART, ROWS_NAME, SUFFIX, LocalFolder
+from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder
 from pillarbox.ledger.reader import Folder, LedgerReader, is_own
 from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
 
@@ -203,7 +203,7 @@ def expire_batches(
 
 
 def last_change(ledger: Ledger, scope: Scope) -> float:
-    """The time when a file with results or rows changed last: seconds since 1970, 0 without any.
+    """The time when a file with results changed last: seconds since 1970, 0 without any.
 
     Raises LedgerError.
     """
@@ -211,7 +211,7 @@ def last_change(ledger: Ledger, scope: Scope) -> float:
     latest = 0.0
     try:
         for name in folder.names():
-            if not name.endswith(SUFFIX) and not ROWS_NAME.fullmatch(name):
+            if not name.endswith(SUFFIX):
                 continue
             try:
                 latest = max(latest, folder.changed(name))
