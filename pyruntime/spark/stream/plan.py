@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.ledger.keys import execution_id
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.stream.bucket_state import Columns
@@ -50,8 +50,6 @@ def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], byt
     assert operator.ledger_plan is not None
     operator.ledger_plan.check_place(ledger)
     run = STREAM_RUN if ledger.run is None else ledger.run
-    if operator.ledger_plan.record_code(options, run):
-        operator.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
     return LedgerSession(
         options,
         run,
