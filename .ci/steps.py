@@ -1,10 +1,11 @@
 """Runs what a change must pass, within the time that it has; called by `.ci/run`.
 
 First the programs that tests use, then `make test`, `make lint`, `make docs`: these must come to their end.
-Then the tests that are marked slow, in random order, as far as they come in 52 minutes from the start; then,
-for at most a quarter of an hour, the long suite whose last whole run is oldest. That share is shortened so that the
-whole takes 40 minutes on a fast machine and 60 on a slow one, and is left out where there is too little time.
-What has not ended by the hard end is stopped and fails. The output ends with pytest's closing line, whatever failed.
+Then the tests that are marked slow, in random order, as far as they come in 52 minutes from the start;
+then, for at most a quarter of an hour, the long suite whose last whole run is oldest. That share is
+shortened so that the whole takes 40 minutes on a fast machine and 60 on a slow one, and is left out where
+there is too little time. What has not ended by the hard end is stopped and fails. The output ends with
+pytest's closing line, whatever failed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("test", "lint", "docs")
 SLOW_TESTS_END_S = 52 * 60
-"""The slow tests need half an hour on one machine and over an hour on another: a slow one draws a part of them."""
+"""The slow tests need half an hour on one machine, over an hour on another, which draws a part of them."""
 FAST_END_S = 40 * 60
 SLOW_END_S = 60 * 60
 HARD_END_S = 85 * 60

@@ -113,7 +113,7 @@ def sanitized(order: random.Random) -> list[list[str]]:
 
 
 def slow(order: random.Random) -> list[list[str]]:
-    """The files with slow tests. The first failure ends them: what is said after the stop counts for nothing."""
+    """The files with slow tests. The first failure ends them: what follows a stop counts for nothing."""
     chosen = [name for name in files(order, "tests") if "mark.slow" in (ROOT / name).read_text()]
     return [["make", "test-slow", f"PYTEST=-x {' '.join(chosen)}"]]
 
