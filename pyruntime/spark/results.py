@@ -150,7 +150,8 @@ class RowEncoder:
         # Rows of a block were converted as one.
         if results and type(results[0]) is EncodedRow and set(map(type, results)) == {EncodedRow}:
             return results
-        return self._convert_each(results)
+        converted: list[Any] = self._convert_each(results)
+        return converted
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
