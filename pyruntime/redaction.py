@@ -115,7 +115,7 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[s
 
 
 _MIN_SECRET_CHARACTERS = 8
-"""Characters of a key that is masked by its value: a shorter one is part of many a word, and protects nothing."""
+"""Characters of a key that is masked by its value: a shorter one is part of many a word."""
 _MAX_SECRETS = 64
 """Keys that are remembered: of tokens that are renewed each hour, those of the last days."""
 _SECRETS: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The part that all clients share: one transport for each event loop, keys in the headers, statuses to errors."""
+"""The part that all clients share: one transport for each event loop, and the keys in the headers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Connections:
 class Client:
     """The base of clients: a value with options, which is entered on the event loop of its calls.
 
-    May be entered several times, on several loops: each loop has one transport, opened by the first and closed
-    by the last that leaves. What is open does not pickle.
+    May be entered several times, on several loops: each loop has one transport, opened by the first and
+    closed by the last that leaves. What is open does not pickle.
     """
 
     http: Http
@@ -78,8 +78,8 @@ class Client:
         opened = self._connections.get(asyncio.get_running_loop())
         if opened is None:
             raise RuntimeError(
-                f"{type(self).__name__}: is not open on this event loop: give it to the operator as the function, or use "
-                "`async with client:` around its calls"
+                f"{type(self).__name__}: is not open on this event loop: give it to the operator as "
+                "the function, or use `async with client:` around its calls"
             )
         used = opened.headers.current
         response = await self._request(opened, method, url, headers, body)

@@ -68,7 +68,7 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "float16": ("float16", "base64", "float"),
     "bytes": ("bytes", "base64", "float"),
 }
-"""The forms in which vectors are asked for, by the option `encoding`: the next where a service refuses one."""
+"""The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
 ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "float": {},
     "base64": {"encoding_format": "base64"},
@@ -105,23 +105,23 @@ class _Learned:
 class Embeddings(Client):
     """Vectors of texts from an embedding service, as a function that the operator calls with batches.
 
-    Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts, dimensions),
-    float32; called with one text, one vector of shape (dimensions,). Where a text is None its result is None,
-    and where a text alone cannot be embedded its result is the error: the result is a list of rows then. Use
-    it with `batch=client.batch`, and with `async with client:` outside of the operator.
+    Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts,
+    dimensions), float32; called with one text, one vector of shape (dimensions,). Where a text is None its
+    result is None, and where a text alone cannot be embedded its result is the error: the result is a list of
+    rows then. Use it with `batch=client.batch`, and with `async with client:` outside of the operator.
 
     base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
         turns. model: the model's name, for Azure the deployment's.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
-    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei" for
-        TEI's own `/embed`. api_version: for Azure.
+    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
+        for TEI's own `/embed`. api_version: for Azure.
     dimensions: asked of the service; vectors of another length are an error. None for the model's own.
     normalize: scale each vector to length 1.
     encoding: the form of vectors in answers. "auto" asks for base64 and takes lists of floats from services
         that cannot; "float16" halves base64 and rounds (vLLM's `embed_dtype`), "bytes" asks for bare numbers
         (vLLM). Each finds out by itself where a service cannot.
     max_texts: texts in a request, at most; None for 64, and 32 with TEI's own form.
-    max_tokens: tokens in a request, at most; counted by `tokenizer`, estimated from the service's counts without.
+    max_tokens: tokens in a request, at most; counted by `tokenizer`, or estimated from the service's counts.
     max_text_tokens, long_texts: tokens of one text, at most, special ones included, and what is done with a
         longer one: "send" it as it is, "error" for its row, "truncate" it, or "chunk" it: its pieces
         are embedded, and the result is their mean, weighted by tokens. All but "send" need both a limit and a
@@ -131,9 +131,9 @@ class Embeddings(Client):
     body: more of the request's body, such as {"input_type": "passage"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
-    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers than
-    200, AnswerError for one that does not hold a vector for each text, errors of connections, and RuntimeError
-    where the client is not open. On the thread of the loop that it was entered on.
+    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
+    than 200, AnswerError for one that does not hold a vector for each text, errors of connections, and
+    RuntimeError where the client is not open. On the thread of the loop that it was entered on.
     """
 
     base_url: str | Sequence[str]
@@ -160,12 +160,12 @@ class Embeddings(Client):
     _max_texts: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        urls = (self.base_url,) if isinstance(self.base_url, str) else tuple(self.base_url)
-        if not urls:
-            raise ValueError("base_url=(): must be one address or more")
-        for url in urls:
+        if not isinstance(self.base_url, str):
+            if not isinstance(self.base_url, list | tuple) or not self.base_url:
+                raise TypeError(f"base_url={self.base_url!r}: must be an address, or a list with one or more")
+            self._set("base_url", tuple(self.base_url))
+        for url in [self.base_url] if isinstance(self.base_url, str) else self.base_url:
             _check_url(url)
-        self._set("base_url", urls[0] if len(urls) == 1 else urls)
         check_key("key", self.key)
         check_choice("api", self.api, APIS)
         if self.api != "tei" or self.model:
@@ -214,7 +214,7 @@ class Embeddings(Client):
             if getattr(self, name) is None:
                 raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
-    # -- for the operator ----------------------------------------------------------------------------------------
+    # -- for the operator ------------------------------------------------------------------------------------
 
     @property
     def batch(self) -> Batch:
@@ -229,7 +229,7 @@ class Embeddings(Client):
         return self._learned.tokens
 
     def tokens_of(self, text: str | None) -> float:
-        """Tokens of a text: counted if there is a tokenizer, otherwise estimated from the service's counts."""
+        """Tokens of a text: counted if there is a tokenizer, otherwise estimated by the service's counts."""
         if text is None:
             return 0.0
         if self.tokenizer is not None:
@@ -238,7 +238,7 @@ class Embeddings(Client):
         ratio = learned.tokens / learned.characters if learned.tokens else TOKENS_PER_CHARACTER
         return len(text) * ratio
 
-    # -- a call --------------------------------------------------------------------------------------------------
+    # -- a call ----------------------------------------------------------------------------------------------
 
     async def __call__(self, texts: Any) -> Any:
         """Return the vectors of `texts`: see the class."""
@@ -276,7 +276,7 @@ class Embeddings(Client):
         return np.stack(results) if all(isinstance(each, np.ndarray) for each in results) else results
 
     def _parts(self, rows: list[str | None]) -> tuple[list[list[Piece]], dict[int, TextTooLong]]:
-        """The pieces of each row's text, none for what is not embedded; the errors of texts that are too long."""
+        """The pieces of each row's text, none for what is not embedded; errors of texts that are too long."""
         limit = self.max_text_tokens
         if limit is None:
             # Tokens are needed to fill requests only.
@@ -297,8 +297,8 @@ class Embeddings(Client):
                 parts[row] = [Piece(text, tokens)]
             else:
                 errors[row] = TextTooLong(
-                    f"the text has {tokens:,} tokens, more than max_text_tokens={limit:,}: leave it out, or use "
-                    "long_texts='truncate' or 'chunk'"
+                    f"the text has {tokens:,} tokens, more than max_text_tokens={limit:,}: leave it out, or "
+                    "use long_texts='truncate' or 'chunk'"
                 )
         return parts, errors
 
@@ -341,8 +341,8 @@ class Embeddings(Client):
             vectors = await self._ask(texts, encoding)
         if self.dimensions not in (None, vectors.block.shape[1]):
             raise AnswerError(
-                f"dimensions={self.dimensions}: the service gave vectors of {vectors.block.shape[1]:,}; leave "
-                "dimensions out, or take a model that can shorten its vectors"
+                f"dimensions={self.dimensions}: the service gave vectors of {vectors.block.shape[1]:,}; "
+                "leave dimensions out, or take a model that can shorten its vectors"
             )
         if vectors.tokens is not None:
             self._learned.tokens += vectors.tokens
@@ -368,7 +368,7 @@ class Embeddings(Client):
         raise refused
 
     async def _gives_float16(self, text: str) -> bool:
-        """Return True if the service obeys `embed_dtype`: one that ignores it gives float32 without a word."""
+        """Return True if the service obeys `embed_dtype`: one that does not gives float32 without a word."""
         full = await self._ask([text], "base64")
         return (await self._ask([text], "float16")).block.shape == full.block.shape
 
@@ -403,7 +403,7 @@ class Embeddings(Client):
             return decode_bytes(response.body, texts)
         return decode_openai(response.body, texts, FLOAT16 if encoding == "float16" else FLOAT32)
 
-    # -- addresses and headers -----------------------------------------------------------------------------------
+    # -- addresses and headers -------------------------------------------------------------------------------
 
     def _headers(self) -> SecretHeaders:
         return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
@@ -425,13 +425,15 @@ def _texts_of(texts: Any) -> list[str | None]:
     """The texts of a list, of an Arrow array, or of a record batch with one column. Raises TypeError."""
     if getattr(texts, "num_columns", 1) != 1:
         raise TypeError(
-            f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one column"
+            f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one"
         )
     if hasattr(texts, "num_columns"):
         texts = texts.column(0)
     rows = texts.to_pylist() if hasattr(texts, "to_pylist") else texts
     if not isinstance(rows, list | tuple):
-        raise TypeError(f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}")
+        raise TypeError(
+            f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}"
+        )
     for place, text in enumerate(rows):
         if not isinstance(text, str) and text is not None:
             raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
@@ -440,7 +442,7 @@ def _texts_of(texts: Any) -> list[str | None]:
 
 def _check_url(url: Any) -> None:
     if not isinstance(url, str):
-        raise TypeError(f"base_url: must be a str or several, not {type(url).__name__}")
+        raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
     if has_secret(url):
         raise ValueError(
             f"base_url={shown_address(url)!r}: must not hold a user, a password or a query; give a key as "
@@ -453,16 +455,18 @@ def _check_url(url: Any) -> None:
         raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
 
 
-OWN_FIELDS = frozenset({"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"})
+OWN_FIELDS = frozenset(
+    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
+)
 """Fields of a request's body that have options of their own, or are the texts."""
 
 
 def _checked_body(body: Any) -> dict[str, Any]:
     if not isinstance(body, Mapping):
-        raise TypeError(f"body={body!r}: must be a mapping of names to JSON values, not {type(body).__name__}")
+        raise TypeError(f"body: must be a mapping of names to JSON values, not {type(body).__name__}")
     taken = sorted(OWN_FIELDS.intersection(body))
     if taken:
-        raise ValueError(f"body: {', '.join(taken)} is set by the client, by options of its own or from the texts")
+        raise ValueError(f"body: {', '.join(taken)} is set by the client, from its options and the texts")
     try:
         json.dumps(dict(body), allow_nan=False)
     except (TypeError, ValueError) as error:

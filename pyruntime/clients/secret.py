@@ -1,7 +1,7 @@
 """Keys of services: named on the driver, read on the worker that makes the calls.
 
-A `Secret` says where a key is, so it can be pickled, logged and put into a plan. `SecretHeaders` reads the keys
-of one client, on the thread of its event loop, and reads them again when a service no longer takes them.
+A `Secret` says where a key is, so it can be pickled, logged and put into a plan. `SecretHeaders` reads the
+keys of one client, on the thread of its event loop, and reads them again when a service no longer takes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pillarbox.validate import check_callable, check_text
 
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 """Headers, in lower case, whose values are keys."""
-HINT = "use Secret.env('NAME'), Secret.file(path) or Secret.call(function); Secret.literal(key) if it may travel"
+HINT = (
+    "use Secret.env('NAME'), Secret.file(path) or Secret.call(function); Secret.literal(key) if it may travel"
+)
 
 
 class SecretError(ValueError):
@@ -28,9 +30,9 @@ class SecretError(ValueError):
 class Secret:
     """A key of a service, by the place where the worker finds it.
 
-    Made by `env`, `file`, `call` or `literal`. Its `repr` names the place, never the key. Pickles as the place,
-    so that the key is in no plan, log or file of Spark; only `literal` pickles the key itself. A value; any
-    thread.
+    Made by `env`, `file`, `call` or `literal`. Its `repr` names the place, never the key. Pickles as the
+    place, so that the key is in no plan, log or file of Spark; only `literal` pickles the key itself. A
+    value; any thread.
     """
 
     __slots__ = ("_kind", "_source")
@@ -82,7 +84,7 @@ class Secret:
         return hash((self._kind, self._source))
 
     async def read(self) -> str:
-        """Return the key, read now, in this process; from now on no error or log line of this process shows it.
+        """Return the key, read now, in this process, whose errors and log lines mask it from now on.
 
         Raises SecretError that names the place, and what a function of `Secret.call` raises.
         """
@@ -114,14 +116,14 @@ class Secret:
 def _checked(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise SecretError(f"{name}: must give a str, not {type(value).__name__}")
-    value = value.strip()
-    if not value:
+    key = value.strip()
+    if not key:
         raise SecretError(f"{name}: is empty")
-    if not (value.isascii() and value.isprintable()):
+    if not (key.isascii() and key.isprintable()):
         # A line break would begin another header.
         raise SecretError(f"{name}: must be printable ASCII in one line")
-    remember_secret(value)
-    return value
+    remember_secret(key)
+    return key
 
 
 def check_key(name: str, value: Any) -> Secret | None:

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Counts and cuts by one tokenizer. Special tokens that the model adds count in `count`, not in `ends`."""
+    """Counts and cuts by one tokenizer. `special`: tokens that the model adds to each text."""
 
     special: int
 

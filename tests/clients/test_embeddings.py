@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -98,19 +101,16 @@ def test_without_msgspec_the_vectors_are_the_same(encoding: str) -> None:
 import asyncio, sys
 sys.modules["msgspec"] = None
 import numpy as np
-from tests.clients.test_embeddings import TEXTS, Service, embedded, expected
-from pillarbox.clients import vectors
-assert vectors.msgspec is None
-block = asyncio.run(embedded(Service(), TEXTS, encoding={encoding!r}))
-assert block.dtype == np.float32 and np.array_equal(block, expected())
+from pillarbox.clients import Embeddings
+from tests.clients.embedding_service import Service, serving, vector_of
+
+async def main():
+    async with serving(Service()) as service:
+        async with Embeddings(service.url + "/v1", "e5", encoding={encoding!r}) as client:
+            return await client(["love", "hate"])
+
+assert np.array_equal(asyncio.run(main()), [vector_of("love"), vector_of("hate")])
 """
-    run_python(script)
-
-
-def run_python(script: str) -> None:
-    import subprocess
-    import sys
-
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
@@ -140,31 +140,21 @@ def change_data(change: Any) -> Any:
         (change_data(lambda data: [*data[:4], data[0]]), "indices are not those of 5 texts"),
         (change_data(lambda data: [*data[:4], {**data[4], "embedding": ""}]), "not of one length"),
         (change_data(lambda data: [*data[:4], {**data[4], "embedding": [1.0]}]), "not of one length"),
-        (change_data(lambda data: [*data[:4], {**data[4], "embedding": None}]), "not one of embeddings|length"),
-        (change_data(lambda data: [{**each, "embedding": "AAAA"} for each in data]), "not numbers of float32"),
+        (
+            change_data(lambda data: [*data[:4], {**data[4], "embedding": None}]),
+            "of embeddings|length",
+        ),
+        (
+            change_data(lambda data: [{**each, "embedding": "AAAA"} for each in data]),
+            "not float32",
+        ),
         (change_data(lambda data: [{**each, "embedding": "!AAA"} for each in data]), "not one of embeddings"),
         (change_data(lambda data: [{**each, "embedding": [[1.0]]} for each in data]), "embeddings|numbers"),
         (lambda answer: {"error": "no"}, "not one of embeddings"),
         (lambda answer: [], "not one of embeddings"),
     ],
 )
-@pytest.mark.parametrize("fast", [True, False])
-def test_an_answer_without_one_vector_for_each_text_is_an_error(
-    change: Any, message: str, fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not fast:
-        import importlib
-        import sys
-
-        from pillarbox.clients import embeddings, vectors
-
-        # The names of the module as it is without the package, and then as they were.
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, "msgspec", None)
-            plain = importlib.util.module_from_spec(vectors.__spec__)
-            vectors.__spec__.loader.exec_module(plain)
-        plain.AnswerError = AnswerError
-        monkeypatch.setattr(embeddings, "decode_openai", plain.decode_openai)
+def test_an_answer_without_one_vector_for_each_text_is_an_error(change: Any, message: str) -> None:
     with pytest.raises(AnswerError, match=message) as found:
         asyncio.run(embedded(Service(change=change), TEXTS))
     assert "/v1/embeddings" in str(found.value)
@@ -239,8 +229,6 @@ def test_numbers_that_are_not_finite_fail_their_row_only() -> None:
         asyncio.run(embedded(service, TEXTS[:2]))
 
     def spoil_base64(answer: dict[str, Any]) -> dict[str, Any]:
-        import base64
-
         bad = np.full(DIMENSIONS, np.nan, np.float32)
         answer["data"][1]["embedding"] = base64.b64encode(bad.tobytes()).decode()
         return answer
@@ -345,7 +333,7 @@ def test_the_operator_takes_it_for_a_function_and_fills_its_requests() -> None:
     async def run() -> Any:
         async with serving(service):
             client = client_of(service, max_texts=4)
-            rows = pillarbox.async_map(client, TEXTS * 4, batch=client.batch, capacity=3)
+            rows = pillarbox.async_map(TEXTS * 4, client, batch=client.batch, capacity=3)
             return [row async for row in rows]
 
     vectors = asyncio.run(run())
