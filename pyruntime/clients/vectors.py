@@ -30,7 +30,7 @@ FLOAT16 = np.dtype("<f2")
 """Both little-endian, as services send them, whatever this machine is."""
 
 
-class AnswerError(Exception):
+class AnswerError(ValueError):
     """Raised if a service answered with success, but not with one vector for each text."""
 
 
