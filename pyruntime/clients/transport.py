@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
+from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
 
 BACKENDS = ("auto", "aiohttp")
@@ -150,11 +151,14 @@ def status_error(method: str, url: str, response: Response) -> HttpStatusError:
         phrase = f" {HTTPStatus(response.status).phrase}"
     except ValueError:
         phrase = ""
-    said = " ".join(response.body[: 4 * MAX_MESSAGE_CHARACTERS].decode(errors="replace").split())
+    # A service may quote the key that it refuses.
+    body = without_secrets(response.body)
+    headers = {name: redacted(value) for name, value in response.headers.items()}
+    said = " ".join(body[: 4 * MAX_MESSAGE_CHARACTERS].decode(errors="replace").split())
     if len(said) > MAX_MESSAGE_CHARACTERS:
         said = said[:MAX_MESSAGE_CHARACTERS] + "..."
     message = f"{method} {without_query(url)}: HTTP {response.status}{phrase}" + (f": {said}" if said else "")
-    return HttpStatusError(message, response.status, response.headers, response.body)
+    return HttpStatusError(message, response.status, headers, body)
 
 
 def without_query(url: str) -> str:
