@@ -95,7 +95,7 @@ def async_stream(
         "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
