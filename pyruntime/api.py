@@ -222,7 +222,7 @@ def async_map(
     budget: a `Budget`: calls and cost of the whole job, at most.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
@@ -242,4 +242,9 @@ def async_map(
             raise TypeError(
                 f"{name}={value!r}: is for a Spark DataFrame, and rows is a {type(rows).__name__}"
             )
+    if any(stage.options.batch is not None and stage.options.batch.arrow for stage in stages):
+        raise ValueError(
+            f"batch: arrow=True is for a Spark DataFrame, whose rows come as Arrow, and rows is a "
+            f"{type(rows).__name__}; leave arrow out, and the function gets lists"
+        )
     return iterate(rows, stages)

@@ -227,7 +227,7 @@ class Options:
     budget: a `Budget`: calls and cost of the whole job, at most.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
     dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is

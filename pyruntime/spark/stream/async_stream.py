@@ -94,7 +94,7 @@ def async_stream(
         "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
@@ -105,6 +105,11 @@ def async_stream(
     resolved = resolve_options(options, given)
     if resolved.where is not None or resolved.latency != "normal":
         raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
+    if resolved.batch is not None and resolved.batch.arrow:
+        raise ValueError(
+            "batch: arrow=True is not for a stream whose calls outlive a micro-batch, as rows of several "
+            "are in one call; leave arrow out, and the function gets lists"
+        )
     if resolved.ledger is not None and resolved.ledger.key is not None:
         raise ValueError(
             f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"
