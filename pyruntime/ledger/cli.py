@@ -324,4 +324,4 @@ COMMANDS: dict[str, tuple[Run, str, dict[str, dict[str, Any]]]] = {
         {"target": {"metavar": "FILE", "help": "ends with .parquet"}},
     ),
 }
-"""What each command runs, what it does, and the arguments that it has besides."""
+"""The function of each command, a line about it, and the arguments that it has besides."""
