@@ -68,7 +68,7 @@ def async_map(
     errors: Literal["null"],
     batch: Batch | None = ...,
     **more: Unpack[OptionNames],
-) -> AsyncMapIterator[Any]: ...
+) -> AsyncMapIterator[Any | None]: ...
 @overload
 def async_map(
     rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
