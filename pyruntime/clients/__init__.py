@@ -6,6 +6,8 @@ may be given wherever a function is given, with all options of the operator; it 
 
 from __future__ import annotations
 
+from pillarbox.clients.embeddings import Embeddings
+from pillarbox.clients.secret import Secret
 from pillarbox.clients.transport import Http, HttpStatusError
 
-__all__ = ["Http", "HttpStatusError"]
+__all__ = ["Embeddings", "Http", "HttpStatusError", "Secret"]
