@@ -242,4 +242,9 @@ def async_map(
             raise TypeError(
                 f"{name}={value!r}: is for a Spark DataFrame, and rows is a {type(rows).__name__}"
             )
+    if any(stage.options.batch is not None and stage.options.batch.arrow for stage in stages):
+        raise ValueError(
+            f"batch: arrow=True is for a Spark DataFrame, whose rows come as Arrow, and rows is a "
+            f"{type(rows).__name__}; leave arrow out, and the function gets lists"
+        )
     return iterate(rows, stages)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 
 import aiohttp
 from yarl import URL
 
-from pillarbox.clients.transport import USER_AGENT, Http, Response, proxy_finder, tls_context
+from pillarbox.clients.transport import KEEP_ALIVE_S, USER_AGENT, Http, Response, proxy_finder, tls_context
 
-KEEP_ALIVE_S = 15.0
-"""Seconds that an idle connection is kept: less than servers keep theirs."""
+LARGE_BODY_BYTES = 1 << 20
 READ_BUFFER_BYTES = 1 << 20
 """Above this aiohttp stops to read from a connection; large answers are read whole anyway."""
 
@@ -48,7 +48,8 @@ class AiohttpTransport:
             method,
             address,
             headers=headers,
-            data=body,
+            # aiohttp asks for a file where a body is large, which it writes in pieces.
+            data=body if body is None or len(body) < LARGE_BODY_BYTES else io.BytesIO(body),
             allow_redirects=False,
             proxy=self._proxy_of(address.scheme, address.authority),
         ) as response:

@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -23,14 +25,17 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
 
-BACKENDS = ("auto", "aiohttp")
-Backend: TypeAlias = Literal["auto", "aiohttp"]
+BACKENDS = ("auto", "libcurl", "aiohttp")
+Backend: TypeAlias = Literal["auto", "libcurl", "aiohttp"]
 
 MAX_ERROR_BODY_BYTES = 65_536
 """Bytes of an answer that an error keeps: enough for each service's error object."""
 MAX_MESSAGE_CHARACTERS = 300
 """Characters of an answer that stand in the text of an error."""
 USER_AGENT = "pillarbox"
+KEEP_ALIVE_S = 4.0
+"""Seconds for which an idle connection is used again: many servers close theirs after five, and a request
+that meets the closing is lost."""
 DIRECT = "direct"
 """The value of `proxy` for no proxy, whatever the environment says."""
 
@@ -45,8 +50,8 @@ class Http:
     be None for no limit. proxy: `http://host:port` for all requests; None for what HTTP_PROXY, HTTPS_PROXY,
     ALL_PROXY and NO_PROXY say where the request is made; "direct" for none. verify: False accepts each
     certificate. ca_file: a file in PEM, on the worker, with the certificates to trust instead of the
-    system's. http2: offer HTTP/2 to servers with TLS. backend: the HTTP client; "auto" takes the fastest
-    that is installed.
+    system's. http2: offer HTTP/2 to servers with TLS, for which libcurl is needed. backend: the HTTP client;
+    "auto" takes libcurl (Linux, `pip install 'pillarbox[libcurl]'`) where it is installed, aiohttp elsewhere.
 
     A picklable value; any thread. Raises TypeError and ValueError.
     """
@@ -128,6 +133,18 @@ class MissingExtra(ImportError):
     """Raised if the package of an option is not installed."""
 
 
+class HttpTimeout(TimeoutError):
+    """The base of the time-outs of a request."""
+
+
+class ConnectTimeout(HttpTimeout):
+    """No connection was made in time: `connect_timeout`, or `total_timeout` before there was one."""
+
+
+class ReadTimeout(HttpTimeout):
+    """The answer did not come in time: `read_timeout` or `total_timeout`."""
+
+
 class HttpStatusError(Exception):
     """A service answered with a status that is not a success.
 
@@ -170,13 +187,27 @@ def without_query(url: str) -> str:
 def open_transport(options: Http) -> Transport:
     """Open a transport on the running event loop; connections are made as requests need them.
 
-    Raises MissingExtra with the line that installs the package, and OSError for a `ca_file` that cannot be
-    read.
+    Raises MissingExtra with the line that installs the package, and FileNotFoundError for a `ca_file` that is
+    not there.
     """
     if options.ca_file is not None and not Path(options.ca_file).is_file():
         raise FileNotFoundError(f"ca_file={options.ca_file!r}: is not a file on this worker")
-    opened: Transport = _backend("aiohttp", "aiohttp", "http").AiohttpTransport(options)
+    transport_type = _transport_type(options)
+    opened: Transport = transport_type(options)
     return opened
+
+
+def _transport_type(options: Http) -> Any:
+    if options.backend == "aiohttp" or not _libcurl_is_here(options):
+        return _backend("aiohttp", "aiohttp", "http").AiohttpTransport
+    return _backend("libcurl", "pycurl", "libcurl").LibcurlTransport
+
+
+def _libcurl_is_here(options: Http) -> bool:
+    """Return True if libcurl is to be taken, for "auto" where it is installed."""
+    if options.backend == "libcurl" or options.http2:
+        return True
+    return hasattr(select, "epoll") and find_spec("pycurl") is not None
 
 
 def _backend(name: str, package: str, extra: str) -> Any:
@@ -186,7 +217,7 @@ def _backend(name: str, package: str, extra: str) -> Any:
         if error.name != package:
             raise
         raise MissingExtra(
-            f"backend={name!r}: the package {package} is not installed: pip install 'pillarbox[{extra}]'"
+            f"the HTTP client {name} needs the package {package}: pip install 'pillarbox[{extra}]'"
         ) from None
 
 

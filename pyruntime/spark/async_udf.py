@@ -44,7 +44,7 @@ from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_a
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
+from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
 from pillarbox.spark.worker import run_job
@@ -397,7 +397,9 @@ class UdfTask:
                 writer = stack.enter_context(DeadLetterWriter(plan.dead_letters))
                 aside = _Aside(writer, plan.dead_letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, _rows), convert=encoder)))
+            batch = plan.options.batch
+            unpack = _records if batch is not None and batch.arrow else _rows
+            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, unpack), convert=encoder)))
             for chunk in chunks:
                 _, results = zip(*chunk, strict=True)
                 if aside is not None:
@@ -421,7 +423,7 @@ class UdfTask:
         if self._skip_null:
             for column in columns:
                 mask = column.is_valid() if mask is None else pc.and_kleene(mask, column.is_valid())
-        return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns))))), mask
+        return _numbered(columns), mask
 
     def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
         fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
@@ -470,6 +472,15 @@ def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
     for columns in batches:
         for start in range(0, len(columns[0]), MAX_SLICE_ROWS):
             yield tuple(column.slice(start, MAX_SLICE_ROWS) for column in columns)
+
+
+def _numbered(columns: Slice) -> pa.RecordBatch:
+    """The columns with their places for names."""
+    return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns)))))
+
+
+def _records(columns: Slice) -> RowBatch:
+    return rows_of(_numbered(columns))
 
 
 def _rows(columns: Slice) -> RowBatch:

@@ -1,6 +1,6 @@
 """A scheduler that lets everything around a task happen in an order drawn from a seed, on one thread.
 
-What other threads would do (completions, checkpoints, cancellation, the clock) are events here. They happen
+What other threads would do (completions, checkpoints, cancellation) are events here. They happen
 between two mails, between two elements, and wherever a task would wait. The same seed gives the same order.
 """
 
@@ -27,7 +27,6 @@ from typing import Any
 from pillarbox.kernel import Mail, PillarboxError, TaskMailbox
 from pillarbox.task import StreamTask
 from pillarbox.task.protocols import TaskState
-from pillarbox.testing.clocks import FakeClock
 
 MAX_SHOWN_EVENTS = 30
 """Events that an error shows: the last ones."""
@@ -74,8 +73,6 @@ class SeededScheduler:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.clock = FakeClock()
-        """A clock for tasks; only `pass_time` and the scripts move it."""
         self.trace: list[str] = []
         """The past events, by the names of scripts, events and tasks."""
         self._random = random.Random(seed)
@@ -94,16 +91,6 @@ class SeededScheduler:
         """Add one call, to be made at any time from now on."""
         named = getattr(fn, "__qualname__", type(fn).__qualname__) if name is None else name
         self._scripts.append(_Script(named, (call() for call in (partial(fn, *args),)), one=True))
-
-    def pass_time(self, seconds: float, times: int) -> None:
-        """Add `times` moves of the clock, each by up to `seconds`."""
-
-        def moves() -> Iterator[None]:
-            for _ in range(times):
-                self.clock.advance(self._random.random() * seconds)
-                yield
-
-        self.script("time", moves())
 
     def mailbox(self) -> TaskMailbox:
         """A mailbox of this thread whose takes let events happen, and never wait for another thread."""

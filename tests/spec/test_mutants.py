@@ -20,7 +20,6 @@ from spec.manifest import read_all
         ("SplitFetch", 18),
         ("SplitPerThread", 17),
         ("SplitAssignment", 43),
-        ("Yielding", 9),
         ("SeenFiles", 5),
     ],
 )

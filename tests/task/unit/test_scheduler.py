@@ -22,8 +22,7 @@ RECORDS = 6
 class Calls(Operator):
     """An asynchronous operator: two calls in flight, which the scheduler completes; results in order.
 
-    A record that finds no room yields until there is some. A call that does not end in a second of the clock
-    is given up, with a result all the same.
+    A record that finds no room yields until there is some.
     """
 
     uid = "calls"
@@ -47,8 +46,6 @@ class Calls(Operator):
     def _call(self, handle: int, record: Any) -> None:
         result = ("result", record)
         self.scheduler.event(self._complete, handle, result, name=f"call {record}")
-        now = self.context.timers.current_processing_time()
-        self.context.timers.register_timer(now + 1.0, lambda _: self._complete(handle, result))
 
     def _complete(self, handle: int, result: Any) -> None:
         if self.queue.complete(handle, result):
@@ -98,7 +95,6 @@ def make_task(
         Numbers(RECORDS),
         operators,
         output,
-        clock=scheduler.clock,
         mailbox=scheduler.mailbox(),
         responder=responses,
     )
@@ -128,7 +124,6 @@ def test_the_same_seed_gives_the_same_order() -> None:
         task, output = make_task(scheduler)
         scheduler.add(task)
         scheduler.script("checkpoints", checkpoints(task, []))
-        scheduler.pass_time(1.0, 5)
         scheduler.run()
         return scheduler.trace, [str(element) for element in output.records]
 
@@ -143,7 +138,6 @@ def test_in_every_order_each_record_comes_out_once_and_in_order(stepped: bool) -
         responses = Responses()
         task, output = make_task(scheduler, responses)
         scheduler.script("checkpoints", checkpoints(task, []))
-        scheduler.pass_time(1.0, 5)
         if stepped:
             scheduler.add(task)
         else:
@@ -160,7 +154,6 @@ def crash_and_restore(scheduler: SeededScheduler, calls: type[Calls] = Calls) ->
     responses = Responses()
     first, output = make_task(scheduler, responses, calls)
     scheduler.script("checkpoints", checkpoints(first, [], last=True))
-    scheduler.pass_time(0.1, 3)
     try:
         first.run()
     except TaskCancelled:
