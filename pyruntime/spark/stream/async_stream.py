@@ -132,7 +132,6 @@ def async_stream(
         session=session,
         progress=None,
         columns=df.columns,
-        shape=f"{df.schema.simpleString()} {output.simpleString()}",
         results=results,
         streaming=True,
     )
