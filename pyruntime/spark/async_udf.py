@@ -321,7 +321,6 @@ class AsyncUdf:
             session=_session(),
             progress=self._progress,
             columns=names,
-            shape=f"{arguments} {self.returnType.simpleString()}",
             results=self._result,
             arguments=arguments,
         )
