@@ -4,10 +4,10 @@ import warnings
 
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
+from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
-from pillarbox.spark.executions import called_once
 from pillarbox.spark.latency import LOW_LATENCY
 from pillarbox.spark.listener import ProgressListener
 from pillarbox.spark.progress import Progress
