@@ -142,7 +142,7 @@ class Committer:
         if conflicts and self._one_input:
             # spec: Ledger!Refuse
             (key, input), other = next(iter(conflicts.items()))
-            raise LedgerConflictError.of_key(key, input, other.input)
+            raise LedgerConflictError(key, input, other.input)
         new: dict[tuple[bytes, bytes], str] = {}
         accepts_errors = self.reader.accepts_errors
         for number, pair in zip(entries, pairs, strict=True):
