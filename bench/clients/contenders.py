@@ -171,8 +171,8 @@ def openaivec(job: Job) -> Any:
     from openai import AsyncOpenAI
     from openaivec import AsyncBatchEmbeddings
 
-    # It counts tokens with an encoding that is fetched from a server of OpenAI's: one of bytes stands in here.
-    # A byte is a token then, and these short texts still fit into its requests.
+    # It counts tokens with an encoding that is fetched from a server of OpenAI's. Here a byte is a token, and
+    # these short texts still fit into its requests.
     tiktoken.registry.ENCODINGS["cl100k_base"] = tiktoken.Encoding(
         "cl100k_base",
         pat_str=r"\S+|\s+",
