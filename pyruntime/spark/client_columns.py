@@ -20,11 +20,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.chained import resolve_stages
 from pillarbox.aio.errors import BatchResultError, shorten
 from pillarbox.aio.function import enter_function, is_async
 from pillarbox.aio.options import Options
-from pillarbox.api import async_map
 from pillarbox.ledger import Ledger
+from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.function import name_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.schema import parse_schema
@@ -80,9 +81,8 @@ def embed_text(
     _check_client(client)
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
-    arguments = {"schema": schema, "keep": keep, "progress": progress, "options": options, **more}
-    arguments["batch"] = _filled(client, texts) if given is None else _as_arrow(given)
-    return _mapped(df, _TextEmbedder(client, texts, vectors), arguments, texts)
+    by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
+    return _mapped(df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts)
 
 
 def lookup(
@@ -114,18 +114,25 @@ def lookup(
     _check_client(client)
     columns = parse_schema("schema", schema)
     fields = [_column("client", name, df) for name in getattr(client, "fields", ())]
-    arguments = {"schema": columns, "keep": keep, "progress": progress, "options": options, **more}
-    return _mapped(df, _FieldPicker(client, columns), arguments, fields)
+    return _mapped(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
 
 
-def _mapped(df: DataFrame, fn: Any, arguments: dict[str, Any], inputs: Sequence[str]) -> DataFrame:
-    """`async_map` with these arguments, and a ledger that knows a row by `inputs` unless it says others."""
-    options = arguments["options"]
-    ledger = arguments.get("ledger") or (options.ledger if isinstance(options, Options) else None)
+def _mapped(
+    df: DataFrame,
+    fn: Callable[[Any], Any],
+    schema: T.StructType,
+    keep: str | Sequence[str],
+    progress: Progress | None,
+    options: Options | None,
+    given: dict[str, Any],
+    inputs: Sequence[str],
+) -> DataFrame:
+    """As `async_map`, with a ledger that knows a row by `inputs` unless it says others."""
+    ledger = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
     if inputs and isinstance(ledger, Ledger) and ledger.inputs is None:
-        arguments["ledger"] = dataclasses.replace(ledger, inputs=tuple(inputs))
-    mapped: DataFrame = async_map(df, fn, **arguments)
-    return mapped
+        given["ledger"] = dataclasses.replace(ledger, inputs=tuple(inputs))
+    stages = resolve_stages(fn, options, given)
+    return map_dataframe(df, stages, schema=schema, keep=keep, progress=progress)
 
 
 # -- arguments ------------------------------------------------------------------------------------

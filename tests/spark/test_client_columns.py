@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ DIRECT = Http(proxy="direct")
 
 @contextmanager
 def in_thread(server: Any) -> Iterator[Any]:
-    """What `server` gives, which serves on a loop of its own: this thread waits for Spark's tasks."""
+    """The result of entering `server`, which serves on a loop of its own: this thread waits for Spark's tasks."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -151,6 +152,24 @@ async def answer(request: web.Request) -> web.Response:
     return web.json_response({"model": f"M{number}", "year": 1900 + number, "seats": 3})
 
 
+class Planes:
+    """A client of the service: a resource of one row."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def __aenter__(self) -> Planes:
+        self.session = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.session.close()
+
+    async def __call__(self, row: Any) -> Any:
+        async with self.session.get(f"{self.url}/planes/{row.tail}") as response:
+            return await response.json() if response.status == 200 else None
+
+
 @pytest.fixture
 def planes() -> Iterator[str]:
     with in_thread(serve_handler(answer)) as url:
@@ -161,7 +180,7 @@ def planes() -> Iterator[str]:
 def test_a_lookup_adds_the_fields_of_the_answer_and_nulls_where_there_is_none(
     spark: SparkSession, planes: str
 ) -> None:
-    client = HttpLookup(f"{planes}/planes/{{tail}}", http=DIRECT)
+    client = Planes(planes)
     df = spark.range(1, 21, 1, 2).withColumnRenamed("id", "tail")
     found = lookup(df, client=client, schema="year int, model string").collect()
     assert found == [(n, None, None) if n % 5 == 0 else (n, 1900 + n, f"M{n}") for n in range(1, 21)]
