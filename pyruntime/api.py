@@ -33,7 +33,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Rows: TypeAlias = Iterable[T] | AsyncIterable[T]
-Null: TypeAlias = Literal["null"]
 NoNull: TypeAlias = Literal["fail", "drop"]
 
 
@@ -63,42 +62,13 @@ def async_map(
 ) -> AsyncMapIterator[Outcome]: ...
 @overload
 def async_map(
-    rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[list[R] | None]: ...
-@overload
-def async_map(
     rows: Rows[T],
-    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
+    fn: Callable[..., Any],
     *,
-    errors: Null,
-    batch: Batch,
+    errors: Literal["null"],
+    batch: Batch | None = ...,
     **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T],
-    fn: Callable[[list[T]], Iterable[R]],
-    *,
-    errors: Null,
-    batch: Batch,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Awaitable[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T, Collector[R]], object], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Future[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], R], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
+) -> AsyncMapIterator[Any | None]: ...
 @overload
 def async_map(
     rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
@@ -213,8 +183,7 @@ def async_map(
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;

@@ -7,7 +7,8 @@ may be given wherever a function is given, with all options of the operator; it 
 from __future__ import annotations
 
 from pillarbox.clients.embeddings import Embeddings
+from pillarbox.clients.http_lookup import HttpLookup
 from pillarbox.clients.secret import Secret
 from pillarbox.clients.transport import Http, HttpStatusError
 
-__all__ = ["Embeddings", "Http", "HttpStatusError", "Secret"]
+__all__ = ["Embeddings", "Http", "HttpLookup", "HttpStatusError", "Secret"]

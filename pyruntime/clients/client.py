@@ -15,7 +15,7 @@ UNAUTHORIZED = 401
 Self = TypeVar("Self", bound="Client")
 
 
-class _Connections:
+class Connections:
     """The transport and the headers of one client on one event loop, for as many as have entered it there."""
 
     def __init__(self, transport: Transport, headers: SecretHeaders) -> None:
@@ -32,7 +32,7 @@ class Client:
     """
 
     http: Http
-    _connections: dict[asyncio.AbstractEventLoop, _Connections]
+    _connections: dict[asyncio.AbstractEventLoop, Connections]
 
     def _headers(self) -> SecretHeaders:
         """The headers of all requests, not read yet."""
@@ -46,7 +46,7 @@ class Client:
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
-            opened = self._connections[loop] = _Connections(open_transport(self.http), self._headers())
+            opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
         opened.users += 1
         try:
             if not opened.headers.current:
@@ -87,9 +87,13 @@ class Client:
             response = await self._request(opened, method, url, headers, body)
         return response
 
-    @staticmethod
     async def _request(
-        opened: _Connections, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
+        self,
+        opened: Connections,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
     ) -> Response:
         sent = opened.headers.current if not headers else {**headers, **opened.headers.current}
         return await opened.transport.request(method, url, headers=sent, body=body)

@@ -185,6 +185,7 @@ class LibcurlTransport:
         curl.setopt(pycurl.BUFFERSIZE, RECEIVE_BUFFER_BYTES)
         curl.setopt(pycurl.MAXAGE_CONN, int(KEEP_ALIVE_S))
         curl.setopt(pycurl.PROXY, "")
+        curl.setopt(pycurl.PATH_AS_IS, 1)
         if options.http2:
             curl.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
             curl.setopt(pycurl.PIPEWAIT, 1)

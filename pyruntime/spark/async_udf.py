@@ -138,8 +138,7 @@ def async_udf(
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
@@ -322,7 +321,6 @@ class AsyncUdf:
             session=_session(),
             progress=self._progress,
             columns=names,
-            shape=f"{arguments} {self.returnType.simpleString()}",
             results=self._result,
             arguments=arguments,
         )

@@ -29,7 +29,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError
-from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxProcessor
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     CheckpointBarrier,

@@ -38,9 +38,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
-from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
-from pillarbox.mailbox.processor import Controller, Suspension
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,7 +16,7 @@ from aiohttp import web
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox import Batch, Errors, Ledger
-from pillarbox.clients import Embeddings, Http
+from pillarbox.clients import Embeddings, Http, HttpLookup
 from pillarbox.spark import async_udf, embed_text, lookup
 from tests.clients.conftest import serve_handler
 from tests.clients.embedding_service import DIMENSIONS, Service, serving, vector_of
@@ -27,7 +26,7 @@ DIRECT = Http(proxy="direct")
 
 @contextmanager
 def in_thread(server: Any) -> Iterator[Any]:
-    """The result of entering `server`, which serves on a loop of its own: this thread waits for Spark's tasks."""
+    """The result of entering `server`, which serves on another thread's loop meanwhile."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -152,24 +151,6 @@ async def answer(request: web.Request) -> web.Response:
     return web.json_response({"model": f"M{number}", "year": 1900 + number, "seats": 3})
 
 
-class Planes:
-    """A client of the service: a resource of one row."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def __aenter__(self) -> Planes:
-        self.session = aiohttp.ClientSession()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.session.close()
-
-    async def __call__(self, row: Any) -> Any:
-        async with self.session.get(f"{self.url}/planes/{row.tail}") as response:
-            return await response.json() if response.status == 200 else None
-
-
 @pytest.fixture
 def planes() -> Iterator[str]:
     with in_thread(serve_handler(answer)) as url:
@@ -180,7 +161,7 @@ def planes() -> Iterator[str]:
 def test_a_lookup_adds_the_fields_of_the_answer_and_nulls_where_there_is_none(
     spark: SparkSession, planes: str
 ) -> None:
-    client = Planes(planes)
+    client = HttpLookup(f"{planes}/planes/{{tail}}", http=DIRECT)
     df = spark.range(1, 21, 1, 2).withColumnRenamed("id", "tail")
     found = lookup(df, client=client, schema="year int, model string").collect()
     assert found == [(n, None, None) if n % 5 == 0 else (n, 1900 + n, f"M{n}") for n in range(1, 21)]
@@ -198,6 +179,12 @@ def test_an_answer_without_fields_is_an_error_of_its_row(spark: SparkSession) ->
     assert "must be an object with the fields a, b" in found[1]._error.message
     numbers = lookup(df, client=client, schema="a array<int>", errors="column").collect()
     assert numbers[1].a == [1, 2]
+
+
+def test_a_field_that_the_client_needs_and_no_column_has_is_refused_at_the_call(spark: SparkSession) -> None:
+    client = HttpLookup("http://localhost:1/planes/{tail}")
+    with pytest.raises(ValueError, match="client: 'tail' is not a column of the DataFrame"):
+        lookup(spark.range(3), client=client, schema="a int")
 
 
 @pytest.mark.contract
