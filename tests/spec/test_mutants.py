@@ -15,7 +15,6 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("StreamState", 27),
-        ("StreamSegments", 12),
         ("Alignment", 13),
         ("SplitFetch", 18),
         ("SplitPerThread", 17),
