@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pillarbox.sources import Fetched, Source
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 
 

@@ -7,8 +7,7 @@ the offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from pillarbox.sources.source import Source
@@ -29,14 +28,13 @@ class Offset(Generic[S, C]):
     number: how many micro-batches lie before it; with 0 nothing is known yet, and nothing else is written.
     checkpoint: what the enumerator knows. splits: those that are not finished, each starting where the next
     read begins, those that have waited longest first. slices: what is read between the offset before this
-    one and this one. times: the watermarks of splits, in seconds, as far as they are known.
+    one and this one.
     """
 
     number: int = 0
     checkpoint: C | None = None
     splits: tuple[S, ...] = ()
     slices: tuple[S, ...] = ()
-    times: Mapping[str, float] = field(default_factory=dict)
 
     def positions(self) -> dict[str, Any]:
         """The position up to which each split has been read, by its id."""
@@ -65,7 +63,6 @@ class OffsetCodec(Generic[S, C]):
             "split_version": self._splits.version,
             "splits": self._write(offset.splits),
             "slices": self._write(offset.slices),
-            "times": dict(offset.times),
         }
 
     def from_json(self, written: Json) -> Offset[S, C]:
@@ -79,7 +76,6 @@ class OffsetCodec(Generic[S, C]):
             checkpoint=self._checkpoints.from_json(kept["version"], kept["checkpoint"]),
             splits=self._read(written, "splits"),
             slices=self._read(written, "slices"),
-            times=written["times"],
         )
 
     def slices(self, start: Json, end: Json) -> tuple[S, ...]:

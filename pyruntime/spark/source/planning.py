@@ -1,4 +1,4 @@
-"""The plans of a stream, one for each micro-batch: `MicroBatches`; the alignment of its splits: `Aligner`.
+"""The plans of a stream, one for each micro-batch: `MicroBatches`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
@@ -7,27 +7,22 @@ plan is an assignment of slices, so it is made on the enumerator's thread, as in
 
 from __future__ import annotations
 
-import math
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
-from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
-from pillarbox.sources.event_time import WatermarkStrategy
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
-from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
+from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.spark.source.offsets import Offset
 from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
-T = TypeVar("T")
 
 MAX_SPLITS_UNLIMITED = 10_000
 """Splits that one discovery finds at most."""
@@ -46,10 +41,6 @@ class Candidate(Generic[S]):
     split: S
     rest: S
     """The part that may still be read."""
-    one_row: bool = False
-    """True if one row may be read at most: enough to learn where the split is in time."""
-    else_one_of: S | None = None
-    """The part of which one row may be read where nothing of `rest` is there: over a gap in time."""
     slice: S | None = None
 
 
@@ -100,125 +91,6 @@ class Plan(Generic[S]):
         return True
 
 
-class Aligner(Generic[S]):
-    """Holds back splits that are more than `max_drift` seconds ahead of the slowest; none if it is None.
-
-    A split of which nothing was read yet is read for one row, where there are others: then it is known where
-    it is. The slowest may always be read, were it for one row. One with nothing to read for `idle_after`
-    seconds counts for nothing until it has been read again; one that is held back does not become idle.
-
-    Confined to the enumerator's thread. What is decided is `pillarbox.sources.alignment`'s; here it meets
-    slices: they are cut where the enumerator knows the position of a time, and else a split that is ahead
-    waits.
-    """
-
-    def __init__(self, strategy: WatermarkStrategy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._strategy = strategy
-        self._max_drift = math.inf if strategy.max_drift is None else strategy.max_drift
-        self._alignment = Alignment(self._max_drift)
-        self._clock = clock
-        self._open: Collection[str] = ()
-        self._nothing_since: dict[str, float] = {}
-        self.holds = HoldReport(strategy.idle_after, clock)
-        """Its `hold` is for any thread."""
-        # Of the plan: all watermarks, those of splits that are not idle, how far these may be read, and
-        # whom that holds back.
-        self._times: dict[str, float] = {}
-        self._awake: dict[str, float] = {}
-        self._slowest: float | None = None
-        self._limit = math.inf
-        self._held: dict[str, S] = {}
-
-    def begin(self, open_splits: Collection[str], times: Mapping[str, float]) -> None:
-        """Go on from an offset. open_splits: those that are open, now and at any time later."""
-        self._alignment = Alignment(self._max_drift)
-        self._open = open_splits
-        self._nothing_since.clear()
-        if self._max_drift < math.inf:
-            self._alignment.report({name: at for name, at in times.items() if name in open_splits})
-
-    def finished(self, split_id: str) -> None:
-        """The split, which is open no more, is read to its end by the micro-batch that was planned."""
-        # Before its tasks report it: it must not count when they do.
-        self._nothing_since.pop(split_id, None)
-        self._alignment.forget([split_id])
-
-    def report(self, latest: Mapping[str, float]) -> None:
-        """Tasks have read splits up to these event times, in seconds. Those that are not open are ignored."""
-        known = self._alignment.watermarks()
-        for name, at in latest.items():
-            if name in self._open:
-                self._nothing_since.pop(name, None)
-                at = max(at - self._strategy.out_of_order, known.get(name, -math.inf))
-                self._alignment.report({name: at})
-
-    def plan(self) -> None:
-        """A micro-batch is planned."""
-        if self._strategy.idle_after is not None:
-            due = self._clock() - self._strategy.idle_after
-            for name, since in self._nothing_since.items():
-                if since <= due:
-                    self.rests(name)
-        self._times = self._alignment.watermarks()
-        self._awake = self._alignment.held(-math.inf)
-        self._slowest = self._alignment.slowest()
-        self._limit = self._alignment.may_read_to()
-
-    def allows(self, each: Candidate[S], enumerator: SplitEnumerator[S, Any]) -> bool:
-        """Say in a candidate what may be read of it; False while it is held back."""
-        rest, split_id = each.rest, each.split.split_id
-        at = self._times.get(split_id)
-        if self._slowest is None:
-            each.one_row = self._max_drift < math.inf and len(self._open) > 1 and at is None
-            return True
-        if self._awake.keys() == {split_id}:
-            # All the others rest.
-            return True
-        position = enumerator.position_at(rest, self._limit + self._strategy.out_of_order)
-        if position is None:
-            each.one_row = at is None
-            held = at is not None and at > self._limit
-        else:
-            if at is not None and at <= self._slowest:
-                each.else_one_of = rest
-            if isinstance(position, int):
-                position = max(position, rest.start or 0)
-                if isinstance(rest.stop, int):
-                    position = min(position, rest.stop)
-            each.rest = rest.up_to(position)
-            held = position == rest.start and each.else_one_of is None
-        if held:
-            self._held[split_id] = rest
-            self.looked(split_id, True)
-        return not held
-
-    def planned(self, anything: bool, enumerator: SplitEnumerator[S, Any]) -> None:
-        """A micro-batch has been planned, and `anything` is read: note who is held where nothing is."""
-        held, self._held = self._held, {}
-        # One that has nothing to read is not held: whether they have any, one row says.
-        if anything or not any(enumerator.advance(each, ReadLimit(rows=1)) for each in held.values()):
-            held = {}
-        # Of one that was never read it is known that its next row is beyond the limit.
-        times = {name: self._times.get(name, self._limit) for name in held}
-        self.holds.update(times, self._alignment.waited_for())
-
-    def looked(self, split_id: str, found: bool) -> None:
-        """There was something to read of the split, or it is held back; or there was nothing."""
-        if found:
-            self._nothing_since.pop(split_id, None)
-        elif self._strategy.idle_after is not None:
-            self._nothing_since.setdefault(split_id, self._clock())
-
-    def rests(self, split_id: str) -> None:
-        """Nobody waits for the split until it has been read again."""
-        if split_id in self._alignment.watermarks():
-            self._alignment.report({split_id: None})
-
-    def times(self) -> dict[str, float]:
-        """The watermarks that are known, in seconds, by split id."""
-        return self._alignment.watermarks()
-
-
 class MicroBatches(Generic[S, C]):
     """Plans the micro-batches of one query, one after the other. One thread uses it.
 
@@ -228,10 +100,9 @@ class MicroBatches(Generic[S, C]):
     thread: EnumeratorThread[S, C]
     """The enumerator's thread, once an offset was taken up."""
 
-    def __init__(self, source: Source[S, C], parallelism: int, aligner: Aligner[S]) -> None:
+    def __init__(self, source: Source[S, C], parallelism: int) -> None:
         self._source = source
-        self.aligner = aligner
-        self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, Delivery.PLANNED)
+        self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, planned=True)
         self.number = -1
         """That of the offset from which the next micro-batch goes on; -1 while there is none."""
         self._available_now: ReadLimit | None = None
@@ -254,7 +125,7 @@ class MicroBatches(Generic[S, C]):
         self._open.clear()
         self.thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
         self.number = offset.number
-        self.thread.call(self._restored, offset)
+        self.thread.call(self._restored)
         if self._available_now is not None:
             self._freeze(self._available_now)
 
@@ -293,27 +164,12 @@ class MicroBatches(Generic[S, C]):
             self.number = -1
             self.thread.close()
 
-    # -- for the tasks, as `DriverRead`; any thread --------------------------------------------------
-
-    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Have `fn` called on the enumerator's thread."""
-        return self.thread.submit(fn, *args)
-
-    def joined(self, subtask: int, host: str) -> Future[None]:
-        """A task is there."""
-        return self.submit(self.coordinator.add_reader, subtask, host)
-
-    def answer(self, subtask: int, host: str, body: Any) -> Future[None]:
-        """Take how far a task has read splits in event time."""
-        return self.submit(self.aligner.report, body["times"])
-
     # -- the enumerator's thread: steps of a plan ----------------------------------------------------
 
-    def _restored(self, offset: Offset[S, C]) -> None:
+    def _restored(self) -> None:
         self._take_pending()
         self._endless = False
         self._began_with = self.thread.enumerator.checkpoint
-        self.aligner.begin(self._open, offset.times)
 
     def _begin(self, plan: Plan[S]) -> bool:
         """Begin a discovery if it is due, so that it goes on while slices are cut; and cut them."""
@@ -354,7 +210,6 @@ class MicroBatches(Generic[S, C]):
         self._take_pending()
         read, enumerator = plan.read, self.thread.enumerator
         self._let_go({each.split.split_id for each in read})
-        self.aligner.planned(bool(read), enumerator)
         begins = self.number == 0 and enumerator.checkpoint != self._began_with
         return self._behind(read) if read or begins else None
 
@@ -377,7 +232,6 @@ class MicroBatches(Generic[S, C]):
         """Nothing more of it is read; what comes by its name is another one."""
         del self._open[split_id]
         self.thread.forget([split_id])
-        self.aligner.finished(split_id)
 
     def _let_go(self, read: Collection[str]) -> None:
         """Splits that are gone, but those that are `read` now, are open no more."""
@@ -408,7 +262,6 @@ class MicroBatches(Generic[S, C]):
             checkpoint=self.thread.enumerator.snapshot(),
             splits=tuple(self._open.values()),
             slices=tuple(slices),
-            times=self.aligner.times(),
         )
 
     # -- the enumerator's thread: slices -------------------------------------------------------------
@@ -422,14 +275,14 @@ class MicroBatches(Generic[S, C]):
             for at, each in enumerate(found):
                 if plan.spent:
                     return
-                piece = self._front(each, plan.share(len(found) - at))
+                piece = self._advanced(each.split, each.rest, plan.share(len(found) - at))
                 if piece is None:
                     continue
                 if not plan.takes(piece):
                     # What waits longest is not passed by, or a large one would wait for ever.
                     return
                 each.slice = piece if each.slice is None else each.slice.up_to(piece.stop)
-                if piece.stop != each.rest.stop and not each.one_row:
+                if piece.stop != each.rest.stop:
                     each.rest = each.rest.starting_at(piece.stop)
                     if piece.rows or piece.nbytes:
                         again.append(each)
@@ -444,24 +297,10 @@ class MicroBatches(Generic[S, C]):
             if self._frozen is not None:
                 target = self._targets.get(split.split_id)
                 if target is None or (target.stop is not None and target.stop == split.start):
-                    self.aligner.rests(split.split_id)
                     continue
                 rest = split.up_to(target.stop)
             found.append(Candidate(split, rest))
-        self.aligner.plan()
-        return [each for each in found if self.aligner.allows(each, self.thread.enumerator)]
-
-    def _front(self, each: Candidate[S], share: ReadLimit) -> S | None:
-        """Give what can be read now of a candidate, within its share."""
-        if each.one_row:
-            share = share._replace(rows=1)
-        piece = self._advanced(each.split, each.rest, share)
-        if piece is None and each.else_one_of is not None:
-            each.one_row = True
-            piece = self._advanced(each.split, each.else_one_of, share._replace(rows=1))
-        if each.slice is None:
-            self.aligner.looked(each.split.split_id, piece is not None)
-        return piece
+        return found
 
     def _advanced(self, split: S, rest: S, limit: ReadLimit) -> S | None:
         piece = self.thread.enumerator.advance(rest, limit)

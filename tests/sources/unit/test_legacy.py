@@ -18,8 +18,7 @@ from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkS
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.legacy import FromSourceFunction, FunctionSplit
-from pillarbox.sources.reader import ReaderContext, SplitsAdded
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.task import Operator, StreamTask
 from pillarbox.task.legacy import ParallelSourceFunction, SourceContext, SourceFunction

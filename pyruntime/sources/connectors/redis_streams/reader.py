@@ -133,7 +133,7 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
         split, state, stop = cursor.split, StreamState.parse(info), cursor.stop
         self.source.check_loss(split.stream, cursor.position, state)
         exhausted = len(entries) < cursor.rows
-        cursor.missed, cursor.position, timestamp = None, cursor.position.settled(state), None
+        cursor.missed, cursor.position = None, cursor.position.settled(state)
         records: Any = ()
         if entries:
             last = EntryId.parse(entries[-1][0])
@@ -141,7 +141,6 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             # As many next time as make a batch of the wanted size.
             cursor.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), cursor.rows * 8))
             records = to_batch(split.stream, entries, self.schema)
-            timestamp = None if self.source.event_time is None else last.ms / 1000
         cursor.hot = not exhausted
         cursor.due = cursor.hot and cursor.position.next <= state.last
         at_end = stop is not None and (exhausted or cursor.position.next >= stop.next)
@@ -150,9 +149,9 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             end = f"ends at {state.last} now, and was to be read up to {stop.next}"
             self.source.lost(f"stream {split.stream!r} {end}")
         if at_end:
-            yield self.finish(cursor, records)._replace(timestamp=timestamp)
+            yield self.finish(cursor, records)
         elif entries:
-            yield Fetched(split.split_id, records, str(cursor.position), timestamp=timestamp)
+            yield Fetched(split.split_id, records, str(cursor.position))
 
     def _gone(self, cursor: StreamCursor) -> Iterator[Fetched]:
         """There is no such stream; where it has no end, it is another one when it comes again."""

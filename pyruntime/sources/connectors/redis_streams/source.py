@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
-from math import floor
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.rpc.redis_url import RedisUrl
@@ -212,12 +211,6 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         """True if it was not there when it was last looked at."""
         return split.stream in self._gone
 
-    def position_at(self, split: RedisStreamSplit, timestamp: float) -> str | None:
-        """The first id of a later time, if ids are the event time."""
-        if self._source.event_time is None:
-            return None
-        return str(EntryId(max(0, floor(timestamp * 1000) + 1), 0))
-
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Trim what was read, or write down how far it was, if that was asked for."""
         source = self._source
@@ -269,7 +262,6 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
         needs Redis 7.
     on_change: what is done when a checkpoint is of other streams, or of another pattern: "fail", or "follow",
         which lets go of what is no longer named and reads what is new from its beginning.
-    event_time: "id" if the time in the ids is the event time: then alignment cuts exactly. Otherwise None.
     trim: whether entries that are committed downstream are removed (XTRIM MINID). positions_key: a hash in
         which the next id of each stream is written down then, for others to see.
 
@@ -285,7 +277,6 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
     streams: str | Sequence[str] | None = option(None, parse=words)
     _: KW_ONLY
     start: str = option("earliest")
-    event_time: str | None = option(None, one_of=("id",))
     trim: bool = option(False)
     positions_key: str | None = option(None)
 
