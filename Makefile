@@ -24,7 +24,7 @@ ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
 MINUTES ?= 5
 # Faults of `make chaos`, at least.
 FAULTS ?= 200
-# The suite of `make long`: spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
+# The suite of `make long`: test-slow, spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
 SUITE ?= spec
 # What `make bench-sources` measures; empty is all.
 PARTS ?=
@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -88,6 +88,9 @@ test: build  ## nearly every line, with a real local Spark and real servers: min
 
 test-all: build  ## every test, and searches with all their examples
 	@$(WITH_JAVA) $(TESTS) $(PYTEST)
+
+test-slow: build  ## the tests that `make test` leaves out
+	@$(WITH_JAVA) $(TESTS) -m slow $(PYTEST)
 
 # CPython 3.12 and later tell of a line once, which costs nearly nothing; a tracer takes three times the CPU of tests.
 COVERAGE_CORE = $(shell $(PY) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')

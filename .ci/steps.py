@@ -1,9 +1,11 @@
 """Runs what a change must pass, within the time that it has; called by `.ci/run`.
 
-First the programs that tests use, then `make test-all`, `make lint`, `make docs`; then, for at most a quarter
-of an hour, the long suite whose last whole run is oldest. The share is shortened so that the whole takes 40
-minutes on a fast machine and 60 on a slow one, and is left out where there is too little time. What has not
-ended by the hard end is stopped and fails. The output ends with the closing line of pytest, whatever failed.
+First the programs that tests use, then `make test`, `make lint`, `make docs`: these must come to their end.
+Then the tests that are marked slow, in random order, as far as they come in 52 minutes from the start;
+then, for at most a quarter of an hour, the long suite whose last whole run is oldest. That share is
+shortened so that the whole takes 40 minutes on a fast machine and 60 on a slow one, and is left out where
+there is too little time. What has not ended by the hard end is stopped and fails. The output ends with
+pytest's closing line, whatever failed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("test-all", "lint", "docs")
+STEPS = ("test", "lint", "docs")
+SLOW_TESTS_END_S = 52 * 60
+"""The slow tests need half an hour on one machine, over an hour on another, which draws a part of them."""
 FAST_END_S = 40 * 60
 SLOW_END_S = 60 * 60
 HARD_END_S = 85 * 60
@@ -49,6 +53,12 @@ def share_seconds(elapsed: float) -> float:
     # Whoever is through after half an hour is fast.
     end = FAST_END_S if elapsed <= FAST_END_S - SHARE_S / 2 - RESERVE_S else SLOW_END_S
     left = min(SHARE_S, end - RESERVE_S - elapsed)
+    return left if left >= MIN_SHARE_S else 0
+
+
+def slow_test_seconds(elapsed: float) -> float:
+    """Seconds for the slow tests, that many seconds after the start; 0 for none."""
+    left = SLOW_TESTS_END_S - elapsed
     return left if left >= MIN_SHARE_S else 0
 
 
@@ -105,6 +115,11 @@ def total(closing: Sequence[str]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
+def share_command(*words: str) -> list[str]:
+    """The command that runs a share of a long suite."""
+    return [".venv/bin/python", "-m", "spec.long_runs", "share", *words]
+
+
 def run(
     start: Callable[[Sequence[str], float], Ended],
     *,
@@ -129,7 +144,7 @@ def run(
     for step in STEPS:
         say(f"== make {step} (after {elapsed()})")
         ended = start(["make", step], left())
-        if step.startswith("test"):
+        if step == "test":
             closing += ended.closing
         if ended.code != 0:
             why = f"failed with {ended.code}" if ended.code is not None else "was stopped at the hard end"
@@ -137,11 +152,18 @@ def run(
             code = 1
             break
     else:
-        seconds = share_seconds(now() - began)
+        seconds = slow_test_seconds(now() - began)
         if seconds:
-            words = ["share", "--seconds", f"{seconds:.0f}"]
-            code = 0 if start([".venv/bin/python", "-m", "spec.long_runs", *words], left()).code == 0 else 1
+            say(f"== slow tests (after {elapsed()})")
+            ended = start(share_command("--suite", "test-slow", "--seconds", f"{seconds:.0f}"), left())
+            closing += ended.closing
+            code = 0 if ended.code == 0 else 1
         else:
+            say(f"== no slow tests: {elapsed()} are over")
+        seconds = share_seconds(now() - began)
+        if code == 0 and seconds:
+            code = 0 if start(share_command("--seconds", f"{seconds:.0f}"), left()).code == 0 else 1
+        elif code == 0:
             say(f"== no share of a long suite: {elapsed()} are over")
     say(f"== {'all passed' if code == 0 else 'FAILED'}, after {elapsed()}; the tests:")
     if not closing:

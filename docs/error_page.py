@@ -22,6 +22,7 @@ test compares it. In all of them `fn` is an async function, `df` a DataFrame wit
 SETUP = """\
 import asyncio
 from pillarbox import *
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 
 async def fn(x):
     return x
@@ -59,7 +60,7 @@ BEFORE = [
     Case("A buffer that is too small", "async_map([1], fn, options=Options(buffer=Buffer(rows=50)))"),
     Case("A ledger without the operator's name", 'async_map([1], fn, ledger=Ledger("calls"))'),
     Case("A rate of nothing", "Rate(per_second=0)"),
-    Case("An address that cannot be, and may hold a password", 'RedisCoordinator("user:secret@host:6379")'),
+    Case("An address that cannot be, and may hold a password", 'RedisStreamSource("user:secret@host:6379")'),
     Case("A schema that Spark cannot read", 'async_map(df, fn, schema="price dooble")'),
     Case("A column that is not there", 'async_map(df, fn, schema="price double", keep=["txt"])'),
     Case("A batch read where a stream is needed", 'async_stream(df, fn, schema="price double")'),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.testing.history import Event, Recorder
-from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.models import MailboxModel
 
 BURST = 4
 PRODUCERS = 3

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, NotCalled, Outcome, TooManyFailures
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
-    from pillarbox.aio.limits.redis_limits import RedisCoordinator
     from pillarbox.aio.limits.shared import CoordinatorError
     from pillarbox.aio.meter import Usage
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
@@ -54,7 +53,6 @@ __all__ = [
     "PillarboxError",
     "Rate",
     "Redact",
-    "RedisCoordinator",
     "Retry",
     "RetryBudget",
     "Step",
@@ -77,7 +75,6 @@ _MODULES = {
     "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "NotCalled", "Outcome", "TooManyFailures"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
-    "aio.limits.redis_limits": ["RedisCoordinator"],
     "aio.limits.shared": ["CoordinatorError"],
     "aio.meter": ["Usage"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],

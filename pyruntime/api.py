@@ -33,7 +33,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Rows: TypeAlias = Iterable[T] | AsyncIterable[T]
-Null: TypeAlias = Literal["null"]
 NoNull: TypeAlias = Literal["fail", "drop"]
 
 
@@ -63,42 +62,13 @@ def async_map(
 ) -> AsyncMapIterator[Outcome]: ...
 @overload
 def async_map(
-    rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[list[R] | None]: ...
-@overload
-def async_map(
     rows: Rows[T],
-    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
+    fn: Callable[..., Any],
     *,
-    errors: Null,
-    batch: Batch,
+    errors: Literal["null"],
+    batch: Batch | None = ...,
     **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T],
-    fn: Callable[[list[T]], Iterable[R]],
-    *,
-    errors: Null,
-    batch: Batch,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Awaitable[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T, Collector[R]], object], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Future[R]], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], R], *, errors: Null, **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R | None]: ...
+) -> AsyncMapIterator[Any | None]: ...
 @overload
 def async_map(
     rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
@@ -213,8 +183,7 @@ def async_map(
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
@@ -222,7 +191,7 @@ def async_map(
     budget: a `Budget`: calls and cost of the whole job, at most.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
@@ -242,4 +211,9 @@ def async_map(
             raise TypeError(
                 f"{name}={value!r}: is for a Spark DataFrame, and rows is a {type(rows).__name__}"
             )
+    if any(stage.options.batch is not None and stage.options.batch.arrow for stage in stages):
+        raise ValueError(
+            f"batch: arrow=True is for a Spark DataFrame, whose rows come as Arrow, and rows is a "
+            f"{type(rows).__name__}; leave arrow out, and the function gets lists"
+        )
     return iterate(rows, stages)

@@ -5,7 +5,7 @@ others are never changed; what travels or is printed instead of one is a stand-i
 redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
 texts have none. Redacting a redacted text changes nothing.
 
-Pure but for the filter of the package's logger; any thread.
+Pure but for the filter of the package's logger and the keys that `remember_secret` was told; any thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -113,14 +114,40 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[s
 )
 
 
+_MIN_SECRET_CHARACTERS = 8
+"""Characters of a key that is masked by its value: a shorter one is part of many a word."""
+_MAX_SECRETS = 64
+"""Keys that are remembered: of tokens that are renewed each hour, those of the last days."""
+_SECRETS: tuple[str, ...] = ()
+_SECRETS_LOCK = threading.Lock()
+
+
+def remember_secret(secret: str) -> None:
+    """From now on mask `secret` in all texts that this process redacts, whatever it looks like."""
+    global _SECRETS
+    with _SECRETS_LOCK:
+        if len(secret) >= _MIN_SECRET_CHARACTERS and secret not in _SECRETS:
+            _SECRETS = (secret, *_SECRETS[: _MAX_SECRETS - 1])
+
+
+def without_secrets(content: bytes) -> bytes:
+    """`content` with each key that `remember_secret` was told masked, and nothing else changed."""
+    for secret in _SECRETS:
+        content = content.replace(secret.encode(), MASK.encode())
+    return content
+
+
 def redacted(text: str) -> str:
     """`text` without keys, and without the users and queries of URLs: `***` stands for each.
 
-    Known are passwords, keys and tokens that are assigned to a name that says so, HTTP's authorization,
-    blocks of private keys, JSON web tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab,
-    Slack, Google, Hugging Face and SendGrid. Takes time in proportion to the text.
+    Known are the keys that this process has read for its clients (`remember_secret`), passwords, keys and
+    tokens that are assigned to a name that says so, HTTP's authorization, blocks of private keys, JSON web
+    tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab, Slack, Google, Hugging Face and
+    SendGrid. Takes time in proportion to the text.
     Redacting twice changes nothing.
     """
+    for secret in _SECRETS:
+        text = text.replace(secret, MASK)
     low = text.lower()
     for markers, pattern, instead in _RULES:
         for marker in markers:

@@ -54,6 +54,7 @@ SECTIONS = {
     "spark": "Over Spark",
     "observe": "Seen while it runs",
     "rpc": "Between processes",
+    "clients": "Clients",
     "chaos": "Under faults",
     "testing": "Test tools",
     "examples": "Examples",

@@ -8,7 +8,7 @@ Called by `make long SUITE=...` and by `.ci/run`. The record is `spec/long_runs.
 whole commits it with the page. A share goes through its suite in an order that the seed decides, so that
 shares of several days try different parts. It fails for a wrong result, and says the seed; it does not fail
 for want of time, or because what the suite needs cannot be made here. A share that gets through its suite is
-a whole run.
+a whole run. `.ci/run` gives test-slow a share of its own.
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ def sanitized(order: random.Random) -> list[list[str]]:
     return kinds
 
 
+def slow(order: random.Random) -> list[list[str]]:
+    """The files with slow tests. The first failure ends them: what follows a stop counts for nothing."""
+    chosen = [name for name in files(order, "tests") if "mark.slow" in (ROOT / name).read_text()]
+    return [["make", "test-slow", f"PYTEST=-x {' '.join(chosen)}"]]
+
+
 def with_oldest(order: random.Random) -> list[list[str]]:
     """The tests that `make test-oldest` does not leave out."""
     left_out = ("tests/house/", "tests/spec/", "tests/native/")
@@ -125,6 +131,7 @@ def without_gil(order: random.Random) -> list[list[str]]:
 
 
 SUITES = (
+    Suite("test-slow", "the tests that `make test` leaves out", slow),
     Suite("spec", "every run of the manifests, and the graphs", by_seed("spec.run"), wrong=r"^DIFFERS "),
     Suite("sanitize", "the tests without Spark under the sanitizers of the compiler", sanitized),
     Suite(
@@ -339,7 +346,7 @@ def main(words: Sequence[str]) -> int:
         run = whole(suite, lambda command: watch(command, None), of)
         remember(suite.name, run)
         return 0 if run.result == "passed" else 1
-    suite = SUITES[names.index(options.suite)] if options.suite else oldest(SUITES, runs)
+    suite = SUITES[names.index(options.suite)] if options.suite else oldest(SUITES[1:], runs)
     began = time.monotonic()
     code, complete = share(suite, options.seconds, options.seed, run=watch)
     if complete and of is not None:

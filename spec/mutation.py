@@ -271,7 +271,7 @@ CONTRACT = ("tests/kernel", "-k", "not source and not models")
 LAYERS = [
     Layer("contract", EVERYTHING + DEADLINES + INTERFACE + MODULES, tests(*CONTRACT)),
     Layer("graph", EVERYTHING, tests("tests/spec/test_conformance.py", "-k", "not tlc")),
-    Layer("models", EVERYTHING + DEADLINES + MODULES, tests("tests/kernel/test_kernel_models.py")),
+    Layer("models", EVERYTHING + DEADLINES + MODULES, tests("tests/kernel/unit/test_kernel_models.py")),
     Layer("histories", EVERYTHING, tests("tests/testing", "-k", REAL)),
     Layer("traces", MAILBOX, tests("tests/spec/unit/test_traces.py", "-k", "behaviour and model")),
     Layer("schedules", EVERYTHING, schedules),

@@ -2,7 +2,7 @@
 
 A run is a row of lives: each but the last is killed, or stopped, and the next one is restored from the last
 snapshot, perhaps into another window. Time is virtual. `pillarbox.testing.operator_trace` records;
-`pillarbox.testing.models.operator`, the reference model, and TLC judge, each by itself. TLC goes along many
+`pillarbox.testing.operator_model`, the reference model, and TLC judge, each by itself. TLC goes along many
 runs at once.
 
     python -m spec.operator_runs [--runs 200] [--seed 1]    # makes runs and judges them
@@ -33,7 +33,7 @@ from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
 from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing.clocks import VirtualTimeLoop
-from pillarbox.testing.models.operator import TOLERANCE_MS, refusal
+from pillarbox.testing.operator_model import TOLERANCE_MS, refusal
 from pillarbox.testing.operator_trace import SavedMark, SavedRow, TraceStep, read_life, recording
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 

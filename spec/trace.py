@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.testing.history import Event
-from pillarbox.testing.linearizability import Verdict, linearize
-from pillarbox.testing.models.mailbox import CLOSED_ERROR, MailboxModel
-from pillarbox.testing.search_hints import mailbox_hints
+from pillarbox.testing.linearizability import Verdict, linearize, mailbox_hints
+from pillarbox.testing.models import MAILBOX_CLOSED, MailboxModel
 
 from . import tlc
 
@@ -93,10 +92,10 @@ def event(words: Sequence[str], mails: dict[int, TracedMail]) -> Event:
     match operation:
         case "put":
             operation, arguments = "put_all", (tuple(map(traced_mail, rest)),)
-            outcome = None if result == "OPEN" else CLOSED_ERROR
+            outcome = None if result == "OPEN" else MAILBOX_CLOSED
         case "take":
             arguments = (int(rest[0]), 0, rest[1] != "0")
-            outcome = mails[int(result)] if result.isdigit() else None if result == "OPEN" else CLOSED_ERROR
+            outcome = mails[int(result)] if result.isdigit() else None if result == "OPEN" else MAILBOX_CLOSED
         case "take_from_batch":
             operation, outcome = "try_take_from_batch", mails[int(result)] if result.isdigit() else None
         case "create_batch":

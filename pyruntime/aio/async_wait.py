@@ -185,13 +185,15 @@ class AsyncWaitOperator(Operator):
     ) -> Runner:
         name = _name_of(fn)
         scheduler = self._scheduler
-        if self._options.batch is not None:
+        batch = self._options.batch
+        if batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
             whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
-            in_batches = batch_function(fn, name, spread=spread, rows_of=whole)
-            return BatchRunner(scheduler, self._options.batch, in_batches, name, context, self._loop)
+            # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
+            in_batches = batch_function(fn, name, spread=spread and not batch.arrow, rows_of=whole)
+            return BatchRunner(scheduler, batch, in_batches, name, context, self._loop)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed
 from pillarbox.validate import (
+    check_bool,
     check_duration,
     check_function_or_none,
     check_positive_int,
@@ -42,6 +43,9 @@ class Batch:
     weight: a function of the row that gives what it weighs, 0 or more: its bytes, its tokens. Called once
         for a row, on the operator's thread; a row for which it raises fails.
     max_weight: what the rows of a batch weigh together, at most. A row that is heavier is called alone.
+    arrow: for a DataFrame: the function gets the rows as Arrow, a `pyarrow.RecordBatch`, or of `async_udf` a
+        `pyarrow.Array` for each argument, and may give one back, or a NumPy array with a result in each row.
+        No value of a row becomes a Python object then.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -50,9 +54,11 @@ class Batch:
     linger: float = 0.01
     weight: Callable[[Any], float] | None = None
     max_weight: float | None = None
+    arrow: bool = False
 
     def __post_init__(self) -> None:
         check_positive_int("size", self.size)
+        check_bool("arrow", self.arrow)
         check_duration("linger", self.linger)
         if (self.weight is None) != (self.max_weight is None):
             raise ValueError(

@@ -166,6 +166,11 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     resolved = resolve_options(base, own)
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
+    if resolved.batch is not None and resolved.batch.arrow:
+        raise ValueError(
+            f"batch: arrow=True is for a function that is given alone, and {_name_of(step.fn)} is one of a "
+            "list, between whose functions rows go one by one; leave arrow out, and it gets lists"
+        )
     check_function(step.fn, in_batches=resolved.batch is not None)
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 

@@ -218,8 +218,7 @@ class Options:
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
@@ -227,7 +226,7 @@ class Options:
     budget: a `Budget`: calls and cost of the whole job, at most.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
     dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is
@@ -281,7 +280,6 @@ class Options:
             "ordered": check_bool("ordered", ordered),
             "capacity": _check_capacity(capacity),
             "timeout": timeout if isinstance(timeout, Timeout) else Timeout(timeout),
-            # The parts of an object of tenacity: not each version of the object can be pickled.
             "retry": None if retry is None else check_retry(retry),
             "rate": _check_instance("rate", rate, Rate),
             "batch": _check_instance("batch", batch, Batch),

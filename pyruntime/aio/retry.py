@@ -1,21 +1,16 @@
 """Decides whether a failed attempt is made again, and after which pause.
 
-`Retry`, `RetryBudget` and `TenacityRetry` are values without state: safe in any thread. A policy made of one
-of them belongs to one operator and is confined to its mailbox thread.
+`Retry` and `RetryBudget` are values without state: safe in any thread. A policy made of one belongs to one
+operator and is confined to its mailbox thread.
 """
 
-# A policy decides and the operator waits: a policy that slept, as objects of tenacity do when they run a
-# call themselves, would hold a slot while nothing is called. So an object of tenacity is taken apart, and
-# its parts are asked in the order in which it would ask them. It is asked with a state of its own for each
-# decision, since rows must not share one; and the parts travel to the workers, since not each version of
-# the object can be pickled. tenacity is imported only where somebody has made such an object.
+# A policy decides and the operator waits: a policy that slept, as decorators do that run a call themselves,
+# would hold a slot while nothing is called.
 
 from __future__ import annotations
 
-import functools
 import math
 import random
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -23,7 +18,6 @@ from numbers import Real
 from typing import Any
 
 from pillarbox.aio.errors import ResultRejected, leaves
-from pillarbox.aio.function import is_async
 from pillarbox.aio.limits.rate import SlidingCounts
 from pillarbox.aio.service_errors import is_permanent, retry_after_of
 from pillarbox.validate import (
@@ -43,7 +37,6 @@ SPREAD = 0.1
 """The share of a delay that `somewhat_later` adds, at most."""
 
 _ROUNDING = 1e-9
-_TENACITY_PARTS = ("stop", "wait", "retry", "after", "before_sleep")
 
 
 @dataclass(frozen=True)
@@ -184,23 +177,8 @@ class Retry:
         return max(pause, somewhat_later(retry_after) if self.jitter else retry_after)
 
 
-@dataclass(frozen=True)
-class TenacityRetry:
-    """The parts that an object of tenacity decides by; unlike the object it can be sent to another process.
-
-    stop, wait, retry, after, before_sleep: as in tenacity. enabled: False for no retries at all.
-    """
-
-    stop: Callable[[Any], Any]
-    wait: Callable[[Any], Any]
-    retry: Callable[[Any], Any]
-    after: Callable[[Any], Any] | None
-    before_sleep: Callable[[Any], Any] | None
-    enabled: bool = True
-
-
 class RetryPolicy:
-    """Decides for one operator, and may keep counts: base of what a `Retry` and an object of tenacity decide.
+    """The decisions of a `Retry` for one operator, with what of its budget is used.
 
     checks_results: whether `rejects` is to be asked about results. counts_attempts: whether `began` is to be
     called. waits_out: whether attempts that an overloaded service refused are decided by `pause_of_overload`.
@@ -208,91 +186,43 @@ class RetryPolicy:
     overload is waited for; 0 for not. Each method raises what a function of the user's raises.
     """
 
-    checks_results = False
-    counts_attempts = False
-    waits_out = False
-    refused = 0
-    max_outage = MAX_OUTAGE_S
-
-    def snapshot(self) -> Any:
-        """Return the share of the budget that was used; None where there is no budget."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Go on with what a snapshot says of the budget."""
-
-    def began(self, attempt: int) -> None:
-        """Note that attempt number `attempt` (from 1) of some row begins."""
-
-    def backoff(self, trips: int) -> float:
-        """Seconds of the cool-down number `trips` (from 1) in a row that the service did not ask for."""
-        raise NotImplementedError
-
-    def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
-        """Return True if the result is one to be asked for again."""
-        raise NotImplementedError
-
-    def pause(self, attempt: int, error: BaseException, elapsed: float) -> float | None:
-        """Seconds until the attempt that follows after number `attempt` ended with `error`; None for none.
-
-        `error` is a `ResultRejected` where `rejects` said so; elapsed: seconds since the row's first attempt
-        began.
-        """
-        raise NotImplementedError
-
-    def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
-        """Seconds until a row is called again that an overloaded service refused so often; None for none.
-
-        Neither the number of attempts nor the budget bounds it.
-        """
-        raise NotImplementedError
-
-    def retry_after(self, error: BaseException) -> float | None:
-        """Seconds after which the service asked to be called again; None where it said nothing."""
-        return bounded_retry_after(error)
-
-
-class BackoffPolicy(RetryPolicy):
-    """The decisions of a `Retry` for one operator."""
-
-    def __init__(self, retry: Retry, clock: Callable[[], float]) -> None:
+    def __init__(self, retry: Retry, clock: Callable[[], float] = time.monotonic) -> None:
         self._retry = retry
         self._account = None if retry.budget is None else BudgetAccount(retry.budget, clock)
         self.checks_results = retry.result is not None
         self.counts_attempts = self._account is not None
         self.max_outage = retry.max_outage
         self.waits_out = retry.max_outage > 0.0
+        self.refused = 0
 
     def snapshot(self) -> Any:
-        """See `RetryPolicy.snapshot`."""
+        """Return the share of the budget that was used; None where there is no budget."""
         return None if self._account is None else self._account.snapshot()
 
     def restore(self, state: Any) -> None:
-        """See `RetryPolicy.restore`."""
+        """Go on with what a snapshot says of the budget."""
         if self._account is not None and state is not None:
             self._account.restore(state)
 
-    def backoff(self, trips: int) -> float:
-        """See `RetryPolicy.backoff`: the bound of the pause of `Retry`."""
-        return self._retry.bound(trips)
-
-    def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
-        """See `RetryPolicy.pause_of_overload`."""
-        if not (isinstance(error, ResultRejected) or self._retry.wants(error)):
-            return None
-        return self._retry.pause(refusals, self.retry_after(error))
-
     def began(self, attempt: int) -> None:
-        """See `RetryPolicy.began`: the first attempt of a row adds to the budget."""
+        """Note that attempt number `attempt` (from 1) of some row begins: the first adds to the budget."""
         if attempt == 1 and self._account is not None:
             self._account.row_begins()
 
-    def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
-        """See `RetryPolicy.rejects`."""
+    def backoff(self, trips: int) -> float:
+        """Seconds of the cool-down number `trips` (from 1) in a row that the service did not ask for."""
+        return self._retry.bound(trips)
+
+    def rejects(self, result: Any) -> bool:
+        """Return True if the result is one to be asked for again."""
         return self._retry.result is not None and bool(self._retry.result(result))
 
-    def pause(self, attempt: int, error: BaseException, elapsed: float) -> float | None:
-        """See `RetryPolicy.pause`: at least as long as the service asked for, as far as the budget allows."""
+    def pause(self, attempt: int, error: BaseException) -> float | None:
+        """Seconds until the attempt that follows after number `attempt` ended with `error`; None for none.
+
+        `error` is a `ResultRejected` where `rejects` said so. At least as long as the service asked for, as
+        far as the budget allows.
+        """
         retry = self._retry
         if isinstance(error, ResultRejected):
             follows = attempt < retry.attempts
@@ -306,8 +236,20 @@ class BackoffPolicy(RetryPolicy):
             return None
         return pause
 
+    def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
+        """Seconds until a row is called again that an overloaded service refused so often; None for none.
+
+        Neither the number of attempts nor the budget bounds it.
+        """
+        if not (isinstance(error, ResultRejected) or self._retry.wants(error)):
+            return None
+        return self._retry.pause(refusals, self.retry_after(error))
+
     def retry_after(self, error: BaseException) -> float | None:
-        """See `RetryPolicy.retry_after`: by the hook, or else by the error, at most `max_retry_after`."""
+        """Seconds after which the service asked to be called again; None where it said nothing.
+
+        By the hook, or else by the error, at most `max_retry_after`.
+        """
         delay = None if self._retry.retry_after is None else _checked(self._retry.retry_after(error))
         if delay is None:
             delay = retry_after_of(error)
@@ -348,90 +290,12 @@ class BudgetAccount:
         self._counts.restore(counts, self._clock())
 
 
-class TenacityPolicy(RetryPolicy):
-    """The decisions of an object of tenacity for one operator.
-
-    Each decision sees a `RetryCallState` of its own, with the attempt's number, its outcome, the time since
-    the row's first attempt began (`seconds_since_start`) and, once they are known, `upcoming_sleep` and
-    `next_action`. `fn` is None, `args` is empty, `idle_for` has the coming pause only. So rows share no state
-    with each other, nor with a function that the same object decorates.
-    """
-
-    def __init__(self, retry: TenacityRetry, clock: Callable[[], float]) -> None:
-        import tenacity
-
-        self._tenacity: Any = tenacity
-        self._retry = retry
-        self._clock = clock
-        self._retrying = tenacity.Retrying(stop=retry.stop, wait=retry.wait, retry=retry.retry)
-        self.checks_results = retry.enabled and not _looks_at_errors_only(retry.retry)
-
-    def backoff(self, trips: int) -> float:
-        """Double from a tenth of a second up to half a minute: `wait` is asked for rows."""
-        return min(30.0, 0.1 * 2.0 ** min(trips - 1, 16))
-
-    def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
-        """See `RetryPolicy.rejects`."""
-        return self.checks_results and bool(self._retry.retry(self._state(attempt, elapsed, result, False)))
-
-    def pause(self, attempt: int, error: BaseException, elapsed: float) -> float | None:
-        """Ask `retry`, `after`, `wait`, `stop` and `before_sleep`, in this order, as tenacity does."""
-        retry = self._retry
-        if not retry.enabled:
-            return None
-        if isinstance(error, ResultRejected):
-            state = self._state(attempt, elapsed, error.result, False)
-        else:
-            state = self._state(attempt, elapsed, error, True)
-            if not (isinstance(error, self._tenacity.TryAgain) or retry.retry(state)):
-                return None
-        if retry.after is not None:
-            retry.after(state)
-        pause = max(0.0, float(retry.wait(state)))
-        delay = self.retry_after(error)
-        if delay is not None:
-            pause = max(pause, somewhat_later(delay))
-        state.upcoming_sleep = pause
-        if retry.stop(state):
-            return None
-        state.next_action = self._tenacity.RetryAction(pause)
-        state.idle_for = pause
-        if retry.before_sleep is not None:
-            retry.before_sleep(state)
-        return pause
-
-    def _state(self, attempt: int, elapsed: float, value: Any, failed: bool) -> Any:
-        state = self._tenacity.RetryCallState(self._retrying, fn=None, args=(), kwargs={})
-        state.attempt_number = attempt
-        state.outcome = self._tenacity.Future.construct(attempt, value, failed)
-        state.outcome_timestamp = self._clock()
-        state.start_time = state.outcome_timestamp - elapsed
-        return state
-
-
-def check_retry(retry: Any) -> Retry | TenacityRetry:
-    """Return the option as a value that can be sent to other processes. Raises TypeError or ValueError."""
-    if isinstance(retry, Retry | TenacityRetry):
-        return retry
-    if is_of_tenacity(retry):
-        return adapt(retry)
-    hint = ""
-    if is_of_tenacity(getattr(retry, "retry", None)):
-        hint = "; of a function that tenacity has decorated, give its attribute `retry`"
-    elif isinstance(retry, type) or callable(retry):
-        hint = "; of tenacity, give an object such as AsyncRetrying(...), no decorator"
-    raise TypeError(f"retry={retry!r}: must be a pillarbox.Retry, an object of tenacity, or None{hint}")
-
-
-def retry_policy(retry: Any, clock: Callable[[], float] = time.monotonic) -> RetryPolicy:
-    """The policy of the option `retry`, for one operator. `clock` gives seconds that never go back.
-
-    Raises TypeError for what is none, ValueError for an object of tenacity that asks for what cannot be.
-    """
-    checked = check_retry(retry)
-    if isinstance(checked, Retry):
-        return BackoffPolicy(checked, clock)
-    return TenacityPolicy(checked, clock)
+def check_retry(retry: Any) -> Retry:
+    """Accept a `Retry`; raises TypeError for anything else."""
+    if not isinstance(retry, Retry):
+        a_class = "; give an object of the class: Retry(3)" if isinstance(retry, type) else ""
+        raise TypeError(f"retry={retry!r}: must be a number of attempts, a pillarbox.Retry or None{a_class}")
+    return retry
 
 
 def asked_delay(policy: RetryPolicy | None, error: BaseException) -> float | None:
@@ -464,50 +328,3 @@ def bounded_retry_after(error: BaseException) -> float | None:
 def somewhat_later(delay: float) -> float:
     """`delay` seconds or up to a tenth more, at random: rows sent away together come back one by one."""
     return delay * random.uniform(1.0, 1.0 + SPREAD)
-
-
-def is_of_tenacity(value: Any) -> bool:
-    """Return True if `value` is an `AsyncRetrying`, `Retrying` or the like. Does not import tenacity."""
-    tenacity = sys.modules.get("tenacity")
-    return tenacity is not None and isinstance(value, tenacity.BaseRetrying)
-
-
-def adapt(retrying: Any) -> TenacityRetry:
-    """Return what decides in an object of tenacity. Raises ValueError for a part that cannot be honoured."""
-    import tenacity
-
-    if retrying.before is not None and retrying.before is not tenacity.before_nothing:
-        raise ValueError(
-            f"retry.before={retrying.before!r}: is not called before attempts; "
-            "use before_sleep or after, or call it in the function"
-        )
-    if retrying.retry_error_callback is not None:
-        raise ValueError(
-            f"retry.retry_error_callback={retrying.retry_error_callback!r}: "
-            "cannot stand in for a failed row; use errors='null', 'column' or 'drop'"
-        )
-    if retrying.retry_error_cls is not tenacity.RetryError:
-        raise ValueError(
-            f"retry.retry_error_cls={retrying.retry_error_cls!r}: is never raised; "
-            "a row that fails for good has the error of its last attempt, as with reraise=True"
-        )
-    parts = {name: getattr(retrying, name) for name in _TENACITY_PARTS}
-    for name, part in parts.items():
-        if part is not None and _is_awaited(part):
-            raise ValueError(
-                f"retry.{name}={part!r}: must be a plain function or object, its answer cannot be awaited"
-            )
-    return TenacityRetry(**parts, enabled=getattr(retrying, "enabled", True))
-
-
-def _is_awaited(part: Any) -> bool:
-    while isinstance(part, functools.partial):
-        part = part.func
-    return is_async(part)
-
-
-def _looks_at_errors_only(retry: Any) -> bool:
-    # Those that inherit this call answer False to every result; others may override it.
-    from tenacity import retry_if_exception
-
-    return getattr(type(retry), "__call__", None) is retry_if_exception.__call__  # noqa: B004

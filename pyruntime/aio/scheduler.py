@@ -20,7 +20,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
 from pillarbox.aio.meter import CostTracker, Meter
 from pillarbox.aio.options import Options
-from pillarbox.aio.retry import asked_delay, retry_policy
+from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.throttle import CircuitBreaker, Throttle
@@ -91,7 +91,7 @@ class CallScheduler:
         self.look_again: Callable[[Call], bool] | None = None
         self.clock = clock = clock_of(loop)
         self._error_policy = ErrorPolicy(options, meter, clock)
-        self._retry = None if options.retry is None else retry_policy(options.retry, clock)
+        self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
         self.concurrency = ConcurrencyLimit(options.max_capacity, options.adaptive)
         # Results that nobody looks at take the short way.
@@ -362,7 +362,7 @@ class CallScheduler:
             return None
         first = calls[0]
         if not retry.waits_out or not self._is_refusal(error):
-            return retry.pause(first.charged, error, first.elapsed(self.clock()))
+            return retry.pause(first.charged, error)
         breaker = self._open_breaker()
         now = self._loop.time()
         for call in calls:
@@ -516,13 +516,8 @@ class CallScheduler:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
         call.cost += self._costs.pay(call.row, result)
         retry = self._retry
-        if (
-            retry is not None
-            and retry.checks_results
-            and retry.rejects(result, call.attempt, call.elapsed(self.clock()))
-        ):
-            return ResultRejected(result)
-        return None
+        is_bad = retry is not None and retry.rejects(result)
+        return ResultRejected(result) if is_bad else None
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""

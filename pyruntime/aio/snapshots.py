@@ -10,7 +10,7 @@ that makes Arrow batches of them.
 #
 # To pickle the snapshot: reading it runs whatever stands in it, and the folder may be in a shared place; and
 # a class that has moved since makes it unreadable. So the code that reads it names each class that may be in
-# it, and what only pickle has a form for is pickled where that is asked for, value by value.
+# it, and what only pickle has a form for is refused.
 #
 # To write the operator's state as Arrow: this package must run without pyarrow, and rows without Spark have
 # no schema. On Spark rows are Arrow batches all the same, by way of `PlainRows`.
@@ -21,7 +21,6 @@ that makes Arrow batches of them.
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import struct
 import zlib
@@ -43,7 +42,6 @@ from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
-from pillarbox.validate import check_choice
 
 
 class FinishedRow(NamedTuple):
@@ -146,8 +144,6 @@ class AsyncWaitState(NamedTuple):
 VERSION = 2
 """The format of the bytes; another one is refused."""
 
-VALUES = ("json", "pickle")
-
 _MAGIC = b"pillarbox task\n\0"
 _HEAD = struct.Struct("<16sII")
 """The magic, the version, and the CRC-32 of what follows."""
@@ -185,9 +181,8 @@ class PlainRows:
 class SnapshotCodec:
     """Makes bytes of the snapshots of a task, and snapshots of bytes. Any thread.
 
-    values: "json" for rows and results that a ledger can keep, "pickle" for any others besides, whose
-    reading runs code. rows: makes values of rows. prepare: makes of a result of the last operator a value to
-    keep, and convert a result of that; None where results are such values.
+    Rows and results are values that a ledger can keep. rows: makes values of rows. prepare: makes of a result
+    of the last operator a value to keep, and convert a result of that; None where results are such values.
 
     Errors of attempts are kept as their class and text: a row that is tried again has one of such a class.
     """
@@ -195,13 +190,10 @@ class SnapshotCodec:
     def __init__(
         self,
         *,
-        values: str = "json",
         rows: PlainRows | None = None,
         prepare: Convert | None = None,
         convert: Convert | None = None,
     ) -> None:
-        check_choice("values", values, VALUES)
-        self._allow_pickle = values == "pickle"
         self._rows = PlainRows() if rows is None else rows
         self._prepare = prepare
         self._convert = convert
@@ -209,33 +201,27 @@ class SnapshotCodec:
     def encode(self, snapshot: TaskSnapshot) -> bytes:
         """The bytes of a snapshot. Raises SnapshotError for rows, results or states that have no form."""
         try:
-            return _pack(encode(self._task(snapshot, careful=False)))
+            return _pack(encode(_Writer(self._rows, self._prepare, careful=False).task(snapshot)))
         except LedgerValueError:
             # Something in it has no form. To look which takes each value on its own, and most snapshots have
             # nothing of the kind.
-            return _pack(encode(self._task(snapshot, careful=True)))
+            return _pack(encode(_Writer(self._rows, self._prepare, careful=True).task(snapshot)))
 
     def decode(self, data: bytes) -> TaskSnapshot:
         """The snapshot of bytes. Raises SnapshotError for another format, a later version, and damage."""
-        given = _unpack(data)
-        return _Reader(self._rows, self._convert, self._allow_pickle).task(given)
-
-    def _task(self, snapshot: TaskSnapshot, careful: bool) -> Any:
-        writer = _Writer(self._rows, self._prepare, careful, self._allow_pickle)
-        return writer.task(snapshot)
+        return _Reader(self._rows, self._convert).task(_unpack(data))
 
 
 class _Writer:
     """Makes a value that `pillarbox.ledger.values` encodes of one snapshot.
 
-    careful: look at each row, result and state whether it has a form. allow_pickle: of those that have none.
+    careful: look at each row, result and state whether it has a form, so that an error names its type.
     """
 
-    def __init__(self, rows: PlainRows, prepare: Convert | None, careful: bool, allow_pickle: bool) -> None:
+    def __init__(self, rows: PlainRows, prepare: Convert | None, careful: bool) -> None:
         self._row_codec = rows
         self._prepare = prepare
         self._careful = careful
-        self._allow_pickle = allow_pickle
 
     def task(self, snapshot: TaskSnapshot) -> dict[str, Any]:
         barrier = snapshot.barrier
@@ -243,7 +229,7 @@ class _Writer:
         last = list(snapshot.operators)[-1:]
         return {
             "barrier": [barrier.id, barrier.timestamp, options.aligned, options.savepoint, options.drain],
-            "input": self._one("state of the input", self._row_codec.encode_state(snapshot.input)),
+            "input": self._checked("state of the input", self._row_codec.encode_state(snapshot.input)),
             "operators": [
                 [
                     uid,
@@ -259,12 +245,12 @@ class _Writer:
 
     def _output(self, state: Any) -> Any:
         if not isinstance(state, OutputState):
-            return {"other": self._one("state of the output", state)}
+            return {"other": self._checked("state of the output", state)}
         return {"taken": state.taken, "ended": state.has_ended, "rows": self._pairs(state.rows, True)}
 
     def _state(self, state: Any, is_last: bool) -> Any:
         if not isinstance(state, AsyncWaitState):
-            return {"other": self._one("state of an operator", state)}
+            return {"other": self._checked("state of an operator", state)}
         entries = [*state.entries]
         calls = [each for each in entries if isinstance(each, CallState)]
         finished = [each for each in entries if isinstance(each, FinishedRow)]
@@ -293,7 +279,7 @@ class _Writer:
         if type(element) is Idleness:
             return ["idleness", element.idle]
         if type(element) is not RowBatch:
-            return ["record", self._one("record", element)]
+            return ["record", self._checked("record", element)]
         left = element.rows[element.position :]
         about = [element.row_bytes, element.held_bytes]
         if all(type(each) is tuple and len(each) == 2 and isinstance(each[0], Call) for each in left):
@@ -313,7 +299,8 @@ class _Writer:
         if rows and type(rows[0]) is ChainedRow:
             return self._chained(rows)
         given = self._row_codec.encode(rows)
-        return self._several("row", given) if isinstance(given, list) else [given, []]
+        # In a list of its own, which tells it from rows of a chain.
+        return [self._several("row", given) if isinstance(given, list) else given]
 
     def _chained(self, rows: Sequence[ChainedRow]) -> dict[str, Any]:
         """Rows that another function gave: the names of their columns stand beside the values."""
@@ -344,29 +331,21 @@ class _Writer:
         ]
         return [self._several("result", kept), failed]
 
-    def _one(self, what: str, value: Any) -> Any:
-        return self._several(what, [value])
-
     def _several(self, what: str, values: list[Any]) -> list[Any]:
-        """Values, and the places and bytes of those among them that are pickled."""
-        if not self._careful:
-            return [values, []]
-        kept, pickled = [], []
-        for place, value in enumerate(values):
+        return [self._checked(what, value) for value in values] if self._careful else values
+
+    def _checked(self, what: str, value: Any) -> Any:
+        """The value. Raises SnapshotError for one that has no form."""
+        if self._careful:
             try:
                 encode(value)
-                kept.append(value)
             except LedgerValueError as error:
-                if not self._allow_pickle:
-                    kind = type(value)
-                    raise SnapshotError(
-                        f"a {what} of type {kind.__module__}.{kind.__qualname__} cannot be kept in a "
-                        "snapshot, which keeps what a ledger does; let it be of such types, or say "
-                        'SnapshotCodec(values="pickle")'
-                    ) from error
-                kept.append(None)
-                pickled.append([place, pickle.dumps(value, protocol=4)])
-        return [kept, pickled]
+                kind = type(value)
+                raise SnapshotError(
+                    f"a {what} of type {kind.__module__}.{kind.__qualname__} cannot be kept in a snapshot, "
+                    "which keeps what a ledger does: let it be of such types"
+                ) from error
+        return value
 
 
 _KINDS: dict[type, str] = {CallState: "c", FinishedRow: "f", list: "m"}
@@ -391,17 +370,16 @@ def _error(error: BaseException | None) -> Any:
 class _Reader:
     """The inverse of `_Writer`."""
 
-    def __init__(self, rows: PlainRows, convert: Convert | None, allow_pickle: bool) -> None:
+    def __init__(self, rows: PlainRows, convert: Convert | None) -> None:
         self._row_codec = rows
         self._convert = convert
-        self._allow_pickle = allow_pickle
 
     def task(self, given: Any) -> TaskSnapshot:
         id_, timestamp, *options = given["barrier"]
         operators = given["operators"]
         return TaskSnapshot(
             CheckpointBarrier(id_, timestamp, CheckpointOptions(*options)),
-            self._row_codec.decode_state(self._one(given["input"])),
+            self._row_codec.decode_state(given["input"]),
             {
                 uid: OperatorSnapshot(
                     self._state(state, place == len(operators) - 1),
@@ -416,12 +394,12 @@ class _Reader:
 
     def _output(self, given: Any) -> Any:
         if "other" in given:
-            return self._one(given["other"])
+            return given["other"]
         return OutputState(given["taken"], tuple(self._pairs(given["rows"], True)), given["ended"])
 
     def _state(self, given: Any, is_last: bool) -> Any:
         if "other" in given:
-            return self._one(given["other"])
+            return given["other"]
         kinds: str = given["kinds"]
         rows = iter(self._rows(given["rows"]))
         calls = _entries(given["calls"], kinds.count("c"))
@@ -450,7 +428,7 @@ class _Reader:
         if kind == "idleness":
             return Idleness(parts[0])
         if kind == "record":
-            return self._one(parts[0])
+            return parts[0]
         row_bytes, held_bytes, rows = parts
         read = self._pairs(rows, False) if kind == "results" else self._rows(rows)
         return RowBatch(read, row_bytes, held_bytes=held_bytes)
@@ -463,8 +441,7 @@ class _Reader:
     def _rows(self, given: Any) -> list[Any]:
         if isinstance(given, dict):
             return self._chained(given)
-        values, _ = given
-        return self._row_codec.decode(self._several(given) if isinstance(values, list) else values)
+        return self._row_codec.decode(given[0])
 
     def _chained(self, given: dict[str, Any]) -> list[Any]:
         rows = [
@@ -479,31 +456,13 @@ class _Reader:
         return [*map(ChainedRow, rows, self._rows(given["sources"]), ordinals, given["identities"])]
 
     def _results(self, given: Any, is_last: bool) -> list[Any]:
-        kept, failed = given
-        results = self._several(kept)
+        results, failed = given
         convert = self._convert if is_last else None
         places = {place: Failed(ErrorInfo(*info), not_called) for place, not_called, *info in failed}
         return [
             places[place] if place in places else each if convert is None else convert(each)
             for place, each in enumerate(results)
         ]
-
-    def _one(self, given: Any) -> Any:
-        (value,) = self._several(given)
-        return value
-
-    def _several(self, given: Any) -> list[Any]:
-        values: list[Any]
-        values, pickled = given
-        if pickled and not self._allow_pickle:
-            raise SnapshotError(
-                "a snapshot has pickled values, and reading them would run code: read it with "
-                'SnapshotCodec(values="pickle")'
-            )
-        for place, data in pickled:
-            # Whoever reads has said that this may run code.
-            values[place] = pickle.loads(data)
-        return values
 
 
 def _call_of(row: Any, held: int) -> Call:

@@ -11,9 +11,29 @@ Created on the mailbox thread, which alone may run it. Other threads reach it th
 # while mails put mails; one that took a single mail before each action would let completions wait behind
 # input.
 #
-# Why the guest of an event loop arms a callback instead of sleeping in `take`. The loop's thread must sleep
-# in the loop's selector, or sockets are not served; so the next put wakes the selector, once, and a round
-# is one callback of the loop.
+# Park and wake. A guest of an event loop has one thread for the loop and the task, so it must sleep in the
+# loop's selector, or sockets are not served. When a step has found nothing it parks: it arms a callback in
+# the mailbox, and the next put calls that, once, and schedules one more step. `arm_wakeup` looks again after
+# it has armed: a put that came between the last look and the arming has called nobody, and its mail would
+# lie there until some later put. So it answers False where there is mail, and the guest goes on.
+#
+# What is worse:
+# - To look first and arm behind it, without the second look: the put in between is the lost wake-up above.
+#   It is lost once in thousands of rounds, and then the task hangs with work in its mailbox.
+# - To have every put call `call_soon_threadsafe`: a system call and a wake-up of the selector for each mail,
+#   where now the first one pays and those that come until the step has run do not.
+# - A lock or condition around look and sleep: the loop's thread would have to wait for it, and sleep in it,
+#   while sockets are ready; and each put would take it, contended or not.
+# - A thread that waits in `take` and hands each mail to the loop: two switches of threads for each mail, and
+#   one more thread for each task.
+# - To look every few milliseconds: an idle task costs time, a busy one is late by half the interval.
+# - An `asyncio.Event` that the loop awaits: it is set on the loop's thread only, so that it needs the call of
+#   `call_soon_threadsafe` besides, and a future for each round.
+#
+# What is armed is called once and is gone, so that a spurious step can come but no second one can queue up
+# behind it. A wake-up by the loop's own thread, the usual one, is a plain `call_soon`. Suspensions that the
+# loop's thread takes back itself put no mail, hence `_sleeps_elsewhere`: only a guest that is parked is sent
+# an empty mail.
 
 from __future__ import annotations
 

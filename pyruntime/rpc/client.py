@@ -93,9 +93,11 @@ class RpcHandle:
         return RpcClient(self, about, receive=receive, failed=failed, patience=patience)
 
     def __repr__(self) -> str:
-        return f"<service {self.service!r} at {self._where()}>"
+        return f"<service {self.service!r} at {self.where}>"
 
-    def _where(self) -> str:
+    @property
+    def where(self) -> str:
+        """The addresses, as errors show them."""
         return ", ".join(f"{host}:{port}" for host, port in self.addresses)
 
 
@@ -142,7 +144,7 @@ class Reconnector:
     def __str__(self) -> str:
         trouble = self.trouble
         detail = "" if trouble is None else f" ({str(trouble) or type(trouble).__name__})"
-        return f"{self._handle._where()}{detail}"
+        return f"{self._handle.where}{detail}"
 
 
 class RpcClient:

@@ -213,16 +213,16 @@ class Connection:
         if transport.is_closing():
             return False
         frame = len(text).to_bytes(4, "big") + code + text
-        if self._tls is not None:
-            frame = self._tls.encrypt(frame)
-        if self._direct is None:
-            if transport.get_write_buffer_size() <= MAX_UNREAD_NBYTES:
-                self._writer.write(frame)
-                return True
-        else:
-            with contextlib.suppress(OSError):
+        # An error of TLS is an OSError, too.
+        with contextlib.suppress(OSError):
+            if self._tls is not None:
+                frame = self._tls.encrypt(frame)
+            if self._direct is not None:
                 if self._direct.send(frame) == len(frame):
                     return True
+            elif transport.get_write_buffer_size() <= MAX_UNREAD_NBYTES:
+                self._writer.write(frame)
+                return True
         # A part of a frame is none.
         self.abort()
         return False

@@ -76,6 +76,15 @@ class ConnectionService(Protocol):
         """End it: nobody is served under the name any more."""
 
 
+def digest_of(path: Path) -> bytes:
+    """The digest of the certificate in a file in PEM, by which clients know a server. Raises OSError."""
+    _, header, rest = path.read_text().partition("-----BEGIN CERTIFICATE-----")
+    body, footer, _ = rest.partition("-----END CERTIFICATE-----")
+    if not footer:
+        raise ValueError(f"certificate={str(path)!r}: has no certificate in PEM")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(header + body + footer)).digest()
+
+
 class Certificate:
     """A file in PEM with a server's private key and its certificate, and the digest by which clients know it.
 
@@ -85,9 +94,7 @@ class Certificate:
     def __init__(self, path: Path) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(path)
-        _, header, rest = path.read_text().partition("-----BEGIN CERTIFICATE-----")
-        body, footer, _ = rest.partition("-----END CERTIFICATE-----")
-        self.fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(header + body + footer)).digest()
+        self.fingerprint = digest_of(path)
 
 
 class RpcServer:

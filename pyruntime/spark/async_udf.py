@@ -44,7 +44,7 @@ from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_a
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
+from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
 from pillarbox.spark.worker import run_job
@@ -138,8 +138,7 @@ def async_udf(
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
@@ -147,7 +146,7 @@ def async_udf(
     budget: a `Budget`: calls and cost of the whole job, at most.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     resolved = _resolve(options, given_options(locals()))
@@ -322,7 +321,6 @@ class AsyncUdf:
             session=_session(),
             progress=self._progress,
             columns=names,
-            shape=f"{arguments} {self.returnType.simpleString()}",
             results=self._result,
             arguments=arguments,
         )
@@ -397,7 +395,9 @@ class UdfTask:
                 writer = stack.enter_context(DeadLetterWriter(plan.dead_letters))
                 aside = _Aside(writer, plan.dead_letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, _rows), convert=encoder)))
+            batch = plan.options.batch
+            unpack = _records if batch is not None and batch.arrow else _rows
+            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, unpack), convert=encoder)))
             for chunk in chunks:
                 _, results = zip(*chunk, strict=True)
                 if aside is not None:
@@ -421,7 +421,7 @@ class UdfTask:
         if self._skip_null:
             for column in columns:
                 mask = column.is_valid() if mask is None else pc.and_kleene(mask, column.is_valid())
-        return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns))))), mask
+        return _numbered(columns), mask
 
     def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
         fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
@@ -470,6 +470,15 @@ def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
     for columns in batches:
         for start in range(0, len(columns[0]), MAX_SLICE_ROWS):
             yield tuple(column.slice(start, MAX_SLICE_ROWS) for column in columns)
+
+
+def _numbered(columns: Slice) -> pa.RecordBatch:
+    """The columns with their places for names."""
+    return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns)))))
+
+
+def _records(columns: Slice) -> RowBatch:
+    return rows_of(_numbered(columns))
 
 
 def _rows(columns: Slice) -> RowBatch:

@@ -54,7 +54,6 @@ def map_dataframe(
     kept, output = output_schema(
         df.schema, keep, results, mode, ERROR_TYPE_OF_CHAIN if is_chain else ERROR_TYPE
     )
-    shape = f"{df.schema.simpleString()} {output.simpleString()}"
     plans = [
         plan_operator(
             stage.fn,
@@ -63,7 +62,6 @@ def map_dataframe(
             session=df.sparkSession,
             progress=progress,
             columns=df.columns,
-            shape=f"{shape} {stage.uid}" if is_chain else shape,
             results=results if stage is stages[-1] else None,
             streaming=df.isStreaming,
             only_failed=only_failed,

@@ -1,34 +1,25 @@
-"""Dead letters: rows that failed for good, put aside with their error in a folder of Parquet or JSON files.
+"""Dead letters: rows that failed for good, put aside with their error in a folder of Parquet files.
 
 `DeadLetter` is the value that a user gives, `DeadLetterTarget` what of it is sent to tasks; both are values
 without state. `DeadLetterWriter` is for the task's thread.
 """
 
 # A file is written under a hidden name, which begins with `_`, and renamed when the rows of its task are
-# through; then the task removes the files that its own stands in for. A dead letter that is there twice does
-# less harm than one that is lost, so that a file is only removed where its rows are known to be done again:
-#
-# - by a later attempt of the same task. Not under speculation: of two attempts that run, Spark keeps the one
-#   that it hears of first, which Python cannot know.
-# - by the replay of its micro-batch. All that belongs to one run of a micro-batch has the same age, also
-#   where the function is used several times in it: uses never remove one another's.
-#
-# A name that both attempts share would save the removal, as the later file would take the place of the
-# earlier. But a use of the operator has no name that a restart of its query keeps: a function that is used
-# twice in a micro-batch would lose the dead letters of one use to the other. Spark's own commit protocol
-# knows all this, but writes the output of a job only. A ledger has the failed rows too; most jobs have none.
+# through: a task that fails leaves nothing. A task that Spark runs again although it was through, such as one
+# of a micro-batch that is replayed, leaves its letters twice. To remove those of the first time one would
+# have to know that its rows are done again: of two attempts under speculation only Spark knows which it
+# keeps, and a use of the operator has no name that a restart of its query keeps. A letter that is there twice
+# does less harm than one that is lost. Spark's own commit protocol knows all this, but writes the output of a
+# job only. A ledger has the failed rows too; most jobs have none.
 
 from __future__ import annotations
 
-import base64
 import datetime
-import json
-import math
 import os
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -36,9 +27,8 @@ from typing import Any, BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyarrow import fs
+from pyarrow import fs, parquet
 from pyspark import TaskContext
-from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -46,11 +36,7 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out, make_folders, open_own
 from pillarbox.redaction import reason_of, shown_address
 from pillarbox.spark.error_column import ERROR, FAILED_AT, error_array
-from pillarbox.spark.records import decode_column
 from pillarbox.spark.schema import holds
-from pillarbox.validate import check_choice
-
-FORMATS = ("parquet", "json")
 
 SCHEMES = ("file", "s3", "s3a", "s3n", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 """Kinds of paths, by what stands before their `://`; `s3a` and `s3n` are Hadoop's names of `s3`."""
@@ -59,9 +45,6 @@ REMEDY = "DeadLetter(path, mode=0o660)"
 
 ROWS_PER_WRITE = 4096
 """Rows that are written together."""
-
-MAX_RUNS = 1000
-"""Runs of queries that are remembered."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
@@ -75,8 +58,6 @@ class DeadLetter:
     """A folder where tasks put the rows that failed for good: the input row, `_error` and `_failed_at`.
 
     path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://); one that all workers see.
-    format: "parquet" keeps the types of the input; "json" is a JSON object a line, which gives them back
-        where `spark.read` is given the input's schema.
     keep: the columns of the input that are put aside, "*" for all; those that name the row are enough where
         people's data should not be copied.
     mode: of files in a local folder, such as 0o640 for users who share it; None for 0600. A folder that is
@@ -89,7 +70,6 @@ class DeadLetter:
     """
 
     path: str | os.PathLike[str]
-    format: Literal["parquet", "json"] = "parquet"
     keep: Literal["*"] | Sequence[str] = field(default="*", kw_only=True)
     mode: int | None = field(default=None, kw_only=True)
 
@@ -102,7 +82,6 @@ class DeadLetter:
         path = os.fspath(self.path)
         if not path:
             raise ValueError(f"dead_letter={path!r}: must be the path of a folder")
-        check_choice("format", self.format, FORMATS)
         if self.keep != "*":
             if not isinstance(self.keep, list | tuple) or not all(
                 isinstance(each, str) for each in self.keep
@@ -137,16 +116,16 @@ class DeadLetter:
     def __repr__(self) -> str:
         keep = "" if self.keep == "*" else f", keep={[*self.keep]!r}"
         mode = "" if self.mode is None else f", mode={self.mode:#o}"
-        return f"DeadLetter({shown_address(str(self.path))!r}, format={self.format!r}{keep}{mode})"
+        return f"DeadLetter({shown_address(str(self.path))!r}{keep}{mode})"
 
     def check_types(self, schema: T.StructType) -> None:
-        """Raise ValueError if the input has a column that files of the format cannot hold."""
+        """Raise ValueError if the input has a column that Parquet cannot hold."""
         for column in schema.fields:
             is_kept = self.keep == "*" or column.name in self.keep
-            if is_kept and self.format == "parquet" and holds(column.dataType, T.CalendarIntervalType):
+            if is_kept and holds(column.dataType, T.CalendarIntervalType):
                 raise ValueError(
                     f"dead_letter={self!r}: column {column.name!r} has the type interval, which Parquet "
-                    "cannot hold: use DeadLetter(path, format='json'), or cast it"
+                    "cannot hold: cast it, or leave it out by keep="
                 )
 
 
@@ -193,16 +172,10 @@ def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:
 
 @dataclass(frozen=True)
 class DeadLetterTarget:
-    """A `DeadLetter` as tasks need it. Made on the driver.
-
-    names: the columns of the input. operator: the operator's identity in restarts of a streaming query, as
-    far as it can be known. run: the identity of this use of the operator.
-    """
+    """A `DeadLetter` as tasks need it. Made on the driver. names: the columns of the input."""
 
     dead_letter: DeadLetter
     names: tuple[str, ...]
-    operator: str
-    run: str
 
     def batch(self, rows: pa.RecordBatch, results: Sequence[Any]) -> pa.RecordBatch:
         """The dead letters of rows; `results` are the `Failed` of each. Any thread."""
@@ -217,74 +190,6 @@ class DeadLetterTarget:
         return pa.RecordBatch.from_arrays(columns, [*kept, ERROR, FAILED_AT])
 
 
-_first_batches: dict[tuple[str, str], str] = {}
-"""The first micro-batch that this process saw of each run of a query: the only one that may be a replay."""
-
-
-class DeadLetterName:
-    """The name of the file of one run of the operator in one task attempt, and the names it stands in for.
-
-        part-{rows}-{partition}-{age}-{use}-{action}-{stage}-{attempt}-{random}.{format}
-
-    `rows` is the micro-batch and the operator, or the use of the operator outside of streams.
-    """
-
-    def __init__(self, target: DeadLetterTarget) -> None:
-        context = TaskContext.get()
-        partition = stage = attempt = 0
-        local: Callable[[str], str | None] = dict[str, str]().get
-        if context is not None:
-            partition, stage, attempt = context.partitionId(), context.stageId(), context.attemptNumber()
-            local = context.getLocalProperty
-        query, batch = local("sql.streaming.queryId"), local("streaming.sql.batchId")
-        rows = target.run if query is None else f"{query}-{batch}-{target.operator}"
-        # None for actions on an RDD, which have none of the session's settings either.
-        action = local("spark.sql.execution.id")
-        self._attempt = attempt
-        self._alone = action is not None and local("spark.speculation") in (None, "false")
-        self._age = _age_of(f"{local('spark.app.startTime')}.{local('spark.sql.execution.root.id')}")
-        self._replays = (
-            query is not None
-            and self._age is not None
-            and _may_replay(target.run, str(batch), local("spark.jobGroup.id"))
-        )
-        self._rows = f"part-{rows}-{partition:05d}-"
-        age = "x" if self._age is None else "{}.{}".format(*self._age)
-        self._task = f"{self._rows}{age}-{target.run}-{action}-{stage}-"
-        self.name = f"{self._task}{attempt}-{uuid.uuid4().hex[:8]}.{target.dead_letter.format}"
-
-    @property
-    def may_replace(self) -> bool:
-        """True where there may be files that this one stands in for."""
-        return self._replays or (self._alone and self._attempt > 0)
-
-    def replaces(self, name: str) -> bool:
-        """True where the file `name`, hidden by a `_` or not, is void once this one is there."""
-        visible = name.removeprefix("_")
-        if visible.startswith(self._task):
-            attempt = visible.removeprefix(self._task).partition("-")[0]
-            return self._alone and attempt.isdigit() and int(attempt) < self._attempt
-        if not self._replays or not name.startswith(self._rows):
-            return False
-        age = _age_of(name.removeprefix(self._rows).partition("-")[0])
-        return age is not None and self._age is not None and age < self._age
-
-
-def _age_of(text: str) -> tuple[int, int] | None:
-    """The start of the application, and the number of the action in it: later ones are greater."""
-    start, _, action = text.partition(".")
-    return (int(start), int(action)) if start.isdigit() and action.isdigit() else None
-
-
-def _may_replay(use: str, batch: str, run: str | None) -> bool:
-    """True for a micro-batch that may be a replay. run: the group of the query's jobs, new at each start."""
-    if run is None:
-        return True
-    if len(_first_batches) >= MAX_RUNS:
-        _first_batches.clear()
-    return _first_batches.setdefault((use, run), batch) == batch
-
-
 class DeadLetterWriter:
     """Writes the dead letters of one run of the operator in one task attempt; a context manager around it.
 
@@ -293,7 +198,9 @@ class DeadLetterWriter:
 
     def __init__(self, target: DeadLetterTarget) -> None:
         self._target = target
-        self._name = DeadLetterName(target)
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        self._name = f"part-{partition:05d}-{uuid.uuid4().hex}.parquet"
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._files: fs.FileSystem | None = None
@@ -320,11 +227,7 @@ class DeadLetterWriter:
             written = self._stream is not None
             self._close_file()
             if written:
-                self._open().move(self._hidden, posixpath.join(self._folder, self._name.name))
-            if self._name.may_replace:
-                for each in self._open().get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):
-                    if self._name.replaces(each.base_name):
-                        self._remove(each.path)
+                self._open().move(self._hidden, posixpath.join(self._folder, self._name))
 
     def abort(self) -> None:
         """Leave nothing behind. Never raises."""
@@ -332,7 +235,9 @@ class DeadLetterWriter:
         with suppress(Exception):
             self._close_file()
         if self._files is not None:
-            self._remove(self._hidden)
+            # It may never have been written, or be gone already.
+            with suppress(OSError):
+                self._files.delete_file(self._hidden)
 
     def __enter__(self) -> DeadLetterWriter:
         return self
@@ -361,7 +266,7 @@ class DeadLetterWriter:
 
     @property
     def _hidden(self) -> str:
-        return posixpath.join(self._folder, f"_{self._name.name}")
+        return posixpath.join(self._folder, f"_{self._name}")
 
     def _open(self) -> fs.FileSystem:
         if self._files is None:
@@ -373,17 +278,11 @@ class DeadLetterWriter:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_rows = [], 0
-        if self._stream is None:
-            self._stream = self._open_file()
-        if self._target.dead_letter.format == "json":
-            self._stream.write(json_lines(table))
-            return
         # A note of Spark's types, as Spark's own files have it: Parquet has no intervals.
         types = from_arrow_schema(table.schema, prefer_timestamp_ntz=True).json()
         table = table.replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": types})
-        if self._parquet is None:
-            from pyarrow import parquet
-
+        if self._stream is None:
+            self._stream = self._open_file()
             self._parquet = parquet.ParquetWriter(self._stream, table.schema)
         self._parquet.write_table(table)
 
@@ -404,40 +303,3 @@ class DeadLetterWriter:
         for each in opened:
             if each is not None:
                 each.close()
-
-    def _remove(self, path: str) -> None:
-        # It may never have been written, or be gone already.
-        with suppress(OSError):
-            self._open().delete_file(path)
-
-
-def json_lines(table: pa.Table) -> bytes:
-    """The rows as JSON, one a line, in the forms that Spark reads."""
-    names = table.column_names
-    columns = [decode_column(column.combine_chunks()) for column in table.columns]
-    lines = (
-        json.dumps(dict(zip(names, map(_plain, values), strict=True)), ensure_ascii=False) + "\n"
-        for values in zip(*columns, strict=True)
-    )
-    return "".join(lines).encode()
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case Row():
-            return {name: _plain(part) for name, part in value.asDict().items()}
-        case dict():
-            return {str(key): _plain(part) for key, part in value.items()}
-        case list() | tuple():
-            return [_plain(part) for part in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime.datetime() | datetime.date() | datetime.time():
-            return value.isoformat()
-        case datetime.timedelta():
-            return value.total_seconds()
-    return str(value)

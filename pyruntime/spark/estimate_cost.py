@@ -183,7 +183,6 @@ def estimate_cost(
         token=token,
         progress=None,
         columns=df.columns,
-        shape="",
         results=T.NullType() if results is None else results,
     )
     task = SampleTask(plan, results)

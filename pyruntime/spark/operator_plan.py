@@ -6,8 +6,6 @@ An `OperatorPlan` is a value that is sent to the workers; `plan_operator` is for
 from __future__ import annotations
 
 import datetime
-import hashlib
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +98,6 @@ def plan_operator(
     token: str,
     progress: Progress | None,
     columns: Sequence[str],
-    shape: str,
     results: T.DataType | None,
     streaming: bool | None = None,
     arguments: str | None = None,
@@ -110,22 +107,15 @@ def plan_operator(
 ) -> OperatorPlan:
     """The plan for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
-    token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
-    tells operators of one query apart, in the next process as well. results: the type of what the function
-    gives, None where another function gets that. streaming: whether it is over a stream, None where that is
-    not known. arguments: the columns of `async_udf`, in words. only_failed: call only rows
+    token: as `check_sendable` gave it. columns: those of the input row. results: the type of what the
+    function gives, None where another function gets that. streaming: whether it is over a stream, None where
+    that is not known. arguments: the columns of `async_udf`, in words. only_failed: call only rows
     of which the ledger says that they failed. uid: the name of the function in a chain; is_behind: there is
     one in front of it.
     """
     use_driver_python(session)
     letter = dead_letter_of(options.errors.dead_letter, columns)
-    target = None
-    if letter is not None:
-        # By name, since the pickled function changes with any edit, and with each process if it holds a set.
-        named = fn if hasattr(fn, "__qualname__") else type(fn)
-        identity = f"{named.__module__}.{named.__qualname__} {shape}"
-        operator = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        target = DeadLetterTarget(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
+    target = None if letter is None else DeadLetterTarget(letter, tuple(columns))
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)

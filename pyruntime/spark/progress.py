@@ -14,14 +14,12 @@ import contextlib
 import itertools
 import logging
 import os
-import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from pillarbox.aio.observe.series import Point, Series
+from pillarbox.aio.observe.series import Watch
 from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.server import ServiceHost
@@ -29,11 +27,6 @@ from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressSe
 from pillarbox.spark.progress_display import Display, open_display
 
 log = logging.getLogger("pillarbox")
-
-LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 0.25, 2.0
-"""Seconds between two looks at the tasks' totals: usually, and at most."""
-MAX_LOOK_SHARE = 0.1
-"""Share of a thread that looks may take, where there are many tasks: then they come less often."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class ProgressTotals(Totals):
     """Tasks that have ended, one for each operator in them."""
 
 
-class Progress:
+class Progress(Watch):
     """Shows the progress of the jobs that it is given to, while its `with` block runs.
 
         with Progress(total=1000) as progress:
@@ -76,6 +69,8 @@ class Progress:
 
     A task that does not reach the driver says so in its log, and goes on.
     """
+
+    _totals: ProgressTotals
 
     def __init__(
         self,
@@ -99,13 +94,10 @@ class Progress:
         self._handle: RpcHandle | None = None
         self._service = ProgressService()
         self._numbers = itertools.count()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._began = 0.0
+        self._display: Display | None = None
         self._in_flight_sum = 0
         self._looks = 0
-        self._totals = ProgressTotals()
-        self._series = Series()
+        super().__init__(self._service)
 
     def new_operator(self) -> ProgressHandle:
         """The way here for the tasks of one operator. Several may run in the tasks of one stage.
@@ -122,19 +114,9 @@ class Progress:
         return self._totals
 
     @property
-    def series(self) -> list[Point]:
-        """The totals over time, as the driver saw them: some hundred points, however long. Any thread."""
-        return self._series.points()
-
-    @property
     def tasks(self) -> list[TaskTotals]:
         """The totals of each task that runs and of the last thousand that have ended. Any thread."""
         return self._service.tasks()
-
-    @property
-    def partitions(self) -> dict[int, Totals]:
-        """The totals of each partition, over all stages; -1 for all from 1,000 on. Any thread."""
-        return self._service.partitions()
 
     def batch(self, query: str, number: int) -> Totals:
         """The totals of one micro-batch of a streaming query, of those not long gone. Any thread.
@@ -155,59 +137,39 @@ class Progress:
 
         return report(self, path, title=self._label if title is None else title, mode=mode)
 
-    def __enter__(self) -> Progress:
-        if self._thread is not None:
-            raise RuntimeError("this Progress has been used already: make another one")
-        display = open_display(self._label, self._total, self._bar, self._file)
-        self._handle = self._host.start().serve(SERVICE, self._service)
-        self._began = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._run, args=(display,), name="pillarbox-progress", daemon=True
-        )
-        self._thread.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop.set()
-        assert self._thread is not None
-        self._thread.join()
+        super().__exit__(kind, error, traceback)
         self._handle = None
         self._host.close()
 
-    def _run(self, display: Display) -> None:
-        showing = True
-        took = 0.0
-        self._series.add(0.0, self._totals)
-        while True:
-            last = self._stop.wait(min(max(LOOK_INTERVAL_S, took / MAX_LOOK_SHARE), MAX_LOOK_INTERVAL_S))
-            began = time.monotonic()
-            self._look()
-            took = time.monotonic() - began
-            if showing:
-                try:
-                    (display.close if last else display.show)(self._totals, self._series.points())
-                except Exception as error:
-                    # A closed pipe, a closed file, a notebook that breaks; the totals still count.
-                    showing = False
-                    log.debug("progress: is shown no more: %s", error, exc_info=True)
-                    if not last:
-                        with contextlib.suppress(Exception):
-                            display.close(self._totals, self._series.points())
-            if last:
-                return
+    def _begin(self) -> None:
+        self._display = open_display(self._label, self._total, self._bar, self._file)
+        self._handle = self._host.start().serve(SERVICE, self._service)
 
-    def _look(self) -> None:
+    def _look(self, seconds: float) -> ProgressTotals:
         seen = self._service.look()
         if seen.running:
             self._looks += 1
             self._in_flight_sum += seen.totals.in_flight
-        self._totals = ProgressTotals(
+        return ProgressTotals(
             **merged_fields([seen.totals]),
             mean_in_flight=self._in_flight_sum / self._looks if self._looks else 0.0,
-            seconds=time.monotonic() - self._began,
+            seconds=seconds,
             tasks_running=seen.running,
             tasks_ended=seen.ended,
         )
-        self._series.add(self._totals.seconds, self._totals)
+
+    def _show(self, is_last: bool) -> None:
+        display = self._display
+        if display is None:
+            return
+        try:
+            (display.close if is_last else display.show)(self._totals, self.series)
+        except Exception as error:
+            # A closed pipe, a closed file, a notebook that breaks; the totals still count.
+            self._display = None
+            log.debug("progress: is shown no more: %s", error, exc_info=True)
+            with contextlib.suppress(Exception):
+                display.close(self._totals, self.series)

@@ -45,7 +45,7 @@ log = logging.getLogger("pillarbox")
 SERVICE = "progress"
 REPORT_INTERVAL_S = 0.25
 MAX_TASKS_KEPT = 1000
-"""Ended tasks that are kept apart; partitions and micro-batches likewise."""
+"""Ended tasks that are kept apart; micro-batches likewise."""
 MAX_UNMERGED_TOTALS = 8
 """Totals that are kept before they are added up: adding histograms costs much more than keeping some."""
 
@@ -183,7 +183,6 @@ class ProgressService:
         self._sum = _Sum()
         self._tasks_ended = 0
         self._tasks: OrderedDict[Task, TaskTotals] = OrderedDict()
-        self._partitions: dict[int, _Sum] = {}
         self._batches: OrderedDict[Batch, _Sum] = OrderedDict()
         self._introduced: dict[str, TaskAttempt] = {}
 
@@ -247,14 +246,6 @@ class ProgressService:
                 found[task] = _with_earlier(live, found.get(task))
             return [found[task] for task in sorted(found)]
 
-    def partitions(self) -> dict[int, Totals]:
-        """The totals by partition, over all stages; -1 for all from `MAX_TASKS_KEPT` on."""
-        with self._lock:
-            parts = {key: [some.total()] for key, some in self._partitions.items()}
-            for task, attempts in self._live().items():
-                parts.setdefault(_bounded(task[2]), []).append(_joined(attempts))
-            return {key: merge(some) for key, some in sorted(parts.items())}
-
     def batch(self, query: str, number: int) -> Totals:
         """The totals of one micro-batch; nothing for one that is long gone."""
         with self._lock:
@@ -286,7 +277,6 @@ class ProgressService:
         self._tasks[task] = _with_earlier(done, before)
         while len(self._tasks) > MAX_TASKS_KEPT:
             self._tasks.popitem(last=False)
-        self._partitions.setdefault(_bounded(task[2]), _Sum()).add(changes)
         query, batch = attempts[0].who[4:]
         if query is not None and batch is not None:
             self._batches.setdefault((query, batch), _Sum()).add(changes)
@@ -309,10 +299,6 @@ class _Sum:
         if len(self._parts) != 1:
             self._parts = [merge(self._parts)]
         return self._parts[0]
-
-
-def _bounded(partition: int) -> int:
-    return partition if partition < MAX_TASKS_KEPT else -1
 
 
 def _joined(attempts: list[_Attempt]) -> Totals:

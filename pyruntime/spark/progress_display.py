@@ -27,14 +27,8 @@ LINE_INTERVAL_S = 5.0
 RATE_WINDOW_S = 10.0
 """Seconds over which the rate of late is taken."""
 
-TERMINAL_COLOURS = {
-    "rate": "green",
-    "in_flight": "cyan",
-    "retries": "yellow",
-    "errors": "red",
-    "cost": "magenta",
-}
-NOTEBOOK_COLOURS = {"errors": "#c0392b", "retries": "#b7791f"}
+COLOURS = {"errors": "#c0392b", "retries": "#b7791f"}
+"""Colours of what went wrong, in terminals and notebooks, light and dark."""
 
 
 def recent_rate(points: Sequence[Point], window: float = RATE_WINDOW_S) -> float:
@@ -61,36 +55,35 @@ class Display:
         remaining = None
         if self.total is not None and totals.in_flight and rate > 0 and totals.results <= self.total:
             remaining = max(round((self.total - totals.results) / rate), 1)
-        self.draw(totals, rate, remaining)
+        self.draw(totals, self.words(totals, rate, remaining))
 
     def close(self, totals: Totals, series: Sequence[Point]) -> None:
         """Show the last totals with the mean rate, which counts at the end, and leave them there."""
         elapsed = series[-1].seconds if series else 0.0
-        self.draw(totals, totals.results / elapsed if elapsed else 0.0, None)
+        self.draw(totals, self.words(totals, totals.results / elapsed if elapsed else 0.0, None))
 
-    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
-        """Show this. remaining: seconds until all rows are done, where that is known."""
+    def draw(self, totals: Totals, words: Sequence[str]) -> None:
+        """Show these words beside the rows, the rate first."""
         raise NotImplementedError
 
     def rows(self, totals: Totals) -> str:
         """The rows that are done, and of how many."""
         return f"{totals.results:,}" if self.total is None else f"{totals.results:,}/{self.total:,}"
 
+    def words(self, totals: Totals, rate: float, remaining: float | None) -> list[str]:
+        """The words of a display besides the rows. remaining: seconds until all are done, if known."""
+        of = f"/{totals.capacity:,}" if totals.capacity else ""
+        bad = [
+            self.coloured(f"{value:,} {name}", COLOURS[name]) if value else f"0 {name}"
+            for name, value in (("retries", totals.retries), ("errors", totals.errors))
+        ]
+        cost = [f"cost {number(totals.cost)}"] if totals.cost else []
+        left = [] if remaining is None else [f"{seconds(remaining)} left"]
+        return [f"{rate:,.0f} rows/s", f"{totals.in_flight:,}{of} in flight", *bad, *cost, *left]
 
-def counts(totals: Totals, rate: float, remaining: float | None) -> list[tuple[str, str]]:
-    """The words of a display besides the rows: pairs of a field of the totals or another name, and a text."""
-    of = f"/{totals.capacity:,}" if totals.capacity else ""
-    found = [
-        ("rate", f"{rate:,.0f} rows/s"),
-        ("in_flight", f"{totals.in_flight:,}{of} in flight"),
-        ("retries", f"{totals.retries:,} retries"),
-        ("errors", f"{totals.errors:,} errors"),
-    ]
-    if totals.cost:
-        found.append(("cost", f"cost {number(totals.cost)}"))
-    if remaining is not None:
-        found.append(("left", f"{seconds(remaining)} left"))
-    return found
+    def coloured(self, text: str, colour: str) -> str:
+        """The text in this colour, where there are colours."""
+        return text
 
 
 class Lines(Display):
@@ -108,10 +101,9 @@ class Lines(Display):
             self._next = now + LINE_INTERVAL_S
             super().show(totals, series)
 
-    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+    def draw(self, totals: Totals, words: Sequence[str]) -> None:
         """Print a line."""
-        words = ", ".join(text for _, text in counts(totals, rate, remaining))
-        print(f"{self.label}: {self.rows(totals)} rows, {words}", file=self._file, flush=True)
+        print(f"{self.label}: {self.rows(totals)} rows, {', '.join(words)}", file=self._file, flush=True)
 
 
 class Bar(Display):
@@ -135,14 +127,15 @@ class Bar(Display):
         self._task = self._progress.add_task(escape(label), total=total, counts="starting")
         self._progress.start()
 
-    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+    def draw(self, totals: Totals, words: Sequence[str]) -> None:
         """Draw the bar anew."""
-        first, *others = (
-            f"[{TERMINAL_COLOURS[name]}]{text}[/]" if name in TERMINAL_COLOURS else text
-            for name, text in counts(totals, rate, remaining)
-        )
-        words = f"{self.rows(totals)} {first}\n{' '.join(others)}"
-        self._progress.update(self._task, completed=totals.results, counts=words, refresh=True)
+        rate, *others = words
+        text = f"{self.rows(totals)} [green]{rate}[/]\n{' '.join(others)}"
+        self._progress.update(self._task, completed=totals.results, counts=text, refresh=True)
+
+    def coloured(self, text: str, colour: str) -> str:
+        """See `Display`."""
+        return f"[{colour}]{text}[/]"
 
     def close(self, totals: Totals, series: Sequence[Point]) -> None:
         """Draw the last totals, and give the terminal back."""
@@ -159,36 +152,33 @@ class NotebookBar(Display):
         super().__init__(label, total)
         # IPython is not typed throughout.
         display: Any = IPython.display.display
-        self._shown = self._html(Totals(), "starting")
-        self._handle: Any = display(self._bundle(Totals()), raw=True, display_id=True)
+        self._shown = self._bundle(Totals(), ["starting"])
+        self._handle: Any = display(self._shown, raw=True, display_id=True)
 
-    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+    def draw(self, totals: Totals, words: Sequence[str]) -> None:
         """Replace the output."""
-        words = " · ".join(
-            f"<span style='color:{NOTEBOOK_COLOURS[name]}'>{escape(text)}</span>"
-            if name in NOTEBOOK_COLOURS and getattr(totals, name)
-            else escape(text)
-            for name, text in counts(totals, rate, remaining)
-        )
-        html = self._html(totals, words)
+        bundle = self._bundle(totals, words)
         # A notebook keeps every message that it is sent: nothing new, no message.
-        if html != self._shown:
-            self._shown = html
-            self._handle.update(self._bundle(totals), raw=True)
+        if bundle != self._shown:
+            self._shown = bundle
+            self._handle.update(bundle, raw=True)
 
-    def _bundle(self, totals: Totals) -> dict[str, str]:
-        return {"text/html": self._shown, "text/plain": f"{self.label}: {self.rows(totals)} rows"}
+    def coloured(self, text: str, colour: str) -> str:
+        """See `Display`."""
+        return f"<span style='color:{colour}'>{text}</span>"
 
-    def _html(self, totals: Totals, words: str) -> str:
+    def _bundle(self, totals: Totals, words: Sequence[str]) -> dict[str, str]:
         bar = ""
         if self.total is not None:
             share = min(totals.results / self.total, 1.0) if self.total else 1.0
             style = "style='width:24em;max-width:100%'"
             bar = f"<progress max='100' value='{share * 100:.1f}' {style}></progress> "
-        return (
-            "<div style='font-family:sans-serif;font-variant-numeric:tabular-nums'>"
-            f"<b>{escape(self.label)}</b> {bar}{self.rows(totals)} rows<br><small>{words}</small></div>"
+        html = (
+            "<div style='font-family:sans-serif;font-variant-numeric:tabular-nums'><b>"
+            f"{escape(self.label)}</b> {bar}{self.rows(totals)} rows<br>"
+            f"<small>{' · '.join(words)}</small></div>"
         )
+        return {"text/html": html, "text/plain": f"{self.label}: {self.rows(totals)} rows"}
 
 
 def open_display(label: str, total: int | None, bar: bool | None, file: TextIO | None) -> Display:

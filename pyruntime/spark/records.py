@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.function import is_async
 from pillarbox.aio.snapshots import PlainRows
 from pillarbox.aio.task_io import IterableInput
 from pillarbox.kernel import HandoverClosedError
@@ -169,6 +170,50 @@ def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = min(MAX_SLICE_ROWS, max(1, MAX_SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+# -- rows that a function gets as Arrow -----------------------------------------------------------
+
+
+def take_rows(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+    """The rows at these places of a batch, without a copy where they follow one another."""
+    count = len(indices)
+    if count and indices[-1] - indices[0] == count - 1:
+        run = range(indices[0], indices[0] + count)
+        if indices == run or (isinstance(indices, list) and indices == list(run)):
+            return batch.slice(indices[0], count)
+    return batch.take(pa.array(indices, pa.int64()))
+
+
+def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
+    """One batch of these rows, of which there is one at least, in their order."""
+    pieces = []
+    # Batches of calls are seldom of more than two slices: rows come in order, unless some are called again.
+    for _, run in groupby(rows, key=lambda row: id(row._columns)):
+        some = [*run]
+        pieces.append(take_rows(some[0]._columns.batch, [row._index for row in some]))
+    return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def arrow_function(fn: Callable[..., Any], *, spread: bool) -> Callable[[list[Record]], Any]:
+    """A function of a list of records that calls `fn` with them as Arrow, as `Batch.arrow` says.
+
+    spread: `fn` takes an array for each column. It is async if `fn` is.
+    """
+
+    def arguments(rows: list[Record]) -> list[Any]:
+        batch = batch_of(rows)
+        return batch.columns if spread else [batch]
+
+    async def call(rows: list[Record]) -> Any:
+        return await fn(*arguments(rows))
+
+    def call_blocking(rows: list[Record]) -> Any:
+        return fn(*arguments(rows))
+
+    made = call if is_async(fn) else call_blocking
+    made.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return made
 
 
 # -- the input of a task --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ Pure: any thread.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
+from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.normal_forms import Expressions, Vectors, compile_test, is_vector, normalizer, row_reader
 from pillarbox.spark.schema import arrow_field, holds
@@ -40,22 +41,23 @@ class ResultError(PillarboxError, TypeError):
     without_data: str | None = None
 
 
-class EncodedRow:
-    """A row of one column that is in Arrow's form already: `array[index]`, of a block of many.
+class EncodedRow(Weighed):
+    """A row that is in Arrow's form already: `array[index]` of each column of a block of many rows.
 
     nbytes: its share of the block.
     """
 
-    __slots__ = ("array", "index", "nbytes")
+    __slots__ = ("block", "index")
 
-    def __init__(self, array: pa.Array, index: int, nbytes: int) -> None:
-        self.array = array
+    def __init__(self, block: list[pa.Array], index: int, nbytes: int) -> None:
+        self.block = block
         self.index = index
         self.nbytes = nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the rest of its block.
-        return EncodedRow, (self.array.take(pa.array([self.index])), 0, self.nbytes)
+        place = pa.array([self.index])
+        return EncodedRow, ([array.take(place) for array in self.block], 0, self.nbytes)
 
 
 class _Column:
@@ -141,7 +143,15 @@ class RowEncoder:
         self._of_failed: list[Any] = [] if drop else [(None,) * len(schema.fields)]
         expressions = Expressions()
         test = self._test(schema, expressions)
-        self.convert, self.convert_all, self.is_plain = expressions.converter(test, self._convert)
+        self.convert, self._convert_each, self.is_plain = expressions.converter(test, self._convert)
+
+    def convert_all(self, results: list[Any]) -> list[Any]:
+        """The converted results of a batch. Raises `ResultError`."""
+        # Rows of a block were converted as one.
+        if results and type(results[0]) is EncodedRow and set(map(type, results)) == {EncodedRow}:
+            return results
+        converted: list[Any] = self._convert_each(results)
+        return converted
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
@@ -199,13 +209,29 @@ class RowEncoder:
 
     def rows_of(self, results: Any) -> list[Any] | None:
         """The converted results of a batch that are one block; None for those that are not."""
-        if not self._bare:
+        block = (
+            self._table(results)
+            if isinstance(results, pa.RecordBatch | pa.Table)
+            else self._bare_block(results)
+        )
+        if block is None:
             return None
-        array = self._columns[0].block(results)
-        if array is None:
+        count = len(block[0])
+        share = sum(array.nbytes for array in block) // max(1, count)
+        return [EncodedRow(block, index, share) for index in range(count)]
+
+    def _table(self, results: pa.RecordBatch | pa.Table) -> list[pa.Array] | None:
+        if sorted(results.schema.names) != sorted(self._names):
             return None
-        share = array.nbytes // max(1, len(array))
-        return [EncodedRow(array, index, share) for index in range(len(array))]
+        arrays = [
+            column.block(results.column(name))
+            for name, column in zip(self._names, self._columns, strict=True)
+        ]
+        return None if any(array is None for array in arrays) else arrays
+
+    def _bare_block(self, results: Any) -> list[pa.Array] | None:
+        array = self._columns[0].block(results) if self._bare else None
+        return None if array is None else [array]
 
     def encode(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""
@@ -227,19 +253,19 @@ class RowEncoder:
         return arrays, None if counts is None or set(counts) <= {1} else counts
 
     def _with_blocks(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
-        pieces: list[pa.Array] = []
+        pieces: list[list[pa.Array]] = []
         counts: list[int] = []
-        for key, run in groupby(enumerate(results), key=_block_of):
-            some = [result for _, result in run]
+        for is_block, run in _runs(results):
             theirs: list[int] | None = None
-            if key is not None:
-                pieces.append(some[0].array.slice(some[0].index, len(some)))
+            if is_block:
+                first = run[0]
+                pieces.append([array.slice(first.index, len(run)) for array in first.block])
             else:
-                (array,), theirs = self.encode(some)
-                pieces.append(array)
-            counts += [1] * len(some) if theirs is None else theirs
-        array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-        return [array], None if set(counts) <= {1} else counts
+                arrays, theirs = self.encode(run)
+                pieces.append(arrays)
+            counts += [1] * len(run) if theirs is None else theirs
+        arrays = [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
+        return arrays, None if set(counts) <= {1} else counts
 
     def _rows(self, result: Any) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
@@ -269,10 +295,19 @@ class RowEncoder:
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
 
 
-def _block_of(placed: tuple[int, Any]) -> tuple[int, int] | None:
-    """The same for rows of one block that follow one another in it; None for other results."""
-    place, result = placed
-    return (id(result.array), result.index - place) if type(result) is EncodedRow else None
+def _runs(results: Sequence[Any]) -> Iterator[tuple[bool, Sequence[Any]]]:
+    """Results in their order, as runs: rows that follow one another in a block (True), and all others."""
+    for kind, some in groupby(results, type):
+        run = [*some]
+        if kind is not EncodedRow:
+            yield False, run
+            continue
+        # As arrays: no line of Python but two attributes for each row.
+        blocks = np.array([id(row.block) for row in run])
+        steps = np.diff([row.index for row in run])
+        starts = np.flatnonzero((np.diff(blocks) != 0) | (steps != 1)) + 1
+        for begin, end in zip([0, *starts], [*starts, len(run)], strict=True):
+            yield True, run[begin:end]
 
 
 class ValueEncoder(RowEncoder):

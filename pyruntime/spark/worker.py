@@ -35,6 +35,7 @@ from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.disconnect import DisconnectWatcher
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.progress_channel import ProgressReporter
+from pillarbox.spark.records import arrow_function
 
 log = logging.getLogger("pillarbox")
 
@@ -223,6 +224,8 @@ def _run_job(
         for each, ledger_session in zip(plans, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
+            if each.options.batch is not None and each.options.batch.arrow:
+                entered = arrow_function(entered, spread=each.spread)
             stages.append(Stage(entered, each.options, each.uid, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ResultStream(

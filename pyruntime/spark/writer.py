@@ -28,7 +28,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
-from pillarbox.spark.records import Columns
+from pillarbox.spark.records import Columns, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
 
@@ -135,7 +135,7 @@ class RowWriter:
                 some = counts[offset : offset + len(indices)]
                 offset += len(indices)
                 indices = _repeated(indices, some)
-            taken.append(_take(batch.select(self._kept), indices))
+            taken.append(take_rows(batch.select(self._kept), indices))
         kept = taken[0].columns
         if len(taken) > 1:
             kept = [pa.concat_arrays([part.column(name) for part in taken]) for name in self._kept]
@@ -200,15 +200,6 @@ class ChainWriter(RowWriter):
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
-
-
-def _take(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
-    count = len(indices)
-    if count and indices[-1] - indices[0] == count - 1:
-        run = range(indices[0], indices[0] + count)
-        if indices == run or (isinstance(indices, list) and indices == list(run)):
-            return batch.slice(indices[0], count)
-    return batch.take(pa.array(indices, pa.int64()))
 
 
 # -- rows that are not called ---------------------------------------------------------------------

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pillarbox.testing.models.model import Model, Raised, kind_of
+from pillarbox.testing.models import Model, Raised, kind_of
 
 
 class Event(NamedTuple):

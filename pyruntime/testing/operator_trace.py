@@ -9,7 +9,7 @@ recorder puts itself in front of the operator's methods, of its queue and of its
 while it is off. Each line is one write, so that of a process that is killed its steps up to then are there.
 
 A line is: milliseconds of the operator's clock since it was made, the step, its words. Steps are the actions
-of `spec/Operator.tla`; `pillarbox.testing.models.operator` judges them, and `spec.operator_runs` has TLC.
+of `spec/Operator.tla`; `pillarbox.testing.operator_model` judges them, and `spec.operator_runs` has TLC.
 Installed and removed by one thread; an operator's steps are written on its mailbox thread.
 """
 

@@ -5,16 +5,21 @@ The blocks of a page share their names, from top to bottom, as a reader would ty
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
+
+from bench.demo.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
 SLOW = {"docs/stream.md", "docs/sources.md"}
 # Needs a PostgreSQL, a Kafka and a Debezium, which tests/spark/test_tables.py starts.
 WITH_SERVERS = {"docs/tables.md"}
+# Services that pages call: each page gets one of its own, at another address.
+SERVICES = {"http://localhost:8000/": "bench.demo.embedding_server"}
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -64,11 +69,16 @@ def test_the_examples_of_a_page_run(
     if needs_spark(text):
         names["spark"] = request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
-    examples = blocks(text)
-    assert len(examples) == text.count("```python\n")
-    for line, code in examples:
-        # Blank lines in front give a traceback the line numbers of the page.
-        exec(compile("\n" * line + code, page, "exec", dont_inherit=True), names)
+    with contextlib.ExitStack() as stack:
+        for address, module in SERVICES.items():
+            if address in text:
+                service = stack.enter_context(ServerProcess(module))
+                text = text.replace(address, f"{service.url}/")
+        examples = blocks(text)
+        assert len(examples) == text.count("```python\n")
+        for line, code in examples:
+            # Blank lines in front give a traceback the line numbers of the page.
+            exec(compile("\n" * line + code, page, "exec", dont_inherit=True), names)
 
 
 def test_the_readme_has_examples_and_they_are_found() -> None:

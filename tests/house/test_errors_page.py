@@ -27,6 +27,6 @@ def test_the_page_of_errors_shows_what_is_raised(spark: SparkSession) -> None:
 
 def test_no_error_of_the_page_shows_a_password() -> None:
     text = error_page.PAGE.read_text()
-    assert "RedisCoordinator" in text
+    assert "RedisStreamSource" in text
     shown = "".join(text.split("```text")[1:])
     assert "secret" not in "".join(part.split("```")[0] for part in shown.split("```text"))

@@ -21,10 +21,34 @@ BELOW: dict[str, set[str]] = {
     "task": {"validate", "mailbox", "kernel"},
     "rpc": {"validate", "redaction"},
     "aio": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "clients": {"validate", "redaction", "aio", "kernel"},
     "ledger": {"validate", "redaction", "task", "mailbox", "kernel"},
     "sources": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "": {"spark", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "spark": {"validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "": {
+        "spark",
+        "validate",
+        "redaction",
+        "sources",
+        "clients",
+        "aio",
+        "ledger",
+        "rpc",
+        "task",
+        "mailbox",
+        "kernel",
+    },
+    "spark": {
+        "validate",
+        "redaction",
+        "sources",
+        "clients",
+        "aio",
+        "ledger",
+        "rpc",
+        "task",
+        "mailbox",
+        "kernel",
+    },
     "testing": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
 }
 # What a user imports from: `pillarbox.spark` gives names of `pillarbox`, which is above its own modules.
@@ -32,9 +56,9 @@ FACE = {"pillarbox", "pillarbox.spark"}
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
     "pyspark": {"", "spark"},
-    "pyarrow": {"spark", "sources", "ledger"},
+    "pyarrow": {"spark", "sources", "ledger", "clients"},
     "pandas": {"spark", "sources"},
-    "asyncio": {"", "mailbox", "task", "rpc", "aio", "ledger", "sources", "spark", "testing"},
+    "asyncio": {"", "mailbox", "task", "rpc", "aio", "ledger", "sources", "clients", "spark", "testing"},
 }
 CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+([\w.]+)\s+c?import|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE

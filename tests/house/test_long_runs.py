@@ -37,18 +37,19 @@ class Machine:
     def __init__(self, **minutes: float) -> None:
         self.minutes = {name.replace("_", "-"): each for name, each in minutes.items()}
         self.codes: dict[str, int] = {}
+        self.closing = {"test": ("==== 1 failed, 9 passed in 3.00s ====",)}
         self.clock = 1000.0
         self.ran: list[str] = []
         self.said: list[str] = []
 
     def start(self, command: Sequence[str], seconds: float) -> object:
-        name = "share" if "share" in command else command[1]
+        name = "test-slow" if "test-slow" in command else "share" if "share" in command else command[1]
         self.ran.append(name)
         took = self.minutes.get(name, 0.0) * 60
-        if name == "share":
+        if "share" in command:
             took = min(took, float(command[-1]))
         self.clock += min(took, seconds)
-        closing = ("==== 1 failed, 9 passed in 3.00s ====",) if name == "test-all" and took < seconds else ()
+        closing = self.closing.get(name, ()) if took < seconds else ()
         return steps.Ended(self.codes.get(name, 0) if took < seconds else None, closing)
 
     def run(self) -> int:
@@ -60,21 +61,25 @@ class Machine:
 
 
 @pytest.mark.parametrize(
-    ("tests", "most", "share"),
+    ("tests", "slow", "most", "share"),
     [
-        (12, 40, True),
-        (20, 40, True),
-        (28, 40, True),
-        (32, 60, True),
-        (52, 60, True),
-        (56, 60, False),
-        (80, 90, False),
+        (6, 6, 40, True),
+        (8, 12, 40, True),
+        (12, 16, 40, True),
+        (12, 20, 60, True),
+        (20, 100, 60, True),
+        (48, 100, 60, True),
+        (56, 100, 60, False),
+        (80, 100, 90, False),
     ],
 )
-def test_a_share_takes_what_is_left_of_the_time(tests: int, most: int, share: bool) -> None:
-    machine = Machine(test_all=tests, lint=1, docs=1, share=100)
+def test_slow_tests_and_a_share_take_what_is_left_of_the_time(
+    tests: int, slow: int, most: int, share: bool
+) -> None:
+    machine = Machine(test=tests, lint=1, docs=1, test_slow=slow, share=100)
     assert machine.run() == 0
     assert machine.took <= most
+    assert ("test-slow" in machine.ran) == (tests < 48)
     assert ("share" in machine.ran) == share
 
 
@@ -87,16 +92,16 @@ def test_a_share_ends_before_the_end_and_is_none_or_worth_its_while() -> None:
 
 @pytest.mark.contract("CI ends what hangs before its hard end, and fails.")
 def test_what_hangs_is_stopped_at_the_hard_end_and_fails() -> None:
-    machine = Machine(test_all=1000)
+    machine = Machine(test=1000)
     assert machine.run() == 1
     assert machine.took * 60 == steps.HARD_END_S < 90 * 60
     assert "hard end" in " ".join(machine.said)
     assert machine.said[-1] == "the tests have not come to their end"
 
 
-@pytest.mark.parametrize("failing", ["test-all", "lint", "docs", "share"])
+@pytest.mark.parametrize("failing", ["test", "lint", "docs", "test-slow", "share"])
 def test_whatever_fails_the_exit_status_says_so_and_the_last_line_is_pytests(failing: str) -> None:
-    machine = Machine(test_all=10)
+    machine = Machine(test=10)
     machine.codes[failing] = 2
     assert machine.run() == 1
     assert machine.ran[-1] == failing
@@ -124,6 +129,13 @@ def test_closing_lines_of_pytest_are_known_and_added_up(line: str) -> None:
     assert not steps.CLOSING.match(f"says: {line}")
     both = steps.total([line, "==== 1 failed, 9 passed in 3.00s ===="])
     assert "failed" in both and "passed" in both
+
+
+def test_the_closing_line_counts_the_slow_tests_too() -> None:
+    machine = Machine(test=10, test_slow=5)
+    machine.closing["test-slow"] = ("==== 4 passed in 2.00s ====",)
+    assert machine.run() == 0
+    assert "13 passed" in machine.said[-1]
 
 
 def test_a_step_is_run_and_its_closing_line_kept(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ import pillarbox
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     *("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp", "IPython"),
-    *("redis", "tenacity", "uvloop", "prometheus_client", "opentelemetry", "jinja2", "matplotlib"),
+    *("redis", "uvloop", "prometheus_client", "opentelemetry", "jinja2", "matplotlib"),
 )
 
 
@@ -120,7 +120,7 @@ def public_names() -> list[tuple[str, str]]:
 
 FACE = """
 Adaptive AsyncMapIterator Batch Budget Buffer CallFailed CallTimeout Collector Coordinator CoordinatorError
-Dedupe ErrorInfo Errors Ledger NotCalled Options Outcome PillarboxError Rate Redact RedisCoordinator Retry
+Dedupe ErrorInfo Errors Ledger NotCalled Options Outcome PillarboxError Rate Redact Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
 """
 """The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""

@@ -19,7 +19,7 @@ from pillarbox.spark import async_stream
 from tests.spark.unit.streams import END_TIMEOUT_S, note, noted, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow, needs_async_stream]
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 FILES, ROWS_IN_A_FILE = 3, 20

@@ -46,7 +46,7 @@ def test_the_totals_are_those_of_all_tasks(spark: SparkSession, tmp_path: Path) 
     assert "\x1b" not in shown.getvalue()
 
 
-def test_tasks_partitions_and_the_series_add_up_to_the_totals(spark: SparkSession) -> None:
+def test_tasks_and_the_series_add_up_to_the_totals(spark: SparkSession) -> None:
     async def call(row: Any) -> int:
         return 0
 
@@ -58,7 +58,6 @@ def test_tasks_partitions_and_the_series_add_up_to_the_totals(spark: SparkSessio
         (0, 2, 1, False),
     ]
     assert [task.totals.results for task in progress.tasks] == [100, 100, 100]
-    assert {key: totals.calls for key, totals in progress.partitions.items()} == {0: 100, 1: 100, 2: 100}
     assert progress.series[0].results == 0
     assert progress.series[-1].results == progress.totals.results == 300
     seconds = [point.seconds for point in progress.series]

@@ -88,7 +88,9 @@ if any(word.startswith("pyspark.") for word in sys.orig_argv):
 
 ENDS = "test_task_ends.py::test_a_task_ends_when_batches_that_are_not_full_and_retries_have_come_out"
 
-KILLED = "test_records.py::test_an_attempt_goes_on_from_the_snapshot_of_a_worker_that_was_killed[ordered]"
+KILLED = (
+    "unit/test_records.py::test_an_attempt_goes_on_from_the_snapshot_of_a_worker_that_was_killed[ordered]"
+)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from spec.manifest import read_all
         ("SplitFetch", 13),
         ("SplitPerThread", 13),
         ("SplitAssignment", 38),
-        ("Yielding", 9),
         ("SeenFiles", 5),
     ],
 )

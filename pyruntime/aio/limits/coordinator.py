@@ -20,12 +20,13 @@ import math
 import os
 import stat
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.lease import CoordinatedLimiter
+from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.quota import (
     SERVICE,
     TO_COORDINATOR,
@@ -40,12 +41,14 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name, new_name
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.connection import BROKEN, Connection
-from pillarbox.rpc.server import Certificate, Hosted, RpcServer
-from pillarbox.validate import check_duration
+from pillarbox.rpc.connection import Connection
+from pillarbox.rpc.loop_thread import end
+from pillarbox.rpc.server import Certificate, Hosted, RpcServer, digest_of
+from pillarbox.validate import check_duration, check_int, check_text
 
 log = logging.getLogger("pillarbox")
 
@@ -55,13 +58,12 @@ SWEEP_INTERVAL_S = 5.0
 """Between two looks for names that nobody has used for long."""
 IDLE_TIMEOUT_S = 600.0
 """Seconds without a client after which a name is put away: one without sums is forgotten."""
-COMMIT_DELAY_S = 0.002
-"""Seconds in which grants are gathered, to be written down once."""
-REPORT_COMMIT_DELAY_S = 0.05
-"""Seconds until reports of clients are written down; they would report it again."""
+COMMIT_DELAY_S = 0.005
+"""Seconds in which grants and reports are gathered, to be written down once."""
 WRITE_RETRY_INTERVAL_S = 1.0
 """Seconds until a state that could not be written is tried again."""
 DEFAULT_PATIENCE_S = 60.0
+MIN_SECRET_CHARACTERS = 32
 
 
 # -- the state file -----------------------------------------------------------------------------
@@ -119,54 +121,43 @@ class SharedStatistics(NamedTuple):
     cool_downs: int
 
 
+@dataclass
 class Account:
     """The limits of one name, and the connections of the tasks that share them."""
 
-    def __init__(self, allocator: QuotaAllocator) -> None:
-        limits = allocator.limits
-        self.allocator = allocator
-        self.is_kept = limits.max_calls is not None or limits.max_cost is not None
+    allocator: QuotaAllocator
+    connections: dict[str, Connection] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    told_exhausted: bool = False
+    idle_since: float = field(default_factory=time.monotonic)
+    text: str | None = None
+    """The account as it is written down, of one that nobody uses: made once, however often it is written."""
+
+    @property
+    def is_kept(self) -> bool:
         """True if it has sums. A sum that is forgotten would be granted a second time."""
-        self.connections: dict[str, Connection] = {}
-        self.timer: asyncio.TimerHandle | None = None
-        self.told_exhausted = False
-        self.idle_since = time.monotonic()
-        self._text: str | None = None
+        limits = self.allocator.limits
+        return limits.max_calls is not None or limits.max_cost is not None
 
     @property
     def is_idle(self) -> bool:
         """True if no client is there, or may come back to what it holds."""
         return not self.connections and not self.allocator.clients
 
-    def join(self, client: str, connection: Connection) -> None:
-        """Have a client's messages go to this connection; one that it had before is cut off."""
-        old = self.connections.get(client)
-        if old is not None:
-            old.abort()
-        self.connections[client] = connection
-        self._text = None
-
     def part(self, client: str) -> None:
         """Send a client nothing more."""
         del self.connections[client]
         self.idle_since = time.monotonic()
 
-    def forget_clients(self) -> bool:
-        """Keep only the sums of an idle one; False if there is nothing else."""
-        self._text = None
-        return self.allocator.forget_clients()
-
     def written(self) -> str:
-        """The text to write down of it; made once for an idle one, however often it is written."""
-        if self._text is not None:
-            return self._text
-        text = json.dumps(self.allocator.to_json())
-        self._text = text if self.is_idle else None
+        """The text to write down of it."""
+        text = json.dumps(self.allocator.to_json()) if self.text is None else self.text
+        self.text = text if self.is_idle else None
         return text
 
 
 class LimitServer:
-    """Serves the accounts of any number of names. Confined to the thread of the loop that `serve` runs on."""
+    """Serves the accounts of any number of names. Confined to the thread of the loop of `listen`."""
 
     def __init__(
         self,
@@ -184,12 +175,10 @@ class LimitServer:
         self._rpc = RpcServer(secret, certificate)
         self._rpc.add(SERVICE, self)
         self._outbox: list[tuple[Connection, Any]] = []
+        self._changed = asyncio.Event()
         self._is_unwritten = False
-        self._write_at = math.inf
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
         self._writer = ThreadPoolExecutor(1, "pillarbox-limits-state")
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._port = 0
         self._is_stopping = False
 
@@ -203,7 +192,7 @@ class LimitServer:
             await self._rpc.stop()
             self._writer.shutdown()
             raise
-        self._sweep()
+        self._tasks = [self._loop.create_task(each) for each in (self._keep_sweeping(), self._keep_writing())]
         for account in self._accounts.values():
             self._pump(account)
         return self._port
@@ -215,15 +204,14 @@ class LimitServer:
         """
         # What clients say in their last turn, and that they are lost, sets no timer.
         self._is_stopping = True
-        accounts = self._accounts.values()
-        for timer in (self._write_timer, self._sweep_timer, *(account.timer for account in accounts)):
-            if timer is not None:
-                timer.cancel()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
+        for account in self._accounts.values():
+            if account.timer is not None:
+                account.timer.cancel()
+        await end(*self._tasks)
         await self._rpc.stop()
         is_written = True
         try:
+            # A write that runs is waited for: the writer has one thread.
             await self._write()
         except OSError as error:
             # Nothing was granted that is not in the file: who starts from it counts too much at most.
@@ -269,22 +257,22 @@ class LimitServer:
     def close(self) -> None:
         """See `ConnectionService`. Tasks come back to another coordinator, so none is refused."""
 
-    def _sweep(self) -> None:
-        """Put away what nobody has used for long."""
-        now = time.monotonic()
-        for name, account in [*self._accounts.items()]:
-            if account.is_idle and now - account.idle_since >= IDLE_TIMEOUT_S:
-                self._put_away(name, account)
-        self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-    def _put_away(self, name: str, account: Account) -> bool:
-        """Forget an idle account, or, of one with sums, all but the sums; True if it is forgotten."""
-        is_forgotten = not account.is_kept and account.allocator.is_fresh()
-        if is_forgotten:
-            del self._accounts[name]
-        if is_forgotten or (account.is_kept and account.forget_clients()):
-            self._write_in(REPORT_COMMIT_DELAY_S)
-        return is_forgotten
+    # Names are made by tasks, so their number has a bound. What is forgotten is a rate whose buckets are
+    # full, as a new one would have them; never a budget, which would be granted a second time.
+    async def _keep_sweeping(self) -> None:
+        """Forget what nobody has used for long, or, of a budget, all but the sums."""
+        while True:
+            now = time.monotonic()
+            for name, account in [*self._accounts.items()]:
+                if not account.is_idle or now - account.idle_since < IDLE_TIMEOUT_S:
+                    continue
+                if account.allocator.is_fresh():
+                    del self._accounts[name]
+                    self._changed.set()
+                elif account.is_kept and account.allocator.forget_clients():
+                    account.text = None
+                    self._changed.set()
+            await asyncio.sleep(SWEEP_INTERVAL_S)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -315,7 +303,7 @@ class LimitServer:
             return None
         account = self._accounts.get(name)
         if account is None:
-            if not self._has_room():
+            if len(self._accounts) >= MAX_NAMES:
                 why = f"{MAX_NAMES:,} names of limits are in use, or have budgets: give operators one name"
                 connection.send("no", why)
                 return None
@@ -325,7 +313,11 @@ class LimitServer:
             difference = allocator.limits.differences(message.limits)
             connection.send("no", f"the limits of {name!r} are shared, and another task has {difference}")
             return None
-        account.join(client, connection)
+        old = account.connections.get(client)
+        if old is not None:
+            old.abort()
+        account.connections[client] = connection
+        account.text = None
         if message.before is not None:
             allocator.count_before(*message.before)
         allocator.register(client, message.report)
@@ -337,16 +329,6 @@ class LimitServer:
             self._send(connection, Exhausted(str(allocator.exhausted)))
         self._pump(account)
         return account
-
-    # Names are made by tasks, so their number has a bound. What is given up for room is a rate whose
-    # buckets are full, as a new one would have them; never a budget, which would be granted a second time.
-    def _has_room(self) -> bool:
-        """True if one more name may be kept: of those that nobody uses, the one idle for longest goes."""
-        if len(self._accounts) < MAX_NAMES:
-            return True
-        found = self._accounts.items()
-        idle = [(each.idle_since, name) for name, each in found if each.is_idle and not each.is_kept]
-        return any(self._put_away(name, self._accounts[name]) for _, name in sorted(idle))
 
     def _pump(self, account: Account) -> None:
         """Grant what may be granted, and come back when more may be."""
@@ -367,7 +349,7 @@ class LimitServer:
             granted = Granted(grant.calls, grant.units)
             self._send(account.connections[grant.client], granted, account.is_kept)
         if account.is_kept:
-            self._write_in(REPORT_COMMIT_DELAY_S)
+            self._changed.set()
         wait = min(max(wait, 0.001), next_end)
         if wait < math.inf:
             account.timer = self._loop.call_later(wait, self._pump, account)
@@ -376,35 +358,24 @@ class LimitServer:
 
     def _send(self, connection: Connection, message: Any, written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
-        if self._path is None or not written:
-            _send_now(connection, message)
-        else:
+        if self._path is not None and written:
             self._outbox.append((connection, message))
-            self._write_in(COMMIT_DELAY_S)
+            self._changed.set()
+        elif not connection.send(*TO_TASK.to_json(message)):
+            # A task that cannot be told is cut off, which does not trouble the others.
+            connection.abort()
 
-    def _write_in(self, seconds: float) -> None:
-        """Have the state written after so many seconds at most; after a failure, when it is tried again."""
-        if self._path is None or self._is_stopping or self._is_unwritten:
-            return
-        at = self._loop.time() + seconds
-        if at < self._write_at:
-            self._write_at = at
-            if self._writing is None:
-                self._set_write_timer()
+    async def _keep_writing(self) -> None:
+        while self._path is not None:
+            await self._changed.wait()
+            await asyncio.sleep(COMMIT_DELAY_S)
+            if not await self._commit():
+                await asyncio.sleep(WRITE_RETRY_INTERVAL_S)
 
-    def _set_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-        if self._write_at < math.inf and not self._is_stopping:
-            self._write_timer = self._loop.call_at(self._write_at, self._begin_write)
-
-    def _begin_write(self) -> None:
-        self._writing = self._loop.create_task(self._commit())
-
-    async def _commit(self) -> None:
+    async def _commit(self) -> bool:
         """Write the state, then send what waited for it. What comes meanwhile waits for the next write."""
         # spec: RateLease!Write
-        self._write_at = math.inf
+        self._changed.clear()
         outbox, self._outbox = self._outbox, []
         try:
             await self._write()
@@ -416,19 +387,19 @@ class LimitServer:
                     error,
                 )
             self._is_unwritten = True
-            self._write_at = self._loop.time() + WRITE_RETRY_INTERVAL_S
+            self._changed.set()
             # A task that waits for what cannot be written waits for a coordinator, and has its patience.
             unsent, self._outbox = [*outbox, *self._outbox], []
             for connection, _ in unsent:
                 connection.abort()
-        else:
-            if self._is_unwritten:
-                log.warning("the state of the coordinator can be written again")
-            self._is_unwritten = False
-            for connection, message in outbox:
-                _send_now(connection, message)
-        self._writing = None
-        self._set_write_timer()
+            return False
+        if self._is_unwritten:
+            log.warning("the state of the coordinator can be written again")
+        self._is_unwritten = False
+        for connection, message in outbox:
+            if not connection.send(*TO_TASK.to_json(message)):
+                connection.abort()
+        return True
 
     async def _write(self) -> None:
         if self._path is not None:
@@ -441,18 +412,18 @@ class LimitServer:
         return f'{head[:-1]},"gates":{{{",".join(texts)}}}}}'
 
 
-def _send_now(connection: Connection, message: Any) -> None:
-    """Send a message. A task that cannot be told is cut off, which does not trouble the others."""
-    try:
-        told = connection.send(*TO_TASK.to_json(message))
-    except (*BROKEN, RuntimeError) as error:
-        log.debug("a message cannot be sent: %s", error)
-        told = False
-    if not told:
-        connection.abort()
-
-
 # -- for users ----------------------------------------------------------------------------------
+
+
+def secret_from(secret_env: str) -> bytes:
+    """The secret in an environment variable of this name. Raises TypeError or ValueError, never with it."""
+    secret = os.environ.get(check_text("secret_env", secret_env), "")
+    if len(secret) < MIN_SECRET_CHARACTERS:
+        raise ValueError(
+            f"secret_env={secret_env!r}: the environment variable has {len(secret)} characters, and a secret "
+            f"at least {MIN_SECRET_CHARACTERS}: openssl rand -hex 32 makes one"
+        )
+    return secret.encode()
 
 
 @dataclass(frozen=True, repr=False)
@@ -471,19 +442,22 @@ class CoordinatorHandle(SharedLimits):
         """The places where the coordinator may be found."""
         return self.handle.addresses
 
-    def open(self, limits: Limits) -> CoordinatedLimiter:
-        """See `SharedLimits.open`."""
-        return CoordinatedLimiter(self.handle, self.name or SHARED_NAME, limits, self.patience)
+    def open(self, limits: Limits) -> LeasedLimiter:
+        """A limiter for one task. Any thread; connects when it is started."""
+        return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience)
+
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
+        """See `SharedLimits`."""
+        return self.open(Limits.of(rate, max_calls, max_cost))
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
-        """See `SharedLimits.named`."""
+        """See `SharedLimits`."""
         if name is None and self.name is not None:
             return self
-        return replace(self, name=new_name() if name is None else check_name(name))
+        return replace(self, name=uuid.uuid4().hex if name is None else check_name(name))
 
     def __repr__(self) -> str:
-        where = ", ".join(f"{host}:{port}" for host, port in self.addresses)
-        return f"<coordinator at {where}, limits {self.name!r}>"
+        return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
 
 
 class Coordinator(Hosted[LimitServer], SharedLimits):
@@ -505,8 +479,10 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         is every address, for this machine's name.
     patience: seconds for which a task that needs calls waits for a coordinator before the job fails.
     certificate: a file in PEM with a private key and its certificate, for TLS: tasks, who learn of it from
-    the
-        handle, take no other. None: nothing is encrypted. With `state`, give the same one at each start.
+        the handle, take no other. None: nothing is encrypted. With `state`, give the same one at each start.
+    secret_env: the name of an environment variable with a secret of at least 32 characters, by which other
+        applications find this coordinator too: see `Coordinator.at`. None for a random one, which travels
+        with this job.
 
     `max_calls` is exact: never more calls begin, whoever dies. Each is said before it begins, which costs
     some microseconds. Calls that did not begin are not lost, except those that a task held which died while
@@ -529,18 +505,44 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         advertise: str | None = None,
         patience: float = DEFAULT_PATIENCE_S,
         certificate: str | os.PathLike[str] | None = None,
+        secret_env: str | None = None,
     ) -> None:
         super().__init__("coordinator", host, port, advertise, certificate)
+        self._own_secret = None if secret_env is None else secret_from(secret_env)
+        self._secret = self._own_secret or self._secret
         self._patience = check_duration("patience", patience, above_zero=True)
         self._path = None if state is None else Path(os.fspath(state)).absolute()
         self._memory: dict[str, Any] | None = None
+
+    @staticmethod
+    def at(
+        host: str,
+        port: int,
+        *,
+        secret_env: str,
+        patience: float = DEFAULT_PATIENCE_S,
+        certificate: str | os.PathLike[str] | None = None,
+    ) -> CoordinatorHandle:
+        """The limits of a coordinator that another application, or a process of its own, has started.
+
+        host, port: its address, as tasks reach it. secret_env: the name of an environment variable with the
+        secret that it was given; it is read here, and travels with the job. certificate: a file in PEM with
+        its certificate, if it has one. patience: as for `Coordinator`.
+
+        All who use one `named(...)` share its limits. Raises TypeError or ValueError for a bad argument,
+        OSError for a certificate that cannot be read. Any thread; connects when a task begins.
+        """
+        addresses = ((check_text("host", host), check_int("port", port, 1, 65_535)),)
+        digest = None if certificate is None else digest_of(Path(certificate))
+        handle = RpcHandle(addresses, secret_from(secret_env), SERVICE, digest)
+        return CoordinatorHandle(handle, None, check_duration("patience", patience, above_zero=True))
 
     def _make(self) -> LimitServer:
         state = self._memory
         if state is None and self._path is not None:
             state = read_state(self._path)
         if state is not None:
-            self._secret = bytes.fromhex(state["secret"])
+            self._secret = self._own_secret or bytes.fromhex(state["secret"])
             self._port = self._port or state["port"]
         return LimitServer(self._secret, self._path, state, self._certificate)
 
@@ -565,9 +567,9 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         """
         return self._tasks_handle().named(name)
 
-    def open(self, limits: Limits) -> CoordinatedLimiter:
-        """See `SharedLimits.open`."""
-        return self._tasks_handle().open(limits)
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
+        """See `SharedLimits`."""
+        return self._tasks_handle().open_for(rate, max_calls, max_cost)
 
     def _tasks_handle(self) -> CoordinatorHandle:
         return CoordinatorHandle(self.handle(SERVICE), None, self._patience)

@@ -1,7 +1,6 @@
 """The limiter of a task that shares its limits: it holds calls ahead, so that a call costs no round trip.
 
-Confined to the mailbox thread. `CoordinatedLimiter` gets them from a `Coordinator`; one for Redis is beside
-it.
+Confined to the mailbox thread.
 """
 
 # A lease is a time: calls that are not used within it are given back (Gray and Cheriton, "Leases", 1989).
@@ -15,9 +14,8 @@ import asyncio
 import math
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from pillarbox.aio.limits.limiter import LimiterStatistics
@@ -53,31 +51,47 @@ REPORT_DELAY_S = 0.02
 """Seconds until what nobody waits for is said."""
 UNITS_TOLERANCE = 1e-9
 """Units by which sums may differ that were added up in another order."""
-
-
 LEAVE_TIMEOUT_S = 2.0
 """For the last report to be taken."""
 
 
-class LeasedLimiter(ABC):
-    """A `RateLimiter` that admits from what it was granted. `clock` gives seconds and never goes back.
+class LeasedLimiter:
+    """A `RateLimiter` that admits from what a `Coordinator` has granted. `clock` gives seconds, never back.
 
-    What it says of itself are counts since its beginning, so that it may be said again.
+    What it says of itself are counts since its beginning, so that it may be said again. It connects again for
+    as long as it takes. While it is cut off, calls begin from what is held, unless their number is bounded.
+    When a call waits and the coordinator has not been there for `patience` seconds, the job fails.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        handle: RpcHandle,
+        name: str,
+        limits: Limits,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.exhausted: str | None = None
         self.limits = limits
         self.connected = False
+        self._name = name
+        self._patience = patience
         self._clock = clock
+        self._id = uuid.uuid4().hex
+        self._way = Reconnector(handle)
+        self._channel: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._wake: Callable[[], None] = lambda: None
         self._failure: CoordinatorError | None = None
         self._before: tuple[str, int, float] | None = None
-        self._closed = False
+        self._farewell: tuple[int, float] | None = None
+        self._taken = False
         # Of a number of calls no more than that may begin: each is said before it begins, or does not begin.
         self._strict = limits.max_calls is not None
         self._weighs = limits.units_per_second is not None
+        # A cost is waited for by all who may be the one to go beyond it.
+        self._report_delay_s = REPORT_DELAY_S if limits.max_cost is None else 0.0
         self._calls = 0
         self._units = 0.0
         self._received = 0
@@ -93,8 +107,7 @@ class LeasedLimiter(ABC):
         self._leases: deque[tuple[float, int, float]] = deque()
         self._lapse_at = math.inf
         self._lapse_timer: asyncio.TimerHandle | None = None
-        self._report_timer: asyncio.Handle | None = None
-        self._report_soon = False
+        self._report_timer: asyncio.TimerHandle | None = None
         # What was asked for and has not come.
         self._wanted_calls = 0
         self._wanted_units = 0.0
@@ -113,7 +126,7 @@ class LeasedLimiter(ABC):
         """See `RateLimiter.start`."""
         self._loop = loop
         self._wake = wake
-        self._begin()
+        self._task = loop.create_task(self._guarded())
 
     def admit(self, units: float = 1.0) -> float:
         """See `RateLimiter.admit`."""
@@ -125,7 +138,7 @@ class LeasedLimiter(ABC):
         if now < self._cool_until:
             return self._cool_until - now + WAIT_MARGIN_S
         if now >= self._lapse_at:
-            self._lapse(now)
+            self._lapse()
         if (
             self._calls < 1
             or (self._weighs and self._units + UNITS_TOLERANCE < units)
@@ -139,14 +152,14 @@ class LeasedLimiter(ABC):
         # spec: RateLease!Begin
         self._held_back = False
         self._calls -= 1
-        if not self._strict:
-            self._used += 1
         self._units_used += units
         if self._weighs:
             self._units -= units
             self._units_gone += units
-        if not self._strict and not self._report_soon:
-            self._report(False)
+        if not self._strict:
+            self._used += 1
+            if self._report_timer is None:
+                self._report()
         if self._calls <= self._low and self._wanted_calls <= 0:
             self._ask(now, 0.0)
         return 0.0
@@ -154,14 +167,14 @@ class LeasedLimiter(ABC):
     def spend(self, cost: float) -> None:
         """See `RateLimiter.spend`."""
         self._cost += cost
-        if cost and not self._report_soon:
-            self._report(self.limits.max_cost is not None)
+        if cost:
+            self._report()
 
     def cool_down(self, seconds: float | None) -> None:
         """See `RateLimiter.cool_down`. All who share the limits are told."""
         pause = self.limits.cool_down if seconds is None else seconds
         self._cooled(pause)
-        self._tell_cool_down(pause)
+        self._say(CoolDown(pause))
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""
@@ -173,65 +186,34 @@ class LeasedLimiter(ABC):
 
     async def close(self) -> None:
         """See `RateLimiter.close`. Takes two seconds at most, where nobody answers."""
-        if self._closed:
+        task, self._task = self._task, None
+        if task is None:
             return
-        self._closed = True
         self._wake = lambda: None
+        self._farewell = self._calls, max(0.0, self._units)
+        self._give_back()
         for timer in (self._lapse_timer, self._report_timer):
             if timer is not None:
                 timer.cancel()
-        unspent, units = self._calls, max(0.0, self._units)
-        self._give_back()
-        await self._finish(unspent, units)
+        if self._channel is not None:
+            self._say_farewell()
+        # What was spent and not said would be lost: wait for a coordinator that is just starting again.
+        if self._channel is not None or self._received:
+            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
+        await end(task)
 
-    # -- for subclasses -----------------------------------------------------------------------
-
-    @abstractmethod
-    def _begin(self) -> None:
-        """Begin to connect."""
-
-    @abstractmethod
-    def _tell_want(self) -> None:
-        """Send what is wanted: `_wanted_calls`, `_wanted_units`, `_wanted_head`."""
-
-    @abstractmethod
-    def _tell_report(self) -> bool:
-        """Say what `report` gives. False if surely nobody hears it. With the system when it returns."""
-
-    @abstractmethod
-    def _tell_cool_down(self, seconds: float) -> None:
-        """Have all others cool down."""
-
-    @abstractmethod
-    async def _finish(self, unspent: int, units: float) -> None:
-        """Say the last report, and what may go back into the buckets; then end everything."""
-
-    async def _guarded(self, run: Coroutine[Any, Any, None]) -> None:
-        """Run what talks to the others. If it fails in a way that nobody thought of, so does the job."""
-        try:
-            await run
-        except Exception as error:
-            self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
-
-    def report(self) -> UsageReport:
-        """Counts of this task since its beginning."""
-        return UsageReport(self._received, self._used, self._back, self._cost)
-
-    def _held_back_for(self, lost_at: float) -> float:
-        """Seconds that a call has waited for a connection that was lost then; 0.0 if none waits."""
-        return self._clock() - max(lost_at, self._held_back_at) if self._held_back else 0.0
+    # -- leases -------------------------------------------------------------------------------
 
     def _granted(self, calls: int, units: float) -> None:
         """So much was granted, and may be used for the life of a lease."""
         # spec: RateLease!Receive
-        now = self._clock()
         self._calls += calls
         self._received += calls
         self._units += units
         self._units_received += units
         self._wanted_calls -= calls
         self._wanted_units -= units
-        self._leases.append((now + self.limits.life, self._received, self._units_received))
+        self._leases.append((self._clock() + self.limits.life, self._received, self._units_received))
         if self._lapse_timer is None:
             self._await_lapse()
         if self._held_back:
@@ -239,33 +221,11 @@ class LeasedLimiter(ABC):
 
     def _cooled(self, seconds: float) -> None:
         """Everybody cools down. What is held is given back: it would be a burst at the end."""
-        now = self._clock()
-        if now + seconds > self._cool_until:
-            self._cool_until = now + seconds
+        until = self._clock() + seconds
+        if until > self._cool_until:
+            self._cool_until = until
             self._cool_downs += 1
         self._give_back()
-
-    def _end_with(self, why: str) -> None:
-        """No call will be let through any more."""
-        if self.exhausted is None:
-            self.exhausted = why
-            self._wake()
-
-    def _fail(self, why: str) -> None:
-        """The server of the shared limits is lost for good."""
-        if self._failure is None and not self._closed:
-            self._failure = CoordinatorError(why)
-            self._wake()
-
-    def _connection(self, connected: bool) -> None:
-        """The connection is made, or lost; what was asked for is asked for again."""
-        self.connected = connected
-        self._wanted_calls = 0
-        self._wanted_units = self._wanted_head = 0.0
-        if connected and self._held_back:
-            self._wake()
-
-    # -- leases -------------------------------------------------------------------------------
 
     def _give_back(self) -> None:
         # spec: RateLease!GiveBack
@@ -273,45 +233,42 @@ class LeasedLimiter(ABC):
         self._calls = 0
         self._units_gone += self._units
         self._units = 0.0
-        if not self._closed and not self._report_soon:
-            self._report(False)
+        self._report()
 
     def _await_lapse(self) -> None:
         self._lapse_timer = None
-        if self._leases and not self._closed:
+        self._lapse_at = math.inf
+        if self._leases and self._task is not None:
             self._lapse_at = self._leases[0][0]
             wait = max(0.0, self._lapse_at - self._clock()) + 0.001
-            self._lapse_timer = self._loop.call_later(wait, lambda: self._lapse(self._clock()))
-        else:
-            self._lapse_at = math.inf
+            self._lapse_timer = self._loop.call_later(wait, self._lapse)
 
-    def _lapse(self, now: float) -> None:
+    def _lapse(self) -> None:
         """Give back what is left of leases that are over. The oldest is used first."""
+        now = self._clock()
         back = self._back
         while self._leases and self._leases[0][0] <= now:
             _, received, units_received = self._leases.popleft()
-            lapsed = min(received - self._used - self._back, self._calls)
-            if lapsed > 0:
-                self._calls -= lapsed
-                self._back += lapsed
-            units = min(units_received - self._units_gone, self._units)
-            if units > 0.0:
-                self._units -= units
-                self._units_gone += units
+            lapsed = max(0, min(received - self._used - self._back, self._calls))
+            self._calls -= lapsed
+            self._back += lapsed
+            units = max(0.0, min(units_received - self._units_gone, self._units))
+            self._units -= units
+            self._units_gone += units
         if self._back != back:
             if not self._held_back and self._wanted_calls > 0:
                 # What was asked for is not needed any more, and would be taken from others.
-                self._wanted_calls = 0
-                self._wanted_units = self._wanted_head = 0.0
-                if self.connected:
-                    self._tell_want()
-            if not self._report_soon:
-                self._report(False)
+                self._want(0, 0.0, 0.0)
+            self._report()
         if self._lapse_timer is not None:
             self._lapse_timer.cancel()
         self._await_lapse()
 
     # -- requests and reports -----------------------------------------------------------------
+
+    def report(self) -> UsageReport:
+        """Counts of this task since its beginning."""
+        return UsageReport(self._received, self._used, self._back, self._cost)
 
     def _ask(self, now: float, units: float) -> None:
         """Ask for more calls, unless enough were asked for; the next call needs so many units."""
@@ -319,13 +276,17 @@ class LeasedLimiter(ABC):
         if self._wanted_calls > 0 and lacks <= max(self._wanted_head, 0.0) + UNITS_TOLERANCE:
             return
         self._measure(now)
-        self._wanted_calls = max(1 if self._calls < 1 else 0, self._size - self._calls)
-        if self._weighs:
-            mean = self._units_used / self._used if self._used else units
-            self._wanted_head = max(0.0, lacks)
-            self._wanted_units = max(self._wanted_head, mean * self._size - self._units)
+        calls = max(1 if self._calls < 1 else 0, self._size - self._calls)
+        if not self._weighs:
+            self._want(calls, 0.0, 0.0)
+            return
+        mean = self._units_used / self._used if self._used else units
+        self._want(calls, max(0.0, lacks, mean * self._size - self._units), max(0.0, lacks))
+
+    def _want(self, calls: int, units: float, head: float) -> None:
+        self._wanted_calls, self._wanted_units, self._wanted_head = calls, units, head
         if self.connected:
-            self._tell_want()
+            self._say(Want(self.report(), calls, units, head))
 
     # How many calls to hold ahead? Few cost round trips, many lie idle here while others wait. A tenth of a
     # second of the rate at which this task uses them is both; doubling when it ran dry finds a rate that
@@ -351,107 +312,63 @@ class LeasedLimiter(ABC):
     def _say_begun(self) -> bool:
         """Say that a call begins, before it does: it may end this process. False if it may not begin."""
         self._used += 1
-        if self._tell_report():
+        if self._say(Did(self.report())):
             return True
         self._used -= 1
         return False
 
-    def _report(self, soon: bool) -> None:
-        """Have the counts said: in the next turn of the loop, or where nobody waits for them, later."""
-        if self._report_timer is not None:
-            if not soon:
-                return
-            self._report_timer.cancel()
-        self._report_soon = soon
-        if soon:
-            self._report_timer = self._loop.call_soon(self._report_now)
-        else:
-            self._report_timer = self._loop.call_later(REPORT_DELAY_S, self._report_now)
+    def _report(self) -> None:
+        """Have the counts said soon, once for all that changes until then."""
+        if self._report_timer is None and self._task is not None:
+            self._report_timer = self._loop.call_later(self._report_delay_s, self._report_now)
 
     def _report_now(self) -> None:
         self._report_timer = None
-        self._report_soon = False
         if self.connected:
-            self._tell_report()
+            self._say(Did(self.report()))
 
-
-class CoordinatedLimiter(LeasedLimiter):
-    """A `LeasedLimiter` whose calls come from a `Coordinator`.
-
-    Connects again for as long as it takes; each time it says anew what it has done. While it is cut off,
-    calls begin from what is held, unless their number is bounded. When a call waits and the coordinator has
-    not been there for `patience` seconds, the job fails.
-    """
-
-    def __init__(self, handle: RpcHandle, name: str, limits: Limits, patience: float) -> None:
-        super().__init__(limits)
-        self._way = Reconnector(handle)
-        self._name = name
-        self._patience = patience
-        self._id = uuid.uuid4().hex
-        self._channel: Connection | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._farewell: tuple[int, float] | None = None
-        self._taken = False
-
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._guarded(self._run()))
-
-    # -- messages -----------------------------------------------------------------------------
+    # -- the coordinator ----------------------------------------------------------------------
 
     def _say(self, message: Any) -> bool:
-        if self._channel is None:
-            return False
-        return self._channel.send(*TO_COORDINATOR.to_json(message))
-
-    def _tell_want(self) -> None:
-        calls, units = max(0, self._wanted_calls), max(0.0, self._wanted_units)
-        self._say(Want(self.report(), calls, units, self._wanted_head))
-
-    def _tell_report(self) -> bool:
-        return self._say(Did(self.report()))
-
-    def _tell_cool_down(self, seconds: float) -> None:
-        self._say(CoolDown(seconds))
-
-    async def _finish(self, unspent: int, units: float) -> None:
-        task = self._task
-        if task is None:
-            return
-        self._farewell = unspent, units
-        if self._channel is not None:
-            self._say_farewell()
-        # What was spent and not said would be lost: wait for a coordinator that is just starting again.
-        if self._channel is not None or self._received:
-            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
-        await end(task)
+        """Send a message. False if surely nobody hears it. It is with the system when this returns."""
+        return self._channel is not None and self._channel.send(*TO_COORDINATOR.to_json(message))
 
     def _say_farewell(self) -> None:
         assert self._farewell is not None
         self._say(Leave(self.report(), *self._farewell))
 
-    # -- the connection -----------------------------------------------------------------------
+    def _fail(self, why: str) -> None:
+        """The server of the shared limits is lost for good."""
+        if self._failure is None:
+            self._failure = CoordinatorError(why)
+            self._wake()
+
+    async def _guarded(self) -> None:
+        """Talk to the coordinator. If that fails in a way that nobody thought of, so does the job."""
+        try:
+            await self._run()
+        except RefusedError as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
 
     async def _run(self) -> None:
         lost_at = self._clock()
-        while not self._taken:
+        while True:
             try:
                 # Nothing that matters is unsent at the end: the last word is the coordinator's.
                 await self._way.attempt(self._talk, self._hello, direct=True)
-            except RefusedError as error:
-                self._fail(str(error))
-                return
             finally:
                 self._channel = None
             if self.connected:
-                self._connection(False)
+                self.connected = False
                 self._way.connected()
                 lost_at = self._clock()
             if self._taken:
                 return
             left = self._patience
             if self._held_back:
-                left -= self._held_back_for(lost_at)
+                left -= self._clock() - max(lost_at, self._held_back_at)
                 if left <= 0.0:
                     self._fail(f"no coordinator for patience={self._patience:g} s at {self._way}")
                     return
@@ -463,30 +380,30 @@ class CoordinatedLimiter(LeasedLimiter):
 
     async def _talk(self, connection: Connection) -> None:
         self._channel = connection
-        await asyncio.wait_for(self._opened(connection), CONNECT_TIMEOUT_S)
-        self._connection(True)
+        await asyncio.wait_for(self._hear_until(connection, Opened), CONNECT_TIMEOUT_S)
+        # What was asked for is asked for again.
+        self._want(0, 0.0, 0.0)
+        self.connected = True
+        if self._held_back:
+            self._wake()
         cooling = self._cool_until - self._clock()
         if cooling > 0.0:
-            self._tell_cool_down(cooling)
+            self._say(CoolDown(cooling))
         if self._farewell is not None:
             self._say_farewell()
-        while not self._taken:
-            self._hear(TO_TASK.from_json(await connection.receive()))
+        await self._hear_until(connection, Left)
+        self._taken = True
 
-    async def _opened(self, connection: Connection) -> None:
-        """Wait until the coordinator has this task on its books."""
+    async def _hear_until(self, connection: Connection, last: type) -> None:
+        """Take what the coordinator says, until a message of this class."""
         while True:
             message = TO_TASK.from_json(await connection.receive())
-            if isinstance(message, Opened):
+            if isinstance(message, last):
                 return
-            self._hear(message)
-
-    def _hear(self, message: Any) -> None:
-        if isinstance(message, Granted):
-            self._granted(message.calls, message.units)
-        elif isinstance(message, CoolDown):
-            self._cooled(message.seconds)
-        elif isinstance(message, Exhausted):
-            self._end_with(message.why)
-        elif isinstance(message, Left):
-            self._taken = True
+            if isinstance(message, Granted):
+                self._granted(message.calls, message.units)
+            elif isinstance(message, CoolDown):
+                self._cooled(message.seconds)
+            elif isinstance(message, Exhausted) and self.exhausted is None:
+                self.exhausted = message.why
+                self._wake()

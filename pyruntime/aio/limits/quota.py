@@ -13,7 +13,6 @@ counts once.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,10 +165,8 @@ class QuotaAllocator:
         self._remembered: dict[str, tuple[int, float]] = {}
         self._gone: set[str] = set()
         self._before: list[str] = []
-        # Who wants more. Served is who got least so far: start-time fair queueing (Goyal, 1996).
-        self._wanting: set[str] = set()
-        self._queue: list[tuple[float, int, str]] = []
-        self._pushed = 0
+        # Who wants more, in the order of their asking; who got least so far is served first.
+        self._wanting: dict[str, None] = {}
         self._served = 0.0
         self._cool_until = -math.inf
         self._requests = self._weights = None
@@ -196,7 +193,7 @@ class QuotaAllocator:
         client.certain = True
         client.gone_until = None
         self._gone.discard(name)
-        self._wanting.discard(name)
+        self._wanting.pop(name, None)
         self.report(name, report)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
@@ -230,11 +227,10 @@ class QuotaAllocator:
         client.wanted_units = units
         client.head = head
         if not (client.wanted_calls or units > 0.0):
-            self._wanting.discard(name)
+            self._wanting.pop(name, None)
         elif name not in self._wanting:
-            self._wanting.add(name)
+            self._wanting[name] = None
             client.served = max(client.served, self._served)
-            self._push(name, client)
 
     def cool_down(self, seconds: float | None) -> float:
         """Nothing is granted for so long; gives the seconds from now."""
@@ -274,7 +270,7 @@ class QuotaAllocator:
             client.certain = client.certain and heard
             client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
             self._gone.add(name)
-            self._wanting.discard(name)
+            self._wanting.pop(name, None)
 
     def expire(self) -> float:
         """Give up those who are gone for good; gives the seconds until the next one, infinite for none."""
@@ -335,16 +331,15 @@ class QuotaAllocator:
             return [], math.inf
         if now < self._cool_until:
             return [], self._cool_until - now
+        turns = sorted(self._wanting, key=lambda name: self.clients[name].served)
         if self._cool_until > -math.inf:
             self._cool_until = -math.inf
-            self._keep_for_one(now)
+            self._keep_for_one(self.clients[turns[0]].head, now)
         left = None if self.limits.max_calls is None else self.limits.max_calls - self.committed
         grants: list[Grant] = []
-        turns = len(self._wanting)
-        for _ in range(turns):
-            name = self._first()
+        for name in turns:
             client = self.clients[name]
-            calls, units, wait = self._share(client, now, left, turns)
+            calls, units, wait = self._share(client, now, left, len(turns))
             if wait > 0.0:
                 # Nobody overtakes: a heavy call would otherwise wait for ever.
                 return grants, wait
@@ -358,14 +353,9 @@ class QuotaAllocator:
                 left -= calls
             self._served = client.served
             client.served += calls if self._weights is None else units
-            heapq.heappop(self._queue)
-            if client.wanted_calls or client.wanted_units > 0.0:
-                self._push(name, client)
-            else:
-                self._wanting.discard(name)
-                if not self._wanting:
-                    return grants, math.inf
-        return grants, TURN_S / 10
+            if not (client.wanted_calls or client.wanted_units > 0.0):
+                del self._wanting[name]
+        return grants, TURN_S / 10 if self._wanting else math.inf
 
     def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float, float]:
         """Calls and units for one client, or the seconds that it must wait."""
@@ -397,28 +387,17 @@ class QuotaAllocator:
             requests.take(calls, now)
         return calls, units, 0.0
 
-    def _keep_for_one(self, now: float) -> None:
+    def _keep_for_one(self, head: float, now: float) -> None:
         # What has gathered in a cool-down would be a burst. One call tries whether the service is well again.
         if self._requests is not None:
             self._requests.keep(1.0, now)
         if self._weights is not None:
-            head = self.clients[self._first()].head
             self._weights.keep(min(head, self._weights.capacity), now)
-
-    def _push(self, name: str, client: Client) -> None:
-        self._pushed += 1
-        heapq.heappush(self._queue, (client.served, self._pushed, name))
-
-    def _first(self) -> str:
-        """The client that is next among those that want calls; one does."""
-        while self._queue[0][2] not in self._wanting:
-            heapq.heappop(self._queue)
-        return self._queue[0][2]
 
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
         self._gone.discard(name)
-        self._wanting.discard(name)
+        self._wanting.pop(name, None)
         self.committed += used - (client.granted - client.back)
         self.used += used - client.used
         self._remembered[name] = (used, client.cost)

@@ -1,19 +1,16 @@
-"""Limits that tasks share, whatever carries them: the base of `Coordinator` and `RedisCoordinator`.
-
-Values without state: safe in any thread.
-"""
+"""Limits that tasks share: the base of `Coordinator` and of what wraps one. Values, safe in any thread."""
 
 # Limits are plain numbers and compare as such: tasks that share a name must have the same, or the first of
 # them would decide for all. They travel as fields of a message, not as pickles: a coordinator never
 # unpickles anything that another process has sent.
 #
 # `RunBudget` and `SharedBudget` wrap another `SharedLimits` instead of being options of it, since a
-# coordinator, a Redis and limits of one task alone need them in the same way.
+# coordinator and limits of one task alone need them in the same way.
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pillarbox.aio.limits.rate import COOL_DOWN_S, LocalLimiter, TaskRateLimiter
@@ -23,9 +20,6 @@ from pillarbox.rpc.codec import Codec, Positive
 if TYPE_CHECKING:
     from pillarbox.aio.limits.limiter import RateLimiter
     from pillarbox.aio.limits.rate import Rate
-
-SHARED_NAME = "shared"
-"""The name of limits that nobody gave a name to."""
 
 
 class CoordinatorError(PillarboxError):
@@ -81,12 +75,8 @@ class SharedLimits(ABC):
     """Makes the limiters of tasks that share their limits. Pickles, so that it can travel to them."""
 
     @abstractmethod
-    def open(self, limits: Limits) -> RateLimiter:
-        """A limiter for one task. Any thread; connects when it is started."""
-
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
         """A limiter for one task with these options. Any thread; connects when it is started."""
-        return self.open(Limits.of(rate, max_calls, max_cost))
 
     @abstractmethod
     def named(self, name: str | None = None) -> SharedLimits:
@@ -96,56 +86,45 @@ class SharedLimits(ABC):
         """
 
 
+@dataclass(frozen=True)
 class RunBudget(SharedLimits):
     """Counts against the budget what a run has spent before, as its ledger says. Any thread; pickles.
 
-    shared: the limits that are shared, None for those of one task. name: of the run.
+    shared: the limits that are shared, None for those of one task. run: its name.
     """
 
-    def __init__(self, shared: SharedLimits | None, name: str, calls: int, cost: float) -> None:
-        self._shared = shared
-        self._spent = name, calls, cost
-
-    def open(self, limits: Limits) -> RateLimiter:
-        """See `SharedLimits.open`."""
-        assert self._shared is not None
-        return self._counted(self._shared.open(limits))
+    shared: SharedLimits | None
+    run: str
+    calls: int
+    cost: float
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
-        """See `SharedLimits.open_for`."""
-        if self._shared is None:
-            return self._counted(LocalLimiter(rate, max_calls, max_cost))
-        return self._counted(self._shared.open_for(rate, max_calls, max_cost))
-
-    def named(self, name: str | None = None) -> RunBudget:
-        """See `SharedLimits.named`."""
-        return RunBudget(None if self._shared is None else self._shared.named(name), *self._spent)
-
-    def _counted(self, limiter: RateLimiter) -> RateLimiter:
-        limiter.count_before(*self._spent)
+        """See `SharedLimits`."""
+        limiter = _opened(self.shared, rate, max_calls, max_cost)
+        limiter.count_before(self.run, self.calls, self.cost)
         return limiter
 
+    def named(self, name: str | None = None) -> RunBudget:
+        """See `SharedLimits`."""
+        return self if self.shared is None else replace(self, shared=self.shared.named(name))
 
+
+@dataclass(frozen=True)
 class SharedBudget(SharedLimits):
     """Shares the budget through `shared`; the rate and the cool-downs stay those of each task.
 
     So a budget does not change what a rate means where nobody asked for a coordinator. Any thread; pickles.
     """
 
-    def __init__(self, shared: SharedLimits) -> None:
-        self._shared = shared
-
-    def open(self, limits: Limits) -> RateLimiter:
-        """See `SharedLimits.open`."""
-        return self._shared.open(limits)
+    shared: SharedLimits
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
-        """See `SharedLimits.open_for`."""
-        return TaskRateLimiter(rate, self.open(Limits.of(None, max_calls, max_cost)))
+        """See `SharedLimits`."""
+        return TaskRateLimiter(rate, self.shared.open_for(None, max_calls, max_cost))
 
     def named(self, name: str | None = None) -> SharedBudget:
-        """See `SharedLimits.named`."""
-        return SharedBudget(self._shared.named(name))
+        """See `SharedLimits`."""
+        return SharedBudget(self.shared.named(name))
 
 
 def check_name(name: object) -> str:
@@ -155,11 +134,6 @@ def check_name(name: object) -> str:
     if not 1 <= len(name) <= 200 or not name.isprintable():
         raise ValueError(f"name={name!r}: must be 1 to 200 printable characters")
     return name
-
-
-def new_name() -> str:
-    """A name of limits that is nobody else's."""
-    return uuid.uuid4().hex
 
 
 def open_limiter(
@@ -177,6 +151,12 @@ def open_limiter(
     """
     if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
         return None
-    if coordinator is not None:
-        return coordinator.open_for(rate, max_calls, max_cost)
-    return LocalLimiter(rate, max_calls, max_cost)
+    return _opened(coordinator, rate, max_calls, max_cost)
+
+
+def _opened(
+    shared: SharedLimits | None, rate: Rate | None, max_calls: int | None, max_cost: float | None
+) -> RateLimiter:
+    if shared is None:
+        return LocalLimiter(rate, max_calls, max_cost)
+    return shared.open_for(rate, max_calls, max_cost)

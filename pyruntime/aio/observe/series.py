@@ -18,16 +18,21 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, Totals
 from pillarbox.validate import check_positive_number
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 MAX_POINTS = 600
 """Points kept, at most: more than a page has room for."""
 
-WATCH_INTERVAL_S = 0.25
-"""Seconds between two looks."""
+WATCH_INTERVAL_S, MAX_WATCH_INTERVAL_S = 0.25, 2.0
+"""Seconds between two looks: usually, and where looks take long."""
+MAX_LOOK_SHARE = 0.1
+"""Share of a thread that looks may take: then they come less often."""
 
 
 def read_totals(source: Any) -> Totals:
@@ -160,11 +165,12 @@ class Watch:
     Raises TypeError or ValueError at once for a bad argument.
     """
 
+    _totals: Totals
+
     def __init__(self, source: Any, *, interval: float = WATCH_INTERVAL_S) -> None:
-        check_positive_number("interval", interval)
-        self._totals = read_totals(source)
+        self._interval = check_positive_number("interval", interval)
         self._source = source
-        self._interval = interval
+        self._totals = self._look(0.0)
         self._series = Series()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -176,12 +182,13 @@ class Watch:
 
     @property
     def series(self) -> list[Point]:
-        """The totals over time. Any thread."""
+        """The totals over time: some hundred points, however long. Any thread."""
         return self._series.points()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         if self._thread is not None:
-            raise RuntimeError("this Watch has been used already: make another one")
+            raise RuntimeError(f"this {type(self).__name__} has been used already: make another one")
+        self._begin()
         self._thread = threading.Thread(target=self._run, name="pillarbox-watch", daemon=True)
         self._thread.start()
         return self
@@ -193,16 +200,31 @@ class Watch:
         assert self._thread is not None
         self._thread.join()
 
+    def _begin(self) -> None:
+        """Prepare, before the thread begins to look."""
+
+    def _look(self, seconds: float) -> Totals:
+        """The totals now, so many seconds after the beginning."""
+        return read_totals(self._source)
+
+    def _show(self, is_last: bool) -> None:
+        """Show the totals to a person, after each look."""
+
     def _run(self) -> None:
         began = time.monotonic()
         stopped = False
         # Once more after the end, or the last counts would be missing.
         while True:
-            self._totals = read_totals(self._source)
-            self._series.add(time.monotonic() - began, self._totals)
+            looked_at = time.monotonic()
+            self._totals = self._look(looked_at - began)
+            took = time.monotonic() - looked_at
+            self._series.add(looked_at - began, self._totals)
+            self._show(stopped)
             if stopped:
                 return
-            stopped = self._stop.wait(self._interval)
+            # Less often where a look takes long, as the adding up of hundreds of tasks does.
+            pause = min(took / MAX_LOOK_SHARE, MAX_WATCH_INTERVAL_S)
+            stopped = self._stop.wait(max(self._interval, pause))
 
 
 class Interval(NamedTuple):

@@ -87,15 +87,14 @@ def async_stream(
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
         rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
-        call once.
+    retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
     errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
         "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
     ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
         called again by whoever runs the same rows again.
-    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
@@ -106,6 +105,11 @@ def async_stream(
     resolved = resolve_options(options, given)
     if resolved.where is not None or resolved.latency != "normal":
         raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
+    if resolved.batch is not None and resolved.batch.arrow:
+        raise ValueError(
+            "batch: arrow=True is not for a stream whose calls outlive a micro-batch, as rows of several "
+            "are in one call; leave arrow out, and the function gets lists"
+        )
     if resolved.ledger is not None and resolved.ledger.key is not None:
         raise ValueError(
             f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"
@@ -128,7 +132,6 @@ def async_stream(
         session=session,
         progress=None,
         columns=df.columns,
-        shape=f"{df.schema.simpleString()} {output.simpleString()}",
         results=results,
         streaming=True,
     )

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from pillarbox.testing.models.handover import HandoverModel
+from pillarbox.testing.models import HandoverModel
 from pillarbox.testing.suites.machine import (
     SOON_S,
     WAIT_LIMIT_S,

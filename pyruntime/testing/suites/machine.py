@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pillarbox.testing.models.model import Model, Raised, outcome_of
+from pillarbox.testing.models import Model, Raised, outcome_of
 
 M = TypeVar("M", bound=Model)
 

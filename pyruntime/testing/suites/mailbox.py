@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pillarbox.kernel import Mail
-from pillarbox.testing.models.mailbox import MailboxModel
-from pillarbox.testing.models.model import Raised
+from pillarbox.testing.models import MailboxModel, Raised
 from pillarbox.testing.suites.machine import (
     SOON_S,
     WAIT_LIMIT_S,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import CallTimeout, Retry, RetryBudget
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, retry_policy
+from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, RetryPolicy, check_retry
 
 SECONDS = st.floats(0, 1e6)
 
@@ -120,35 +120,35 @@ def test_a_bad_argument_is_named(arguments: dict[str, object], error: type[Excep
     [(OSError, True, True), (OSError, False, False), (ValueError, True, False), (ValueError, False, False)],
 )
 def test_both_the_type_and_the_predicate_must_agree(on: type[Exception], when: bool, again: bool) -> None:
-    policy = retry_policy(Retry(on=(on,), when=lambda error: when))
-    assert (policy.pause(1, ConnectionError(), 0.0) is not None) is again
+    policy = RetryPolicy(Retry(on=(on,), when=lambda error: when))
+    assert (policy.pause(1, ConnectionError()) is not None) is again
 
 
 def test_the_predicate_sees_the_error_and_is_not_asked_after_the_last_attempt() -> None:
     seen: list[BaseException] = []
     retry = Retry(2, when=seen.append)
     error = ConnectionError()
-    assert retry_policy(retry).pause(2, error, 0.0) is None
+    assert RetryPolicy(retry).pause(2, error) is None
     assert seen == []
-    assert retry_policy(retry).pause(1, error, 0.0) is None
+    assert RetryPolicy(retry).pause(1, error) is None
     assert seen == [error]
 
 
 @pytest.mark.contract
 def test_a_rejected_result_is_asked_for_again_whatever_the_errors_that_are_retried() -> None:
-    policy = retry_policy(Retry(3, on=(OSError,), when=lambda error: False, result=lambda each: each is None))
+    policy = RetryPolicy(Retry(3, on=(OSError,), when=lambda error: False, result=lambda each: each is None))
     assert policy.checks_results
-    assert policy.rejects(None, 1, 0.0) is True
-    assert policy.rejects(0, 1, 0.0) is False
-    assert policy.pause(2, ResultRejected(None), 0.0) is not None
-    assert policy.pause(3, ResultRejected(None), 0.0) is None
+    assert policy.rejects(None) is True
+    assert policy.rejects(0) is False
+    assert policy.pause(2, ResultRejected(None)) is not None
+    assert policy.pause(3, ResultRejected(None)) is None
 
 
 def test_only_a_predicate_over_results_costs_something_for_each_result() -> None:
-    policy = retry_policy(Retry(when=is_busy))
+    policy = RetryPolicy(Retry(when=is_busy))
     assert not policy.checks_results
     assert not policy.counts_attempts
-    assert not policy.rejects(None, 1, 0.0)
+    assert not policy.rejects(None)
 
 
 def test_what_a_predicate_or_a_hook_raises_comes_out() -> None:
@@ -156,15 +156,15 @@ def test_what_a_predicate_or_a_hook_raises_comes_out() -> None:
         raise KeyError("a fault of the predicate")
 
     with pytest.raises(KeyError, match="a fault of the predicate"):
-        retry_policy(Retry(when=broken)).pause(1, ValueError(), 0.0)
+        RetryPolicy(Retry(when=broken)).pause(1, ValueError())
     with pytest.raises(KeyError, match="a fault of the predicate"):
-        retry_policy(Retry(result=broken)).rejects(1, 1, 0.0)
+        RetryPolicy(Retry(result=broken)).rejects(1)
     for call in (
-        lambda policy: policy.pause(1, OSError(), 0.0),
+        lambda policy: policy.pause(1, OSError()),
         lambda policy: policy.retry_after(OSError()),
     ):
         with pytest.raises(KeyError, match="a fault of the predicate"):
-            call(retry_policy(Retry(retry_after=broken)))
+            call(RetryPolicy(Retry(retry_after=broken)))
 
 
 @pytest.mark.contract
@@ -179,9 +179,9 @@ def test_a_pause_is_as_long_as_the_service_asks_for_and_not_much_longer(
     attempt: int, initial: float, asked: float | None, most: float, jitter: bool
 ) -> None:
     retry = Retry(100, initial=initial, max_retry_after=most, jitter=jitter)
-    policy = retry_policy(retry)
+    policy = RetryPolicy(retry)
     assert policy.retry_after(Refused(asked)) == (None if asked is None else min(asked, most))
-    pause = policy.pause(attempt, Refused(asked), 0.0)
+    pause = policy.pause(attempt, Refused(asked))
     assert pause is not None
     least = 0.0 if asked is None else min(asked, most)
     if jitter:
@@ -191,30 +191,30 @@ def test_a_pause_is_as_long_as_the_service_asks_for_and_not_much_longer(
 
 
 def test_rows_that_a_service_sent_away_together_do_not_come_back_together() -> None:
-    policy = retry_policy(Retry(initial=0.0))
-    assert len({policy.pause(1, Refused(30.0), 0.0) for _ in range(100)}) > 90
+    policy = RetryPolicy(Retry(initial=0.0))
+    assert len({policy.pause(1, Refused(30.0)) for _ in range(100)}) > 90
 
 
 @pytest.mark.contract
 def test_a_service_that_asks_for_a_day_is_called_again_after_five_minutes() -> None:
-    policy = retry_policy(Retry(jitter=False))
-    assert policy.pause(1, Refused(86_400.0), 0.0) == MAX_RETRY_AFTER == 300.0
+    policy = RetryPolicy(Retry(jitter=False))
+    assert policy.pause(1, Refused(86_400.0)) == MAX_RETRY_AFTER == 300.0
 
 
 def test_the_hook_is_asked_first_and_the_headers_where_it_knows_nothing() -> None:
     answers = iter([4, None, 0.0, -3])
-    policy = retry_policy(Retry(retry_after=lambda error: next(answers)))
+    policy = RetryPolicy(Retry(retry_after=lambda error: next(answers)))
     assert [policy.retry_after(Refused(7.0)) for _ in range(4)] == [4.0, 7.0, 0.0, 0.0]
-    assert retry_policy(Retry(retry_after=lambda error: math.inf)).retry_after(OSError()) == MAX_RETRY_AFTER
+    assert RetryPolicy(Retry(retry_after=lambda error: math.inf)).retry_after(OSError()) == MAX_RETRY_AFTER
 
 
 @pytest.mark.parametrize(
     ("delay", "error"), [("7", TypeError), (True, TypeError), (math.nan, ValueError), ([], TypeError)]
 )
 def test_a_hook_that_gives_no_seconds_is_an_error(delay: Any, error: type[Exception]) -> None:
-    policy = retry_policy(Retry(retry_after=lambda each: delay))
+    policy = RetryPolicy(Retry(retry_after=lambda each: delay))
     with pytest.raises(error, match="retry_after gave .*: must be a number of seconds or None"):
-        policy.pause(1, OSError(), 0.0)
+        policy.pause(1, OSError())
 
 
 @pytest.mark.contract
@@ -228,19 +228,17 @@ def test_a_retry_travels_to_another_process() -> None:
         result=lambda each: each is None,
         retry_after=lambda error: 9,
     )
-    policy = retry_policy(pickle.loads(cloudpickle.dumps(retry)))
-    assert policy.pause(1, OSError("busy"), 0.0) is not None
-    assert policy.pause(1, OSError("gone"), 0.0) is None
-    assert policy.rejects(None, 1, 0.0)
+    policy = RetryPolicy(pickle.loads(cloudpickle.dumps(retry)))
+    assert policy.pause(1, OSError("busy")) is not None
+    assert policy.pause(1, OSError("gone")) is None
+    assert policy.rejects(None)
     assert policy.retry_after(OSError()) == 9
 
 
-@pytest.mark.parametrize("retry", [3, "3", print, object()])
+@pytest.mark.parametrize("retry", [3, "3", print, object(), Retry])
 def test_what_is_no_retry_is_refused_with_what_is_allowed(retry: object) -> None:
-    with pytest.raises(
-        TypeError, match=r"retry=.*: must be a pillarbox.Retry, an object of tenacity, or None"
-    ):
-        retry_policy(retry)
+    with pytest.raises(TypeError, match=r"retry=.*: must be a number of attempts, a pillarbox.Retry or None"):
+        check_retry(retry)
 
 
 class Group(Exception):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import CallFailed, Retry
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry import SPREAD, bounded_retry_after, retry_policy, somewhat_later
+from pillarbox.aio.retry import SPREAD, RetryPolicy, bounded_retry_after, somewhat_later
 from pillarbox.aio.service_errors import delay_of, is_overload, is_permanent, retry_after_of, status_of
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()
@@ -233,7 +233,7 @@ class Described(Exception):
 )
 def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None:
     assert is_permanent(error) is permanent
-    assert retry_policy(Retry()).pause(1, error, 0.0) is None or not permanent
+    assert RetryPolicy(Retry()).pause(1, error) is None or not permanent
     around = RuntimeError()
     around.__cause__ = error
     assert is_permanent(around) is permanent
@@ -244,8 +244,8 @@ def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None
     "asked", [Retry(on=(Exception,)), Retry(when=lambda error: True), Retry(on=(Refused,), when=status_of)]
 )
 def test_a_permanent_refusal_is_tried_again_where_the_user_asks(asked: Retry) -> None:
-    assert retry_policy(asked).pause(1, Refused(404), 0.0) is not None
-    assert retry_policy(dataclasses.replace(asked, attempts=2)).pause(1, Refused(404), 0.0) is not None
+    assert RetryPolicy(asked).pause(1, Refused(404)) is not None
+    assert RetryPolicy(dataclasses.replace(asked, attempts=2)).pause(1, Refused(404)) is not None
 
 
 def test_the_first_error_of_a_chain_that_has_a_status_decides() -> None:

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.retry import retry_policy
+from pillarbox.aio.retry import RetryPolicy
 from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
 
@@ -127,11 +127,11 @@ def test_an_answer_that_the_predicate_rejects_is_read_as_an_error_would_be() -> 
 
     with answering(lambda path: Reply(503, {"Retry-After": "7"})) as url:
         response = httpx.get(url, trust_env=False)
-    policy = retry_policy(Retry(result=lambda each: each.status_code == 503, jitter=False))
-    assert policy.rejects(response, 1, 0.0)
+    policy = RetryPolicy(Retry(result=lambda each: each.status_code == 503, jitter=False))
+    assert policy.rejects(response)
     rejected = ResultRejected(response)
     assert (status_of(rejected), policy.retry_after(rejected)) == (503, LATER)
-    assert policy.pause(1, rejected, 0.0) == LATER
+    assert policy.pause(1, rejected) == LATER
 
 
 def by_botocore(url: str, service: str, operation: str, **arguments: Any) -> Exception:

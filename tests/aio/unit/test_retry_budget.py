@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Retry, RetryBudget
-from pillarbox.aio.retry import BudgetAccount, RetryPolicy, retry_policy
+from pillarbox.aio.retry import BudgetAccount, RetryPolicy
 from pillarbox.testing import FakeClock
 
 STEPS = st.lists(st.tuples(st.sampled_from(["row", "retry"]), st.floats(0, 4)), max_size=80)
@@ -18,7 +18,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["row", "retry"]), st.floats(0, 4)), 
 
 def asks(policy: RetryPolicy, times: int) -> int:
     """Retries granted of so many asked for."""
-    return sum(policy.pause(1, ConnectionError(), 0.0) is not None for _ in range(times))
+    return sum(policy.pause(1, ConnectionError()) is not None for _ in range(times))
 
 
 def begin(policy: RetryPolicy, rows: int) -> None:
@@ -72,13 +72,13 @@ def test_a_retry_is_refused_only_when_the_budget_is_used_up(
 
 
 def test_a_task_with_few_rows_has_its_least_and_no_more() -> None:
-    policy = retry_policy(Retry(budget=RetryBudget(0.2, 3)), FakeClock())
+    policy = RetryPolicy(Retry(budget=RetryBudget(0.2, 3)), FakeClock())
     assert asks(policy, 10) == 3
     assert policy.refused == 7
 
 
 def test_each_row_begun_adds_its_share_and_a_further_attempt_does_not() -> None:
-    policy = retry_policy(Retry(budget=RetryBudget(0.2, 0)), FakeClock())
+    policy = RetryPolicy(Retry(budget=RetryBudget(0.2, 0)), FakeClock())
     assert policy.counts_attempts
     assert asks(policy, 1) == 0
     begin(policy, 50)
@@ -90,7 +90,7 @@ def test_each_row_begun_adds_its_share_and_a_further_attempt_does_not() -> None:
 
 def test_what_is_used_comes_back_with_time_and_what_is_saved_goes() -> None:
     clock = FakeClock()
-    policy = retry_policy(Retry(budget=RetryBudget(1.0, 2, seconds=10.0)), clock)
+    policy = RetryPolicy(Retry(budget=RetryBudget(1.0, 2, seconds=10.0)), clock)
     begin(policy, 100)
     clock.advance(9.0)
     assert asks(policy, 50) == 50
@@ -104,19 +104,19 @@ def test_what_is_used_comes_back_with_time_and_what_is_saved_goes() -> None:
 
 
 def test_only_what_would_be_tried_again_uses_the_budget() -> None:
-    policy = retry_policy(Retry(2, on=(OSError,), budget=RetryBudget(0.0, 1)), FakeClock())
-    assert policy.pause(1, ValueError(), 0.0) is None
-    assert policy.pause(2, OSError(), 0.0) is None
+    policy = RetryPolicy(Retry(2, on=(OSError,), budget=RetryBudget(0.0, 1)), FakeClock())
+    assert policy.pause(1, ValueError()) is None
+    assert policy.pause(2, OSError()) is None
     assert policy.refused == 0
-    assert policy.pause(1, OSError(), 0.0) is not None
-    assert policy.pause(1, OSError(), 0.0) is None
+    assert policy.pause(1, OSError()) is not None
+    assert policy.pause(1, OSError()) is None
     assert policy.refused == 1
 
 
 @pytest.mark.contract
 def test_each_operator_has_an_account_of_its_own() -> None:
     retry = Retry(budget=RetryBudget(0.0, 1))
-    one, other = retry_policy(retry, FakeClock()), retry_policy(retry, FakeClock())
+    one, other = RetryPolicy(retry, FakeClock()), RetryPolicy(retry, FakeClock())
     assert (asks(one, 3), asks(other, 3)) == (1, 1)
 
 

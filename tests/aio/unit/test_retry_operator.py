@@ -222,29 +222,6 @@ def test_a_budget_bounds_the_retries_of_all_rows_together() -> None:
     assert sum(asked.values()) - 200 == 5 + 0.1 * 200
 
 
-def test_an_object_of_tenacity_is_obeyed() -> None:
-    tenacity = pytest.importorskip("tenacity")
-    asked: Counter[int] = Counter()
-
-    async def call(row: int) -> int | None:
-        asked[row] += 1
-        if row == 0:
-            raise ValueError("never again")
-        if asked[row] == 1:
-            raise OSError("once")
-        return None if asked[row] == 2 else row
-
-    retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(3),
-        wait=tenacity.wait_exponential_jitter(max=0.002, jitter=0.001),
-        retry=tenacity.retry_any(
-            tenacity.retry_if_exception_type(OSError), tenacity.retry_if_result(lambda result: result is None)
-        ),
-    )
-    assert list(async_map(range(4), call, retry=retrying, errors="null")) == [None, 1, 2, 3]
-    assert asked == {0: 1, 1: 3, 2: 3, 3: 3}
-
-
 @pytest.mark.contract
 def test_the_end_of_the_input_waits_for_retries_at_their_own_times() -> None:
     began: dict[int, list[float]] = {}

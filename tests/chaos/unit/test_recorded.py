@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.chaos.run import Outcome, Session
-from pillarbox.testing.models.operator import refusal
+from pillarbox.testing.operator_model import refusal
 from pillarbox.testing.operator_trace import read_life
 from spec.operator_runs import accepted_by_tlc, rows_of
 

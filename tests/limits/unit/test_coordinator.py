@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget, Coordinator, CoordinatorError, Options, Rate
-from pillarbox.aio.limits.lease import CoordinatedLimiter
+from pillarbox.aio.limits.coordinator import CoordinatorHandle
+from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.shared import Limits, RunBudget, SharedBudget, SharedLimits, open_limiter
 from pillarbox.aio.options import resolve_options
 from tests.limits.unit.calling import Caller, most_in, start, wait_until
 
 
-def callers(shared: SharedLimits, limits: Limits, number: int) -> list[Caller]:
+def callers(shared: CoordinatorHandle, limits: Limits, number: int) -> list[Caller]:
     return [Caller(shared.open(limits)) for _ in range(number)]
 
 
@@ -81,6 +82,43 @@ def test_what_travels_finds_the_coordinator_and_its_text_does_not_show_the_secre
         assert named.named() is named
 
 
+SECRET_ENV = "PILLARBOX_TEST_LIMITS_SECRET"
+
+
+@pytest.mark.contract("Applications that know a coordinator's address and secret share its limits.")
+def test_whoever_knows_the_address_and_the_secret_shares_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_ENV, "a-secret-" * 4)
+    limits = Limits(max_calls=50)
+
+    async def test(coordinator: Coordinator) -> None:
+        host, port = coordinator.address
+        there = Coordinator.at(host, port, secret_env=SECRET_ENV)
+        assert "a-secret-" not in repr(there)
+        assert sum(await all_call(callers(there.named("g"), limits, 2), number=20)) == 40
+        # Another application, in a process of its own.
+        program = start(pickle.loads(pickle.dumps(there.named("g"))), limits, 20.0)
+        said, _ = await asyncio.to_thread(program.communicate)
+        assert len(said.split()) == 10
+        monkeypatch.setenv(SECRET_ENV, "another-secret-" * 4)
+        stranger = Coordinator.at(host, port, secret_env=SECRET_ENV, patience=0.3).named("g")
+        with pytest.raises(CoordinatorError, match="secret"):
+            await all_call(callers(stranger, limits, 1), number=1)
+
+    with Coordinator(secret_env=SECRET_ENV) as coordinator:
+        asyncio.run(asyncio.wait_for(test(coordinator), 60))
+
+
+def test_a_secret_that_is_too_short_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_ENV, "hunter2")
+    for make in (
+        lambda: Coordinator(secret_env=SECRET_ENV),
+        lambda: Coordinator.at("127.0.0.1", 7077, secret_env=SECRET_ENV),
+    ):
+        with pytest.raises(ValueError, match=f"secret_env='{SECRET_ENV}': .* 7 characters") as raised:
+            make()
+        assert "hunter2" not in str(raised.value)
+
+
 @pytest.mark.contract("A coordinator holds the rate of all tasks together, and each gets its share.")
 def test_the_rate_of_all_tasks_together_is_held_and_each_gets_its_share() -> None:
     limits = Limits(per_second=400.0, burst=0.25)
@@ -121,18 +159,17 @@ def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
 
 @pytest.mark.contract("What a run has spent before counts once against a budget that tasks share.")
 def test_what_a_run_has_spent_before_counts_once(tmp_path: Path) -> None:
-    def budget(coordinator: Coordinator, calls: int, name: str = "run") -> SharedLimits:
-        return pickle.loads(pickle.dumps(RunBudget(coordinator.named("job"), name, calls, 0.5)))
+    def tasks(number: int, before: int, name: str = "run") -> list[Caller]:
+        shared = pickle.loads(pickle.dumps(RunBudget(coordinator.named("job"), name, before, 0.5)))
+        return [Caller(shared.open_for(None, 100, None)) for _ in range(number)]
 
-    limits = Limits(max_calls=100)
     with Coordinator(state=tmp_path / "state") as coordinator:
-        them = callers(budget(coordinator, 60), limits, 3)
-        assert sum(asyncio.run(all_call(them, number=10))) == 30
+        assert sum(asyncio.run(all_call(tasks(3, 60), number=10))) == 30
         # By then its ledger has what was done in the meantime as well.
-        assert sum(asyncio.run(all_call(callers(budget(coordinator, 90), limits, 2), number=2))) == 4
-        assert sum(asyncio.run(all_call(callers(budget(coordinator, 3, "other"), limits, 1), number=1))) == 1
+        assert sum(asyncio.run(all_call(tasks(2, 90), number=2))) == 4
+        assert sum(asyncio.run(all_call(tasks(1, 3, "other"), number=1))) == 1
     with Coordinator(state=tmp_path / "state") as coordinator:
-        assert sum(asyncio.run(all_call(callers(budget(coordinator, 94), limits, 1), number=10))) == 2
+        assert sum(asyncio.run(all_call(tasks(1, 94), number=10))) == 2
         assert coordinator.statistics()["job"].calls == 100
         assert coordinator.statistics()["job"].cost == 1.0
 
@@ -302,13 +339,13 @@ def test_a_gate_that_is_closed_gives_everything_back_at_once() -> None:
 
 
 def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: CoordinatedLimiter) -> list[Any]:
+    def broken(self: LeasedLimiter) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(CoordinatedLimiter, "_hello", broken)
+    monkeypatch.setattr(LeasedLimiter, "_hello", broken)
 
     async def run(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.open(Limits(max_calls=1))) as caller:
+        async with Caller(coordinator.open_for(None, 1, None)) as caller:
             with pytest.raises(CoordinatorError, match="ZeroDivisionError: by zero"):
                 await asyncio.wait_for(caller.call(), 10)
 

@@ -73,24 +73,6 @@ def test_a_budget_that_nobody_uses_still_counts_and_takes_little_room(tmp_path: 
     assert written()["sums"] == [5, 5, 0.0]
 
 
-def test_many_operators_with_a_rate_one_after_the_other_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 3)
-
-    async def test(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.named("used").open(RATE)) as caller:
-            assert await caller.call()
-            for _ in range(10):
-                # A bucket that is not full is not forgotten: it would be full.
-                async with Caller(coordinator.named().open(RATE)) as other:
-                    assert await other.call()
-                await asyncio.sleep(0.01)
-            names = coordinator.statistics()
-            assert len(names) == 3 and "used" in names
-            assert await caller.call()
-
-    check(test)
-
-
 def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module, "MAX_NAMES", 2)
 

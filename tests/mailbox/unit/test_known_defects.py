@@ -1,7 +1,6 @@
 """Defects that other mailboxes are known for, one test each that it does not happen here.
 
-Those of timers are in tests/task/unit/test_timers_end.py, a yield that blocks a checkpoint is in
-tests/task/unit/test_checkpoints.py.
+A yield that blocks a checkpoint is in tests/task/unit/test_checkpoints.py.
 """
 
 from __future__ import annotations

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
 pytest.importorskip("prometheus_client")
 
-from prometheus_client import CollectorRegistry, Counter, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -22,10 +20,9 @@ from pillarbox import async_map
 from pillarbox.aio.observe import PrometheusExporter
 from pillarbox.aio.observe.exporters import (
     MAX_KEYS,
+    MAX_SOURCES,
     OTHER,
     PROMETHEUS_BOUNDS_S,
-    REQUEST_TIMEOUT_S,
-    MetricsServer,
 )
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
@@ -34,10 +31,8 @@ from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
 class Source:
     """Totals that a test sets."""
 
-    def __init__(self, totals: Totals | None = None, partitions: dict[int, Totals] | None = None) -> None:
+    def __init__(self, totals: Totals | None = None) -> None:
         self.totals = Totals() if totals is None else totals
-        if partitions is not None:
-            self.partitions = partitions
 
 
 def fetch(url: str, **headers: str) -> str:
@@ -142,26 +137,8 @@ def test_classes_of_errors_are_bounded_and_what_was_there_stays() -> None:
     assert sample(found, "errors_total", type=OTHER) == 1001 - MAX_KEYS
 
 
-def test_tasks_have_a_label_on_request_and_are_bounded() -> None:
-    partitions = {i: Totals(results=i) for i in range(5)}
-    source = Source(partitions=partitions)
-    exporter = PrometheusExporter(per_task=True, max_label_sets=3)
-    exporter.add(source, query="q")
-    found = scrape(exporter)
-    results = {labels: value for (name, labels), value in found.items() if name == "pillarbox_results_total"}
-    assert {dict(labels)["task"]: value for labels, value in results.items()} == {
-        "0": 0,
-        "1": 1,
-        "2": 2,
-        OTHER: 7,
-    }
-    plain = PrometheusExporter()
-    plain.add(source)
-    assert sample(scrape(plain), "results_total") == 0
-
-
 def test_sources_come_and_go() -> None:
-    exporter = PrometheusExporter(max_label_sets=2)
+    exporter = PrometheusExporter()
     first, second = Source(Totals(calls=1)), Source(Totals(calls=2))
     exporter.add(first, query="a")
     with pytest.raises(ValueError, match="query='a', operator='': is observed already"):
@@ -169,14 +146,17 @@ def test_sources_come_and_go() -> None:
     exporter.add(second, query="a", operator="b")
     with pytest.raises(ValueError, match="is observed already, with the labels {'query': 'a', 'op"):
         exporter.add(second, query="c")
-    with pytest.raises(ValueError, match="2 sources are observed already"):
-        exporter.add(Source(), query="c")
     found = scrape(exporter)
     assert sample(found, "calls_total", query="a", operator="b") == 2
     exporter.remove(second)
     exporter.remove(second)
     calls = [value for (name, _), value in scrape(exporter).items() if name == "pillarbox_calls_total"]
     assert calls == [1]
+    others = [Source() for _ in range(MAX_SOURCES - 1)]
+    for number, other in enumerate(others):
+        exporter.add(other, query=str(number))
+    with pytest.raises(ValueError, match="100 sources are observed already"):
+        exporter.add(second, query="c")
 
 
 def test_a_registry_of_ones_own_has_both_and_gets_its_collector_back() -> None:
@@ -201,87 +181,29 @@ def test_two_exporters_never_give_a_registry_the_same_names() -> None:
     PrometheusExporter(registry).close()
 
 
-@pytest.mark.contract("The metrics server listens on loopback, and beyond only with a token.")
-def test_it_listens_on_loopback_and_beyond_only_with_a_token() -> None:
-    exporter = PrometheusExporter()
-    with exporter.serve(0) as server:
+@pytest.mark.contract("The metrics server listens on loopback alone.")
+def test_it_listens_on_loopback_alone() -> None:
+    with PrometheusExporter().serve(0) as server:
         assert server.url.startswith("http://127.0.0.1:")
-        for other in ("", "favicon.ico", "metrics/x"):
-            assert status(server.url.replace("metrics", other)) == 404
-    for host in ("0.0.0.0", "", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org"):
-        with pytest.raises(ValueError, match="is not on loopback"):
-            exporter.serve(0, host)
-    with exporter.serve(0, "0.0.0.0", token="s3cret") as server:
-        url = server.url.replace("0.0.0.0", "127.0.0.1")
-        assert status(url) == status(url, Authorization="Bearer s3cre") == 401
-        assert status(url, Authorization="s3cret") == 401
-        assert "pillarbox_in_flight" in fetch(url, Authorization="Bearer s3cret")
-        assert "s3cret" not in repr(server)
-
-
-def status(url: str, **headers: str) -> int:
-    try:
-        fetch(url, **headers)
-    except HTTPError as error:
-        error.close()
-        return error.code
-    return 200
+        assert "pillarbox_in_flight" in fetch(server.url)
+        # Every address of 127.0.0.0/8 is this machine: whoever listens on all of them answers here too.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", server.port)).close()
 
 
 def test_a_closed_server_leaves_no_thread_and_no_port_although_a_client_says_nothing() -> None:
+    before = {*threading.enumerate()}
     server = PrometheusExporter().serve(0)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.send(b"GET /metrics")
-        assert status(server.url) == 200
-        began = time.monotonic()
+        fetch(server.url)
         server.close()
-        assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
     server.close()
-    assert [thread for thread in threading.enumerate() if thread.name == "pillarbox-metrics"] == []
+    deadline = time.monotonic() + 20
+    while {*threading.enumerate()} - before:
+        assert time.monotonic() < deadline
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port)).close()
-
-
-def serve(**bounds: Any) -> MetricsServer:
-    """A server of nothing, with bounds of the test's own."""
-    return MetricsServer(make_wsgi_app(CollectorRegistry()), 0, "127.0.0.1", None, **bounds)
-
-
-def test_a_slow_client_is_hung_up_on_without_a_word_on_standard_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with serve(request_timeout=0.3) as server:
-        for says in (b"", b"G"):
-            with socket.create_connection(("127.0.0.1", server.port)) as client:
-                client.settimeout(0.05)
-                began = time.monotonic()
-                while time.monotonic() - began < 30:
-                    # A byte now and then must not put off the end.
-                    try:
-                        client.send(says)
-                        if not client.recv(1):
-                            break
-                    except TimeoutError:
-                        continue
-                    except ConnectionError:
-                        break
-                assert time.monotonic() - began < 20
-        assert status(server.url) == 200
-    assert capfd.readouterr().err == ""
-
-
-def test_clients_are_bounded_in_number() -> None:
-    with serve(max_clients=2) as server:
-        address = ("127.0.0.1", server.port)
-        first, second, third = (socket.create_connection(address, timeout=30) for _ in range(3))
-        with first, second, third:
-            assert third.recv(1) == b""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                assert status(server.url) == 200
-                return
-    raise AssertionError("those that left still count")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +212,6 @@ def test_clients_are_bounded_in_number() -> None:
         ({"registry": 7}, "registry=7: must be a prometheus_client.CollectorRegistry"),
         ({"prefix": "a-b"}, "prefix='a-b'"),
         ({"prefix": "1a"}, "prefix='1a'"),
-        ({"max_label_sets": 0}, "max_label_sets=0"),
     ],
 )
 def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> None:

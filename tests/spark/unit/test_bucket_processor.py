@@ -182,7 +182,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
     monkeypatch.setattr(bucket_state, "MAX_OUTPUT_BYTES", 1)
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
+    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",)))
     assert task.run(12, 1, (0, 0, [-1, 4, -2, -3])) == []
     assert not [*tmp_path.iterdir()]
     assert task.run(12, 2, TICK) == [4]
@@ -233,7 +233,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
 ) -> None:
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
+    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",)))
     task.run(12, 1, (0, 0, [-1]))
     task.plan = replace(task.plan, operator=replace(task.plan.operator, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):

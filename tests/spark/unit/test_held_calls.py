@@ -412,7 +412,7 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
     service.failing = {2, 3}
     letter = dead_letter_of(str(tmp_path), ["n", "text"])
     assert letter is not None
-    calls = make(service, DeadLetterTarget(letter, ("n", "text"), "operator", "run"), errors="drop")
+    calls = make(service, DeadLetterTarget(letter, ("n", "text")), errors="drop")
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)

@@ -36,20 +36,19 @@ def modes(place: Path) -> dict[str, int]:
 
 
 def put_aside(letter: DeadLetter) -> None:
-    with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
+    with DeadLetterWriter(DeadLetterTarget(letter, ("id",))) as writer:
         rows = pa.RecordBatch.from_pydict({"id": [1]})
         writer.add(rows, [Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))])
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_dead_letters_are_their_owners_alone_whatever_the_umask_or_as_their_mode_says(
-    tmp_path: Path, umask: int, kind: Any
+    tmp_path: Path, umask: int
 ) -> None:
     for name, mode in (("own", None), ("shared", 0o640), ("uri", 0o664)):
         folder = tmp_path / name / "letters"
-        put_aside(DeadLetter(folder.as_uri() if name == "uri" else folder, kind, mode=mode))
-        put_aside(DeadLetter(folder, kind, mode=mode))
+        put_aside(DeadLetter(folder.as_uri() if name == "uri" else folder, mode=mode))
+        put_aside(DeadLetter(folder, mode=mode))
         assert len(list(folder.iterdir())) == 2
         for path, found in modes(tmp_path / name).items():
             wanted = 0o600 if mode is None else mode
@@ -58,7 +57,7 @@ def test_dead_letters_are_their_owners_alone_whatever_the_umask_or_as_their_mode
     there = tmp_path / "there"
     there.mkdir()
     there.chmod(0o755)
-    put_aside(DeadLetter(there, kind))
+    put_aside(DeadLetter(there))
     assert sorted(modes(there).values()) == [0o600, 0o755]
 
 
@@ -72,7 +71,7 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
         return 0
 
     with Progress(file=io.StringIO()) as progress:
-        letters = DeadLetter(tmp_path / "letters", "json")
+        letters = DeadLetter(tmp_path / "letters")
         rows = async_map(
             spark.range(0, 40, 1, 2),
             picky,
@@ -82,9 +81,9 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
         )
         assert len(rows.collect()) == 20
     seen |= modes(tmp_path / "letters")
-    assert sum(path.endswith(".json") for path in seen) == 2
+    assert sum(path.endswith(".parquet") for path in seen) == 2
     for path, mode in seen.items():
-        assert mode == (0o600 if path.endswith(".json") else 0o700), path
+        assert mode == (0o600 if path.endswith(".parquet") else 0o700), path
     progress.report(tmp_path / "report.html")
     assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o600
     progress.report(tmp_path / "report.html", mode=0o644)
@@ -113,7 +112,7 @@ from pillarbox.aio.errors import ErrorInfo, Failed
 for pickled in sys.argv[1:]:
     letter = pickle.loads(bytes.fromhex(pickled))
     try:
-        with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
+        with DeadLetterWriter(DeadLetterTarget(letter, ("id",))) as writer:
             writer.add(pa.RecordBatch.from_pydict({"id": [1]}), [Failed(ErrorInfo("E", "no", 1, 0.0, None))])
         print("written")
     except PillarboxError as error:
@@ -122,7 +121,7 @@ for pickled in sys.argv[1:]:
 
 
 def pickled(*paths: Path, mode: int | None = None) -> list[str]:
-    return [pickle.dumps(DeadLetter(path, "json", mode=mode)).hex() for path in paths]
+    return [pickle.dumps(DeadLetter(path, mode=mode)).hex() for path in paths]
 
 
 @pytest.mark.contract

@@ -85,7 +85,7 @@ def test_a_task_that_was_killed_is_not_in_flight_for_ever(service: ProgressServi
     assert (seen.running, seen.ended) == (0, 1)
 
 
-def test_a_task_that_has_ended_is_in_the_totals_its_partition_and_its_batch(service: ProgressService) -> None:
+def test_a_task_that_has_ended_is_in_the_totals_and_its_batch(service: ProgressService) -> None:
     one = Attempt(service, partition=1, query="q", batch=7).says(rows_in=3, results=3, calls=4)
     before = service.look().totals
     one.ends()
@@ -93,7 +93,6 @@ def test_a_task_that_has_ended_is_in_the_totals_its_partition_and_its_batch(serv
         assert service.look() == (before, 0, 1)
     (task,) = service.tasks()
     assert (task.partition, task.totals.calls, task.attempts, task.running) == (1, 4, 1, False)
-    assert service.partitions()[1].calls == 4
     assert service.batch("q", 7).results == 3
 
 
@@ -107,7 +106,6 @@ def test_a_task_that_runs_again_after_it_ended_counts_its_rows_once(service: Pro
     assert (seen.totals.results, seen.totals.calls, seen.ended) == (10, 20, 1)
     (task,) = service.tasks()
     assert (task.totals.results, task.totals.calls, task.attempts) == (10, 20, 2)
-    assert service.partitions()[0].results == 10
 
 
 def test_however_many_tasks_there_were_only_so_many_are_kept_apart(service: ProgressService) -> None:
@@ -117,9 +115,6 @@ def test_however_many_tasks_there_were_only_so_many_are_kept_apart(service: Prog
     seen = service.look()
     assert (seen.totals.results, seen.ended) == (count, count)
     assert len(service.tasks()) == MAX_TASKS_KEPT
-    partitions = service.partitions()
-    assert len(partitions) == MAX_TASKS_KEPT + 1
-    assert partitions[-1].results == 20
     assert service.batch("q", 0).results == 0
     assert service.batch("q", count - 1).results == 1
     assert not service._attempts and not service._introduced

@@ -25,7 +25,7 @@ from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import RowBatch
-from pillarbox.testing.models.operator import refusal
+from pillarbox.testing.operator_model import refusal
 from pillarbox.testing.operator_trace import read_life
 from pillarbox.testing.test_io import CollectedOutput
 

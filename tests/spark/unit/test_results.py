@@ -297,7 +297,7 @@ def test_a_row_of_a_matrix_travels_without_the_others() -> None:
     assert len(data) < 2000
     back = pickle.loads(data)
     assert isinstance(back, EncodedRow)
-    assert back.array[back.index].as_py() == [0.0] * 100
+    assert back.block[0][back.index].as_py() == [0.0] * 100
 
 
 @pytest.mark.parametrize(

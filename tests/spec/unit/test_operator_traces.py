@@ -18,7 +18,7 @@ from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
-from pillarbox.testing.models.operator import refusal
+from pillarbox.testing.operator_model import refusal
 from pillarbox.testing.operator_trace import SavedRow, TraceStep, read_life, read_trace, recording
 from spec.operator_runs import Run, accepted_by_tlc, make_run, rows_of
 from tests.aio.unit.test_wait_snapshots import Life, Service

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.testing.history import Event
-from pillarbox.testing.models.mailbox import CLOSED_ERROR
+from pillarbox.testing.models import MAILBOX_CLOSED
 from spec import trace
 from spec.native import compiled, plant, run
 from spec.variants import built
@@ -109,7 +109,7 @@ def a_mail_taken_twice(events: list[Event]) -> list[Event]:
 
 def a_put_after_quiesce(events: list[Event]) -> list[Event]:
     """The last refused put, which began after quiesce had returned, is said to have been accepted."""
-    refused = [i for i, e in enumerate(events) if e.operation == "put_all" and e.result == CLOSED_ERROR]
+    refused = [i for i, e in enumerate(events) if e.operation == "put_all" and e.result == MAILBOX_CLOSED]
     quiesced = next(event.end for event in events if event.operation == "quiesce")
     assert events[refused[-1]].start > quiesced
     accepted = list(events)

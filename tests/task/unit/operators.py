@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from pillarbox.kernel import TaskMailbox
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, TaskSnapshot
 from pillarbox.task.protocols import TaskInput, TaskOutput
@@ -208,6 +209,15 @@ class Responses:
 
     def decline(self, error: CheckpointDeclined) -> None:
         self.declined.append(error)
+
+
+class ImpatientMailbox(TaskMailbox):
+    """A mailbox in which a wait in vain is an error and no hang: nobody else puts mail."""
+
+    def take(self, p: int = -1, timeout: float | None = None, *, skip_deferrable: bool = False) -> Any:
+        mail = self.try_take(p, skip_deferrable=skip_deferrable)
+        assert mail is not None, f"a take of priority {p} waits for ever"
+        return mail
 
 
 class Rig:

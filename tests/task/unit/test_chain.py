@@ -12,9 +12,8 @@ from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, TaskOutput, Watermark
-from pillarbox.testing.scheduler import SeededScheduler
 from pillarbox.testing.test_io import PushedInput
-from tests.task.unit.operators import Counted, Door, Logging, Map, Rig
+from tests.task.unit.operators import Counted, Door, ImpatientMailbox, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
@@ -364,7 +363,7 @@ def test_no_element_reaches_an_operator_while_its_own_mail_is_in_a_yield() -> No
 def test_no_element_reaches_an_operator_that_yields_in_another_of_its_methods(step: str) -> None:
     log: list[str] = []
     behind = Yields("b", log, step, lambda: rig.task.chain.contexts[0].output.collect("x"))
-    rig = Rig(Map(str, "a"), behind, mailbox=SeededScheduler(0).mailbox())
+    rig = Rig(Map(str, "a"), behind, mailbox=ImpatientMailbox())
     for checkpoint_id in (1, 2):
         rig.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED)
     rig.task.notify_checkpoint_aborted_async(2)

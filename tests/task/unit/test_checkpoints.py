@@ -16,8 +16,7 @@ from pillarbox.task.checkpoint import (
     OperatorSnapshot,
 )
 from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskOutput, Watermark
-from pillarbox.testing.scheduler import SeededScheduler
-from tests.task.unit.operators import Buffers, Counted, Door, Logging, Map, Numbers, Rig
+from tests.task.unit.operators import Buffers, Counted, Door, ImpatientMailbox, Logging, Map, Numbers, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
@@ -279,7 +278,7 @@ def blocked_rig(at_the_door: Any) -> tuple[Rig, Door]:
     A wait in vain is an error and no hang.
     """
     door = Door()
-    mailbox = SeededScheduler(0).mailbox()
+    mailbox = ImpatientMailbox()
     rig = Rig(Counted(3), door, Map(lambda pair: pair[1], "last"), mailbox=mailbox)
     waits = iter(range(1000))
     door.blocked = lambda: at_the_door(next(waits))
@@ -374,7 +373,7 @@ def test_an_operator_that_has_taken_a_record_in_before_it_yields_does_not_get_it
 def test_notices_reach_the_operators_while_one_of_them_waits_in_a_yield() -> None:
     log: list[str] = []
     door = Door()
-    rig = Rig(Logging("a", log), door, mailbox=SeededScheduler(0).mailbox())
+    rig = Rig(Logging("a", log), door, mailbox=ImpatientMailbox())
     notices: list[Future[bool]] = []
 
     def blocked() -> None:

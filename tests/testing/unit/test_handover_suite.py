@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from pillarbox.kernel import Handover, HandoverClosedError
-from pillarbox.testing import handover_suite
+from pillarbox.testing.suites.handover import handover_suite
 from pillarbox.testing.suites.machine import Disagreement
 from tests.testing.unit.unshrunk import DEFAULT_SIZES, UNSHRUNK
 

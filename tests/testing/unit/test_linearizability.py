@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,14 +22,9 @@ from pillarbox.kernel import (
     OrderedQueue,
     UnorderedQueue,
 )
-from pillarbox.testing import linearize
 from pillarbox.testing.history import Event, Recorder, numbered_handles
-from pillarbox.testing.linearizability import Verdict, follows
-from pillarbox.testing.models.handover import HandoverModel
-from pillarbox.testing.models.mailbox import MailboxModel
-from pillarbox.testing.models.model import Model, Raised
-from pillarbox.testing.models.queue import OrderedModel, UnorderedModel
-from pillarbox.testing.search_hints import mailbox_hints
+from pillarbox.testing.linearizability import MailboxHints, Verdict, follows, linearize, mailbox_hints
+from pillarbox.testing.models import HandoverModel, MailboxModel, Model, OrderedModel, Raised, UnorderedModel
 from tests.search import examples
 from tests.testing.conftest import Record
 
@@ -377,20 +372,10 @@ def test_a_wake_up_may_be_armed_beside_mail_only_while_a_put_is_about_to_call_it
 
 
 def test_a_guide_that_refuses_a_witness_is_found_out() -> None:
-    class Liar:
-        threads = ["a"]  # noqa: RUF012
-
-        def rank(self, index: int) -> int:
-            return index
-
+    class Liar(MailboxHints):
         def allowed(self, index: int, done: object) -> bool:
             return False
 
-        def settled(self, index: int, before: Model, after: Model) -> bool:
-            return False
-
-        def key(self, model: Model) -> Hashable:
-            return model.key()
-
+    events = [Event("a", "put", (MAILS[0],), None, 0, 1), Event("c", "has_mail", (), True, 2, 3)]
     with pytest.raises(AssertionError, match="refused a witness"):
-        linearize([Event("a", "put", (MAILS[0],), None, 0, 1)], MailboxModel(), hints=Liar())
+        linearize(events, MailboxModel(), hints=Liar(events, "c"))

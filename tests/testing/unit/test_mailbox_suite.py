@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from pillarbox.testing import mailbox_suite
-from pillarbox.testing.models.mailbox import MailboxModel
+from pillarbox.testing.models import MailboxModel
 from pillarbox.testing.suites.machine import Disagreement
+from pillarbox.testing.suites.mailbox import mailbox_suite
 from tests.testing.unit.unshrunk import DEFAULT_SIZES, UNSHRUNK
 
 BURST = 2

@@ -1,4 +1,4 @@
-"""The queue suite and its books: queues that break one rule each are found out."""
+"""The queue suite: queues that break one rule each are found out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
-from pillarbox.testing import queue_suite
 from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.suites.queue import Bookkeeping, BookkeepingError
+from pillarbox.testing.suites.queue import queue_suite
 from tests.testing.unit.unshrunk import UNSHRUNK
 
 CAPACITY = 3
@@ -115,45 +114,3 @@ def test_a_capacity_that_is_not_kept_is_found() -> None:
     with pytest.raises(Disagreement) as found:
         run(lambda capacity: OrderedQueue(capacity + 1), True)
     assert found.value.operation in {"is_full", "put", "put_watermark", "statistics"}
-
-
-def books(
-    *output: int, ordered: bool = True, position: int = 4, marks: set[int] | None = None
-) -> Bookkeeping:
-    return Bookkeeping(
-        ordered, position, output=[(number, f"result {number}") for number in output], marks=marks or set()
-    )
-
-
-def test_books_in_which_everything_came_out_once_and_in_order_are_right() -> None:
-    books(0, 1, 2, 3).check()
-    books(1, 0, 2, 3, ordered=False, marks={2}).check()
-    given_back = books(0, 1)
-    given_back.returned = [2]
-    given_back.door = [3]
-    given_back.check()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (books(0, 1, 3), "came out"),
-        (books(0, 1, 2, 2, 3), "came out"),
-        (books(0, 1, 2, 3, 4), "came out"),
-        (books(0, 2, 1, 3), "in the order"),
-        (books(0, 2, 1, 3, ordered=False, marks={2}), r"\[1\] passed the watermark 2"),
-        (books(0, 3, 2, 1, ordered=False, marks={2}), r"\[3, 1\] passed the watermark 2"),
-    ],
-)
-def test_wrong_books_are_refused(wrong: Bookkeeping, message: str) -> None:
-    with pytest.raises(BookkeepingError, match=message):
-        wrong.check()
-
-
-def test_a_saved_result_is_neither_replaced_nor_asked_for_again() -> None:
-    saved = Bookkeeping(True, 2, saved_results={0: "r", 1: "s"})
-    saved.emitted((0, "r"), WATERMARK)
-    with pytest.raises(BookkeepingError, match="had the result 's', emitted was 'x'"):
-        saved.emitted((1, "x"), WATERMARK)
-    with pytest.raises(BookkeepingError, match="is called again"):
-        saved.called_again(1)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
-from pillarbox.testing import handover_suite, mailbox_suite, queue_suite
+from pillarbox.testing.suites.handover import handover_suite
+from pillarbox.testing.suites.mailbox import mailbox_suite
+from pillarbox.testing.suites.queue import queue_suite
 from tests.search import examples
 
 MODEST = settings(

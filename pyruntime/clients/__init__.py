@@ -1,0 +1,14 @@
+"""Clients of services that are given to the operator as functions: lookups over HTTP, embeddings.
+
+Each client is a picklable value that opens its connections on the loop of the task that calls it. A client
+may be given wherever a function is given, with all options of the operator; it does not retry by itself.
+"""
+
+from __future__ import annotations
+
+from pillarbox.clients.embeddings import Embeddings
+from pillarbox.clients.http_lookup import HttpLookup
+from pillarbox.clients.secret import Secret
+from pillarbox.clients.transport import Http, HttpStatusError
+
+__all__ = ["Embeddings", "Http", "HttpLookup", "HttpStatusError", "Secret"]

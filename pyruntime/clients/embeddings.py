@@ -1,0 +1,474 @@
+"""A client of embedding services: texts in, one block of vectors out.
+
+`Embeddings` is a picklable value; its calls run on the event loop that it was entered on.
+"""
+
+# One call is one request, but for batches that are larger than the service allows and for texts in pieces:
+# their requests go one after the other, so that the operator's `capacity` is the number of requests in
+# flight. Nothing is tried again here; the operator knows what has been paid for.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import cycle
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from pillarbox.aio.batching import Batch
+from pillarbox.clients.client import Client
+from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
+from pillarbox.clients.tokens import (
+    MIN_PIECE_TOKENS,
+    Piece,
+    Tokenizer,
+    check_tokenizer,
+    first_piece,
+    load_tokenizer,
+    pieces,
+)
+from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
+from pillarbox.clients.vectors import (
+    FLOAT16,
+    FLOAT32,
+    AnswerError,
+    Block,
+    Vectors,
+    decode_bytes,
+    decode_lists,
+    decode_openai,
+    encode_json,
+    normalized,
+    rows_not_finite,
+    weighted_mean,
+)
+from pillarbox.redaction import has_secret, shown_address
+from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
+
+Api: TypeAlias = Literal["openai", "azure", "tei"]
+Encoding: TypeAlias = Literal["auto", "base64", "float", "float16", "bytes"]
+LongTexts: TypeAlias = Literal["send", "error", "truncate", "chunk"]
+
+APIS = ("openai", "azure", "tei")
+ENCODINGS = ("auto", "base64", "float", "float16", "bytes")
+LONG_TEXTS = ("send", "error", "truncate", "chunk")
+
+MAX_TEXTS = {"openai": 64, "azure": 64, "tei": 32}
+"""Texts in a request where the user says nothing. OpenAI and Azure take 2,048, but other services that speak
+their language 96 or 128, and a large answer makes its first row wait; 32 is what TEI takes by default."""
+TOKENS_PER_CHARACTER = 0.5
+"""Before a service has counted any. English has about 0.25, Chinese about 1."""
+FALLBACKS: dict[str, tuple[str, ...]] = {
+    "auto": ("base64", "float"),
+    "base64": ("base64",),
+    "float": ("float",),
+    "float16": ("float16", "base64", "float"),
+    "bytes": ("bytes", "base64", "float"),
+}
+"""The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
+ENCODING_FIELDS: dict[str, dict[str, str]] = {
+    "float": {},
+    "base64": {"encoding_format": "base64"},
+    "float16": {"encoding_format": "base64", "embed_dtype": "float16", "endianness": "little"},
+    "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
+}
+"""The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
+REFUSES_ENCODING = frozenset({400, 415, 422})
+"""Statuses of services that do not know an `encoding_format`; other bad requests have them too."""
+BYTES_TYPE = "application/octet-stream"
+OK = 200
+REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+"""Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
+
+
+class TextTooLong(ValueError):
+    """Raised for a text with more tokens than `max_text_tokens`, with `long_texts="error"`."""
+
+
+@dataclass
+class _Learned:
+    """Facts about a service that its answers taught; shared by the calls of one client in one process.
+
+    encoding: how the service is asked for vectors, once it has answered so. tokens, characters: of all texts
+    for which it counted.
+    """
+
+    encoding: str | None = None
+    tokens: int = 0
+    characters: int = 0
+
+
+@dataclass(frozen=True)
+class Embeddings(Client):
+    """Vectors of texts from an embedding service, as a function that the operator calls with batches.
+
+    Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts,
+    dimensions), float32; called with one text, one vector of shape (dimensions,). Where a text is None its
+    result is None, and where a text alone cannot be embedded its result is the error: the result is a list of
+    rows then. Use it with `batch=client.batch`, and with `async with client:` outside of the operator.
+
+    base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
+        turns. model: the model's name, for Azure the deployment's.
+    key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
+    api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
+        for TEI's own `/embed`. api_version: for Azure.
+    dimensions: asked of the service; vectors of another length are an error. None for the model's own.
+    normalize: scale each vector to length 1.
+    encoding: the form of vectors in answers. "auto" asks for base64 and takes lists of floats from services
+        that cannot; "float16" halves base64 and rounds (vLLM's `embed_dtype`), "bytes" asks for bare numbers
+        (vLLM). Each finds out by itself where a service cannot.
+    max_texts: texts in a request, at most; None for 64, and 32 with TEI's own form.
+    max_tokens: tokens in a request, at most; counted by `tokenizer`, or estimated from the service's counts.
+    max_text_tokens, long_texts: tokens of one text, at most, special ones included, and what is done with a
+        longer one: "send" it as it is, "error" for its row, "truncate" it, or "chunk" it: its pieces
+        are embedded, and the result is their mean, weighted by tokens. All but "send" need both a limit and a
+        tokenizer; "truncate" with TEI's own form leaves it to the service.
+    tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
+        Face, or an object of `tokenizers` or `tiktoken`.
+    body: more of the request's body, such as {"input_type": "passage"}.
+    headers: more headers; keys in them are Secrets. http: options of the transport.
+
+    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
+    than 200, AnswerError for one that does not hold a vector for each text, errors of connections, and
+    RuntimeError where the client is not open. On the thread of the loop that it was entered on.
+    """
+
+    base_url: str | Sequence[str]
+    model: str = ""
+    _: KW_ONLY
+    key: Secret | None = None
+    api: Api = "openai"
+    api_version: str | None = None
+    dimensions: int | None = None
+    normalize: bool = False
+    encoding: Encoding = "auto"
+    max_texts: int | None = None
+    max_tokens: int | None = None
+    max_text_tokens: int | None = None
+    long_texts: LongTexts = "send"
+    tokenizer: Any = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    http: Http = field(default_factory=Http)
+    _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _learned: _Learned = field(default_factory=_Learned, init=False, repr=False, compare=False)
+    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
+    _urls: Any = field(default=None, init=False, repr=False, compare=False)
+    _max_texts: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base_url, str):
+            if not isinstance(self.base_url, list | tuple) or not self.base_url:
+                raise TypeError(f"base_url={self.base_url!r}: must be an address, or a list with one or more")
+            self._set("base_url", tuple(self.base_url))
+        for url in [self.base_url] if isinstance(self.base_url, str) else self.base_url:
+            _check_url(url)
+        check_key("key", self.key)
+        check_choice("api", self.api, APIS)
+        if self.api != "tei" or self.model:
+            check_text("model", self.model)
+        if self.api == "azure":
+            check_text("api_version", self.api_version)
+        elif self.api_version is not None:
+            raise ValueError(f"api_version={self.api_version!r}: is for api='azure'; leave it out")
+        for name in ("dimensions", "max_texts", "max_tokens"):
+            if getattr(self, name) is not None:
+                check_positive_int(name, getattr(self, name))
+        check_bool("normalize", self.normalize)
+        check_choice("encoding", self.encoding, ENCODINGS)
+        check_tokenizer("tokenizer", self.tokenizer)
+        self._check_long_texts()
+        self._set("body", _checked_body(self.body))
+        self._set("headers", check_headers("headers", self.headers))
+        if not isinstance(self.http, Http):
+            raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
+        self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
+        self._set("_urls", cycle(self._request_urls()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_loaded": None, "_urls": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set("_urls", cycle(self._request_urls()))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_long_texts(self) -> None:
+        check_choice("long_texts", self.long_texts, LONG_TEXTS)
+        if self.max_text_tokens is not None:
+            check_int("max_text_tokens", self.max_text_tokens, MIN_PIECE_TOKENS)
+        by_service = self.api == "tei" and self.long_texts == "truncate" and self.max_text_tokens is None
+        if self.long_texts == "send" or by_service:
+            if self.max_text_tokens is not None:
+                raise ValueError(
+                    f"max_text_tokens={self.max_text_tokens}: say what is done with longer texts: "
+                    "long_texts='error', 'truncate' or 'chunk'"
+                )
+            return
+        for name in ("max_text_tokens", "tokenizer"):
+            if getattr(self, name) is None:
+                raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
+
+    # -- for the operator ------------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> Batch:
+        """The operator's option that fills requests: up to `max_texts`, and `max_tokens` if that is given."""
+        if self.max_tokens is None:
+            return Batch(size=self._max_texts)
+        return Batch(size=self._max_texts, weight=self.tokens_of, max_weight=self.max_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the service has counted for this client, in this process."""
+        return self._learned.tokens
+
+    def tokens_of(self, text: str | None) -> float:
+        """Tokens of a text: counted if there is a tokenizer, otherwise estimated by the service's counts."""
+        if text is None:
+            return 0.0
+        if self.tokenizer is not None:
+            return self._tokenizer().count(text)
+        learned = self._learned
+        ratio = learned.tokens / learned.characters if learned.tokens else TOKENS_PER_CHARACTER
+        return len(text) * ratio
+
+    # -- a call ----------------------------------------------------------------------------------------------
+
+    async def __call__(self, texts: Any) -> Any:
+        """Return the vectors of `texts`: see the class."""
+        if isinstance(texts, str):
+            (vector,) = await self._vectors([texts])
+            if isinstance(vector, BaseException):
+                raise vector
+            return vector
+        rows = _texts_of(texts)
+        if not rows:
+            return np.empty((0, self.dimensions or 0), np.float32)
+        return await self._vectors(rows)
+
+    async def _vectors(self, rows: list[str | None]) -> Any:
+        """A block with a vector for each row, or a list with vectors, None and errors."""
+        parts, errors = self._parts(rows)
+        block = await self._embed([piece for part in parts for piece in part])
+        bad = rows_not_finite(block)
+        if len(block) == len(rows) and not errors and not bad:
+            # The usual case: each row is one piece.
+            return normalized(block) if self.normalize else block
+        results: list[Any] = []
+        place = 0
+        for row, part in enumerate(parts):
+            results.append(errors.get(row))
+            if not part:
+                continue
+            mine = block[place : place + len(part)]
+            if any(place <= each < place + len(part) for each in bad):
+                results[row] = AnswerError("the answer's vector has numbers that are not finite")
+            else:
+                mean = mine[0] if len(part) == 1 else weighted_mean(mine, [piece.tokens for piece in part])
+                results[row] = normalized(mean[None, :])[0] if self.normalize else mean
+            place += len(part)
+        return np.stack(results) if all(isinstance(each, np.ndarray) for each in results) else results
+
+    def _parts(self, rows: list[str | None]) -> tuple[list[list[Piece]], dict[int, TextTooLong]]:
+        """The pieces of each row's text, none for what is not embedded; errors of texts that are too long."""
+        limit = self.max_text_tokens
+        if limit is None:
+            # Tokens are needed to fill requests only.
+            count = self.tokens_of if self.max_tokens is not None else _uncounted
+            return [[] if text is None else [Piece(text, count(text))] for text in rows], {}
+        tokenizer = self._tokenizer()
+        parts: list[list[Piece]] = []
+        errors: dict[int, TextTooLong] = {}
+        for row, text in enumerate(rows):
+            parts.append([])
+            if text is None:
+                continue
+            if self.long_texts == "chunk":
+                parts[row] = pieces(text, limit, tokenizer)
+            elif self.long_texts == "truncate":
+                parts[row] = [first_piece(text, limit, tokenizer)]
+            elif (tokens := tokenizer.count(text)) <= limit:
+                parts[row] = [Piece(text, tokens)]
+            else:
+                errors[row] = TextTooLong(
+                    f"the text has {tokens:,} tokens, more than max_text_tokens={limit:,}: leave it out, or "
+                    "use long_texts='truncate' or 'chunk'"
+                )
+        return parts, errors
+
+    def _tokenizer(self) -> Tokenizer:
+        if self._loaded is None:
+            self._set("_loaded", load_tokenizer(self.tokenizer))
+        loaded: Tokenizer = self._loaded
+        return loaded
+
+    def _requests(self, all_pieces: list[Piece]) -> Iterator[list[str]]:
+        """The texts of `all_pieces`, in order, in requests that the service allows."""
+        texts: list[str] = []
+        tokens = 0.0
+        for piece in all_pieces:
+            too_many = self.max_tokens is not None and tokens + piece.tokens > self.max_tokens
+            if texts and (too_many or len(texts) == self._max_texts):
+                yield texts
+                texts, tokens = [], 0.0
+            texts.append(piece.text)
+            tokens += piece.tokens
+        if texts:
+            yield texts
+
+    async def _embed(self, all_pieces: list[Piece]) -> Block:
+        blocks = [await self._embed_once(texts) for texts in self._requests(all_pieces)]
+        if not blocks:
+            return np.empty((0, self.dimensions or 0), np.float32)
+        lengths = {block.shape[1] for block in blocks}
+        if len(lengths) > 1:
+            raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {sorted(lengths)}")
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    async def _embed_once(self, texts: list[str]) -> Block:
+        """The vectors of `texts`, which are one request."""
+        encoding = self._learned.encoding
+        if encoding is None:
+            encoding, vectors = await self._first_answer(texts)
+            self._learned.encoding = encoding
+        else:
+            vectors = await self._ask(texts, encoding)
+        if self.dimensions not in (None, vectors.block.shape[1]):
+            raise AnswerError(
+                f"dimensions={self.dimensions}: the service gave vectors of {vectors.block.shape[1]:,}; "
+                "leave dimensions out, or take a model that can shorten its vectors"
+            )
+        if vectors.tokens is not None:
+            self._learned.tokens += vectors.tokens
+            self._learned.characters += sum(map(len, texts))
+        return vectors.block
+
+    async def _first_answer(self, texts: list[str]) -> tuple[str, Vectors]:
+        """The first form of `FALLBACKS` that the service does not refuse, and the vectors in it.
+
+        A request may be refused for its texts. Then it is in each form, and the first error is raised.
+        """
+        refused: HttpStatusError | None = None
+        for encoding in FALLBACKS[self.encoding]:
+            try:
+                if encoding == "float16" and not await self._gives_float16(texts[0]):
+                    continue
+                return encoding, await self._ask(texts, encoding)
+            except HttpStatusError as error:
+                if error.status not in REFUSES_ENCODING:
+                    raise
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    async def _gives_float16(self, text: str) -> bool:
+        """Return True if the service obeys `embed_dtype`: one that does not gives float32 without a word."""
+        full = await self._ask([text], "base64")
+        return (await self._ask([text], "float16")).block.shape == full.block.shape
+
+    async def _ask(self, texts: list[str], encoding: str) -> Vectors:
+        """Send one request. Raises HttpStatusError and AnswerError."""
+        url = next(self._urls)
+        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=self._body_of(texts, encoding))
+        if response.status != OK:
+            raise status_error("POST", url, response)
+        try:
+            return self._decoded(response, len(texts), encoding)
+        except AnswerError as error:
+            raise AnswerError(f"{without_query(url)}: {error}") from None
+
+    def _body_of(self, texts: list[str], encoding: str) -> bytes:
+        if self.api == "tei":
+            fields: dict[str, Any] = {"inputs": texts}
+            if self.long_texts == "truncate":
+                fields["truncate"] = True
+        else:
+            fields = {"model": self.model, "input": texts, **ENCODING_FIELDS[encoding]}
+        if self.dimensions is not None:
+            fields["dimensions"] = self.dimensions
+        return encode_json({**fields, **self.body})
+
+    def _decoded(self, response: Response, texts: int, encoding: str) -> Vectors:
+        if self.api == "tei":
+            vectors = decode_lists(response.body, texts)
+            tokens = response.headers.get("x-compute-tokens", "")
+            return vectors._replace(tokens=int(tokens)) if tokens.isdecimal() else vectors
+        if encoding == "bytes" and response.headers.get("content-type", "").startswith(BYTES_TYPE):
+            return decode_bytes(response.body, texts)
+        return decode_openai(response.body, texts, FLOAT16 if encoding == "float16" else FLOAT32)
+
+    # -- addresses and headers -------------------------------------------------------------------------------
+
+    def _headers(self) -> SecretHeaders:
+        return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
+
+    def _request_urls(self) -> list[str]:
+        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url
+        if self.api == "azure":
+            path = f"/openai/deployments/{quote(self.model, safe='')}/embeddings"
+            query = f"?api-version={quote(str(self.api_version), safe='')}"
+            return [url.rstrip("/") + path + query for url in urls]
+        return [url.rstrip("/") + ("/embed" if self.api == "tei" else "/embeddings") for url in urls]
+
+
+def _uncounted(text: str) -> float:
+    return 0.0
+
+
+def _texts_of(texts: Any) -> list[str | None]:
+    """The texts of a list, of an Arrow array, or of a record batch with one column. Raises TypeError."""
+    if getattr(texts, "num_columns", 1) != 1:
+        raise TypeError(
+            f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one"
+        )
+    if hasattr(texts, "num_columns"):
+        texts = texts.column(0)
+    rows = texts.to_pylist() if hasattr(texts, "to_pylist") else texts
+    if not isinstance(rows, list | tuple):
+        raise TypeError(
+            f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}"
+        )
+    for place, text in enumerate(rows):
+        if not isinstance(text, str) and text is not None:
+            raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
+    return [*rows]
+
+
+def _check_url(url: Any) -> None:
+    if not isinstance(url, str):
+        raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
+    if has_secret(url):
+        raise ValueError(
+            f"base_url={shown_address(url)!r}: must not hold a user, a password or a query; give a key as "
+            "key=Secret.env('NAME')"
+        )
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"base_url={url!r}: must be an address such as 'https://api.openai.com/v1'")
+    if parts.path.rstrip("/").endswith(("/embeddings", "/embed")):
+        raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
+
+
+OWN_FIELDS = frozenset(
+    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
+)
+"""Fields of a request's body that have options of their own, or are the texts."""
+
+
+def _checked_body(body: Any) -> dict[str, Any]:
+    if not isinstance(body, Mapping):
+        raise TypeError(f"body: must be a mapping of names to JSON values, not {type(body).__name__}")
+    taken = sorted(OWN_FIELDS.intersection(body))
+    if taken:
+        raise ValueError(f"body: {', '.join(taken)} is set by the client, from its options and the texts")
+    try:
+        json.dumps(dict(body), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"body: must be JSON values: {error}") from None
+    return dict(body)

@@ -1,0 +1,313 @@
+"""A client of lookups: one request for each row, one value out.
+
+`HttpLookup` is a picklable value; its calls run on the event loop that it was entered on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from string import Formatter
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote, urlsplit
+from uuid import UUID
+
+from pillarbox.clients.client import Client, Connections
+from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
+from pillarbox.clients.transport import Http, Response, status_error
+from pillarbox.redaction import has_secret, redacted, shown_address
+from pillarbox.validate import check_choice, check_text
+
+Parse: TypeAlias = Literal["json", "text", "bytes"] | Callable[[bytes], Any]
+Treatment: TypeAlias = Literal["result", "null", "error"]
+
+METHODS = ("GET", "POST")
+PARSES = ("json", "text", "bytes")
+TREATMENTS = ("result", "null", "error")
+NOT_FOUND = 404
+SCALARS = (str, int, float, Decimal, date, time, UUID)
+"""Types of a row that is a value, not a record."""
+PARAMETER = "?"
+"""In front of the names of query parameters, where they stand among the headers of `SecretHeaders`."""
+
+
+@dataclass(frozen=True)
+class HttpLookup(Client):
+    """Looks up each row in a service over HTTP, as a function that the operator calls with rows.
+
+    Called with one row, whose fields it takes by name, or with the values of the fields in the order of `url`
+    and `body`, as `async_udf` does. Where one of them is None the result is None, and nothing is asked.
+
+    url: the address, with names of fields in braces in its path and query, such as
+        "https://host/planes/{tailnum}?year={year}". Values are percent-encoded.
+    method: "GET" or "POST". body: for POST, the fields that are sent as one JSON object, or a function of the
+        row, or of the values, that returns what is sent as JSON.
+    parse: "json", "text" or "bytes", or a function of the answer's body that returns the result.
+    statuses: the treatment of statuses: "result" parses the answer, "null" is None, "error" raises. Without a
+        word, 2xx is a result (204 and an empty body None), 404 is null, all else an error.
+    params: query parameters that each request has, texts or Secrets. key: a `Secret`, sent as a bearer token.
+    headers: more headers; keys in them are Secrets. http: options of the transport.
+
+    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for statuses that are
+    errors, ValueError for a row or an answer that does not fit, errors of connections, and RuntimeError where
+    the client is not open. On the thread of the loop that it was entered on.
+    """
+
+    url: str
+    _: KW_ONLY
+    method: Literal["GET", "POST"] = "GET"
+    body: Sequence[str] | Callable[..., Any] | None = None
+    parse: Parse = "json"
+    statuses: Mapping[int, Treatment] = field(default_factory=dict)
+    params: Mapping[str, str | Secret] = field(default_factory=dict)
+    key: Secret | None = None
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    http: Http = field(default_factory=Http)
+    _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _address: _Template = field(init=False, repr=False, compare=False)
+    _fields: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    _sent: tuple[Any, dict[str, str], str] = field(
+        default=(None, {}, ""), init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        address = _Template(self.url)
+        check_choice("method", self.method, METHODS)
+        body = _checked_body(self.body, self.method)
+        if not callable(self.parse):
+            check_choice("parse", self.parse, PARSES)
+        _check_statuses(self.statuses)
+        check_key("key", self.key)
+        headers = check_headers("headers", self.headers)
+        params = check_headers("params", self.params)
+        if not isinstance(self.http, Http):
+            raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
+        fields = dict.fromkeys(address.names)
+        if isinstance(body, tuple):
+            fields |= dict.fromkeys(body)
+        for name, value in (
+            *(("body", body), ("statuses", {NOT_FOUND: "null", **self.statuses}), ("headers", headers)),
+            *(("params", params), ("_address", address), ("_fields", tuple(fields))),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was sent last has the keys in it.
+        return {**super().__getstate__(), "_sent": (None, {}, "")}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that a row needs, in the order of `url` and `body`."""
+        return self._fields
+
+    async def __call__(self, *row: Any) -> Any:
+        """Look up one row: see the class."""
+        values = self._values(row)
+        if None in values.values():
+            return None
+        url = self._address.filled(values)
+        if self.body is None:
+            body, headers = None, None
+        else:
+            body, headers = self._encoded(row, values), {"Content-Type": "application/json"}
+        return self._result(await self._send(self.method, url, headers=headers, body=body))
+
+    def _values(self, row: tuple[Any, ...]) -> dict[str, Any]:
+        """The fields of a row by name."""
+        names = self._fields
+        if not names:
+            return {}
+        if len(row) == 1:
+            record = row[0]
+            if isinstance(record, Mapping):
+                return {name: _item(record, name, names) for name in names}
+            # A tuple without names is the values, as several arguments are.
+            if isinstance(record, tuple | list) and not hasattr(record, names[0]):
+                row = tuple(record)
+            elif record is not None and not isinstance(record, SCALARS):
+                return {name: _attribute(record, name, names) for name in names}
+        if len(row) != len(names):
+            raise ValueError(f"{len(row)} values where {len(names)} are needed: {', '.join(names)}")
+        return dict(zip(names, row, strict=True))
+
+    def _encoded(self, row: tuple[Any, ...], values: dict[str, Any]) -> bytes:
+        if callable(self.body):
+            content = self.body(*row)
+        else:
+            assert self.body is not None
+            content = {name: values[name] for name in self.body}
+        return json.dumps(content, default=_plain, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def _result(self, response: Response) -> Any:
+        status = response.status
+        treatment = self.statuses.get(status) or ("result" if 200 <= status < 300 else "error")
+        if treatment == "null":
+            return None
+        if treatment == "error":
+            raise status_error(self.method, self.url, response)
+        parse, content = self.parse, response.body
+        if parse == "json":
+            if not content:
+                return None
+            try:
+                return json.loads(content)
+            except ValueError as error:
+                kind = response.headers.get("content-type", "without a content type")
+                answer = f"the answer ({kind}, {len(content)} bytes)"
+                raise ValueError(f"{self.method} {self.url}: {answer} is not JSON: {error}") from None
+        if parse == "bytes":
+            return content
+        if parse == "text":
+            return content.decode(errors="replace")
+        return parse(content)
+
+    # -- keys ------------------------------------------------------------------------------------------------
+
+    def _headers(self) -> SecretHeaders:
+        params = {PARAMETER + name: value for name, value in self.params.items()}
+        return SecretHeaders({**self.headers, **params}, self.key, "bearer" if self.key else None)
+
+    async def _request(
+        self,
+        opened: Connections,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+    ) -> Response:
+        current = opened.headers.current
+        if self._sent[0] is not current:
+            pairs = [(name, value) for name, value in current.items() if name.startswith(PARAMETER)]
+            query = "&".join(f"{_quoted(name[1:])}={_quoted(value)}" for name, value in pairs)
+            real = {name: value for name, value in current.items() if not name.startswith(PARAMETER)}
+            object.__setattr__(self, "_sent", (current, real, query))
+        _, sent, query = self._sent
+        if query:
+            url = f"{url}{'&' if self._address.has_query else '?'}{query}"
+        if headers:
+            sent = {**headers, **sent}
+        return await opened.transport.request(method, url, headers=sent, body=body)
+
+
+class _Template:
+    """An address with fields in its path and query. Raises TypeError and ValueError."""
+
+    def __init__(self, url: Any) -> None:
+        check_text("url", url)
+        address, _, query = url.partition("?")
+        pairs = [pair.replace("=", ": ", 1) for pair in query.split("&") if "{" not in pair]
+        if has_secret(address) or any(redacted(pair) != pair for pair in pairs):
+            raise ValueError(
+                f"url={shown_address(url)!r}: must not hold a user, a password or a key; {HINT}, in key, "
+                "headers or params"
+            )
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "{" in parts.netloc:
+            raise ValueError(f"url={url!r}: must begin with an address such as 'https://host/'")
+        if parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError(f"url={url!r}: must be percent-encoded, and have no fragment")
+        self.has_query = "?" in url
+        self._first = ""
+        # The field's name, whether it stands in the path, the text behind it.
+        self._rest: list[tuple[str, bool, str]] = []
+        in_path = True
+        try:
+            pieces = list(Formatter().parse(url))
+        except ValueError as error:
+            raise ValueError(f"url={url!r}: {error}; a brace itself is written as %7B or %7D") from None
+        for literal, name, form, conversion in pieces:
+            if self._rest:
+                last = self._rest[-1]
+                self._rest[-1] = (last[0], last[1], literal)
+            else:
+                self._first = literal
+            in_path = in_path and "?" not in literal
+            if name is None:
+                continue
+            if not name.isidentifier() or form or conversion:
+                raise ValueError(f"url={url!r}: {{{name}}} must be the name of a field")
+            self._rest.append((name, in_path, ""))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the fields, in order."""
+        return [name for name, _, _ in self._rest]
+
+    def filled(self, values: Mapping[str, Any]) -> str:
+        """The address of a row. Raises ValueError for a value that would name another place."""
+        parts = [self._first]
+        for name, in_path, literal in self._rest:
+            value = _text(name, values[name])
+            if in_path and value in ("", ".", ".."):
+                # Servers read these as the folder itself, or the one above.
+                raise ValueError(f"{name}={value!r}: is not a part of a path")
+            parts.append(value if value.isascii() and value.isalnum() else quote(value, safe=""))
+            parts.append(literal)
+        return "".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, SCALARS):
+        return str(value)
+    raise TypeError(f"{name}: a {type(value).__name__} has no form in an address; make it a str")
+
+
+def _plain(value: Any) -> Any:
+    """The JSON of what JSON does not know."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if callable(getattr(value, "asDict", None)):
+        return value.asDict()
+    raise TypeError(f"body: a {type(value).__name__} has no form in JSON")
+
+
+def _item(record: Mapping[str, Any], name: str, names: tuple[str, ...]) -> Any:
+    try:
+        return record[name]
+    except KeyError:
+        raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
+
+
+def _attribute(record: Any, name: str, names: tuple[str, ...]) -> Any:
+    try:
+        return getattr(record, name)
+    except AttributeError:
+        raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
+
+
+def _checked_body(body: Any, method: str) -> Any:
+    if body is None:
+        return None
+    if method == "GET":
+        raise ValueError("body: is for method='POST'")
+    if callable(body):
+        return body
+    if isinstance(body, str) or not isinstance(body, Sequence):
+        raise TypeError(f"body={body!r}: must be a list of names of fields, a function of the row, or None")
+    for name in body:
+        check_text("a name of body", name)
+    return tuple(body)
+
+
+def _check_statuses(statuses: Any) -> None:
+    if not isinstance(statuses, Mapping):
+        raise TypeError(f"statuses={statuses!r}: must be a mapping of statuses to {TREATMENTS}")
+    for status, treatment in statuses.items():
+        if isinstance(status, bool) or not isinstance(status, int) or not 200 <= status <= 599:
+            raise ValueError(f"statuses: {status!r} is not a status from 200 to 599")
+        check_choice(f"statuses[{status}]", treatment, TREATMENTS)

@@ -1,0 +1,199 @@
+"""Keys of services: named on the driver, read on the worker that makes the calls.
+
+A `Secret` says where a key is, so it can be pickled, logged and put into a plan. `SecretHeaders` reads the
+keys of one client, on the thread of its event loop, and reads them again when a service no longer takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pillarbox.redaction import MASK, redacted, remember_secret
+from pillarbox.validate import check_callable, check_text
+
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
+"""Headers, in lower case, whose values are keys."""
+HINT = (
+    "use Secret.env('NAME'), Secret.file(path) or Secret.call(function); Secret.literal(key) if it may travel"
+)
+
+
+class SecretError(ValueError):
+    """Raised where a secret cannot be read. Its text never holds one."""
+
+
+class Secret:
+    """A key of a service, by the place where the worker finds it.
+
+    Made by `env`, `file`, `call` or `literal`. Its `repr` names the place, never the key. Pickles as the
+    place, so that the key is in no plan, log or file of Spark; only `literal` pickles the key itself. A
+    value; any thread.
+    """
+
+    __slots__ = ("_kind", "_source")
+
+    def __init__(self, kind: str, source: Any) -> None:
+        self._kind = kind
+        self._source = source
+
+    @classmethod
+    def env(cls, name: str) -> Secret:
+        """The value of an environment variable of the worker, such as `spark.executorEnv.NAME` sets."""
+        return cls("env", check_text("name", name))
+
+    @classmethod
+    def file(cls, path: str | os.PathLike[str]) -> Secret:
+        """The content of a file on the worker, without white space around it."""
+        return cls("file", check_text("path", os.fspath(path)))
+
+    @classmethod
+    def call(cls, fn: Callable[[], str | Awaitable[str]]) -> Secret:
+        """The result of a function without arguments, called on the worker; it may be async or block.
+
+        Called when a client opens its connections, and when a service answers 401: a token may have expired.
+        """
+        check_callable("fn", fn)
+        return cls("call", fn)
+
+    @classmethod
+    def literal(cls, value: str) -> Secret:
+        """The key itself. It travels wherever the client is pickled to, Spark's files on disk among them."""
+        # Not `check_text`, whose errors quote the value.
+        if not isinstance(value, str):
+            raise TypeError(f"value: must be a str, not {type(value).__name__}")
+        return cls("literal", _checked(value, "Secret.literal"))
+
+    def __repr__(self) -> str:
+        if self._kind == "literal":
+            return f"Secret.literal({MASK})"
+        if self._kind == "call":
+            return f"Secret.call({getattr(self._source, '__qualname__', type(self._source).__name__)})"
+        return f"Secret.{self._kind}({self._source!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return (self._kind, self._source) == (other._kind, other._source)
+
+    def __hash__(self) -> int:
+        return hash((self._kind, self._source))
+
+    async def read(self) -> str:
+        """Return the key, read now, in this process, whose errors and log lines mask it from now on.
+
+        Raises SecretError that names the place, and what a function of `Secret.call` raises.
+        """
+        value: Any = self._source
+        if self._kind == "env":
+            value = os.environ.get(self._source)
+            if value is None:
+                raise SecretError(
+                    f"{self!r}: there is no such environment variable in this process; it is read where the "
+                    f"calls are made, with Spark on the executors: set spark.executorEnv.{self._source}"
+                )
+        elif self._kind == "file":
+            try:
+                value = await asyncio.to_thread(Path(self._source).read_text, encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "is not text in UTF-8"
+                raise SecretError(f"{self!r}: cannot be read on this worker: {reason}") from None
+        elif self._kind == "call":
+            value = await self._called()
+        return _checked(value, repr(self))
+
+    async def _called(self) -> Any:
+        if inspect.iscoroutinefunction(self._source):
+            return await self._source()
+        value = await asyncio.to_thread(self._source)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _checked(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise SecretError(f"{name}: must give a str, not {type(value).__name__}")
+    key = value.strip()
+    if not key:
+        raise SecretError(f"{name}: is empty")
+    if not (key.isascii() and key.isprintable()):
+        # A line break would begin another header.
+        raise SecretError(f"{name}: must be printable ASCII in one line")
+    remember_secret(key)
+    return key
+
+
+def check_key(name: str, value: Any) -> Secret | None:
+    """Accept a Secret or None. Raises TypeError that never quotes the value: it may be a key."""
+    if value is None or isinstance(value, Secret):
+        return value
+    if isinstance(value, str):
+        raise TypeError(f"{name}: a key itself would travel with the plan; {HINT}")
+    raise TypeError(f"{name}: must be a Secret or None, not {type(value).__name__}")
+
+
+def check_headers(name: str, headers: Any) -> dict[str, str | Secret]:
+    """Accept a mapping of names to texts and Secrets; a text that looks like a key is refused.
+
+    Raises TypeError and ValueError that name the header and never quote its value.
+    """
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"{name}: must be a mapping of names to texts, not {type(headers).__name__}")
+    for header, value in headers.items():
+        check_text(f"a name of {name}", header)
+        if isinstance(value, Secret):
+            continue
+        if not isinstance(value, str):
+            raise TypeError(f"{name}[{header!r}]: must be a str or a Secret, not {type(value).__name__}")
+        line = f"{header}: {value}"
+        if header.lower() in SECRET_HEADERS or redacted(line) != line:
+            raise ValueError(f"{name}[{header!r}]: a key itself would travel with the plan; {HINT}")
+        if not line.isprintable():
+            raise ValueError(f"{name}[{header!r}]: must be printable, in one line")
+    return dict(headers)
+
+
+class SecretHeaders:
+    """The headers of one client's requests, with the keys in them.
+
+    Confined to the thread of the event loop. `current` is empty before the first `read`, and is replaced as a
+    whole, never changed: a request keeps the one that it was sent with, for `renew`.
+    """
+
+    def __init__(self, headers: Mapping[str, str | Secret], key: Secret | None, scheme: str | None) -> None:
+        # scheme: the header of the key: "bearer" for Authorization, or the header's name.
+        self._headers = headers
+        self._key = key
+        self._scheme = scheme
+        self._lock = asyncio.Lock()
+        self.current: dict[str, str] = {}
+
+    async def read(self) -> None:
+        """Read all keys. Raises what `Secret.read` raises."""
+        fresh = {
+            name: await value.read() if isinstance(value, Secret) else value
+            for name, value in self._headers.items()
+        }
+        if self._key is not None:
+            key = await self._key.read()
+            if self._scheme == "bearer":
+                fresh["Authorization"] = f"Bearer {key}"
+            else:
+                assert self._scheme is not None
+                fresh[self._scheme] = key
+        if fresh != self.current:
+            self.current = fresh
+
+    async def renew(self, used: dict[str, str]) -> bool:
+        """Read the keys again if `used` is still current; returns True if they have changed since.
+
+        For a 401: keys are rotated and tokens expire while a job runs. Of many requests that are refused at
+        once, one reads.
+        """
+        async with self._lock:
+            if self.current is used:
+                await self.read()
+            return self.current is not used

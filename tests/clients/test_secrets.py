@@ -1,0 +1,201 @@
+"""A key is read on the worker, and is in nothing that leaves it but the request: these tests grep for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import secrets
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import pillarbox
+from pillarbox import Errors, Ledger
+from pillarbox.clients import Embeddings, Http, HttpStatusError, Secret
+from tests.clients.embedding_service import Service, serving
+
+DIRECT = Http(proxy="direct")
+
+
+@pytest.fixture
+def key() -> str:
+    """A key of this test alone, which no pattern knows."""
+    return f"key-{secrets.token_hex(12)}"
+
+
+def holders(key: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Secret]:
+    monkeypatch.setenv("KEY_OF_THE_TEST", key)
+    file = folder / "key-file"
+    file.write_text(f"{key}\n")
+
+    async def fetched() -> str:
+        return file.read_text()
+
+    return {
+        "env": Secret.env("KEY_OF_THE_TEST"),
+        "file": Secret.file(file),
+        "call": Secret.call(lambda: file.read_text()),
+        "async call": Secret.call(fetched),
+    }
+
+
+KINDS = ["env", "file", "call", "async call"]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_is_sent_and_is_in_no_pickle_and_no_repr(
+    kind: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = holders(key, tmp_path, monkeypatch)[kind]
+
+    async def run() -> bytes:
+        service = Service(key=("Authorization", f"Bearer {key}"))
+        async with serving(service):
+            client = Embeddings(f"{service.url}/v1", "e5", key=secret, http=DIRECT)
+            async with client:
+                await client(["love"])
+                return cloudpickle.dumps(client) + repr(client).encode() + repr(vars(client)).encode()
+
+    written = asyncio.run(run())
+    assert len(written) > 500
+    assert key.encode() not in written
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", [*KINDS, "literal"])
+@pytest.mark.parametrize("header", ["key", "header"])
+def test_a_key_that_a_service_quotes_is_in_no_error_log_dead_letter_or_ledger(
+    kind: str,
+    header: str,
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret = Secret.literal(key) if kind == "literal" else holders(key, tmp_path, monkeypatch)[kind]
+    out = tmp_path / "out"
+    ledger = Ledger(str(out / "ledger"), uid="embed", run="1")
+    errors = Errors("column", dead_letter=str(out / "dead"))
+    caplog.set_level(logging.DEBUG)
+
+    async def run() -> Any:
+        service = Service(key=("X-Key", "another"))
+        async with serving(service):
+            options: Any = {"key": secret} if header == "key" else {"headers": {"X-Key": secret}}
+            if header == "key":
+                service.key = ("Authorization", "another")
+            client = Embeddings(f"{service.url}/v1", "e5", http=DIRECT, **options)
+            async with client:
+                with pytest.raises(HttpStatusError) as found:
+                    await client(["love"])
+            rows = pillarbox.async_map(
+                ["love", "hate"], client, batch=client.batch, errors=errors, ledger=ledger
+            )
+            results = [row async for row in rows]
+            assert all(key in " ".join(sent.values()) for sent in service.headers)
+            return found.value, results
+
+    error, results = asyncio.run(run())
+    assert error.status == 401
+    assert b"Incorrect API key provided" in error.body
+    printed = "".join(traceback.format_exception(error)) + repr(vars(error)) + repr(results)
+    assert "***" in printed
+    assert key not in printed
+    assert key.encode() not in pickle.dumps(error)
+    logging.getLogger("pillarbox").warning("a line with %s", key)
+    assert key not in caplog.text
+    written = [*files_of(out)]
+    assert written
+    assert [path for path in written if key.encode() in path.read_bytes()] == []
+    assert "a line with ***" in caplog.text
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.contract
+def test_a_key_that_was_changed_while_a_job_runs_is_read_again_after_a_401(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("first-key-of-the-job")
+
+    async def run() -> Service:
+        async with serving(Service(key=("Authorization", "Bearer first-key-of-the-job"))) as service:
+            client = Embeddings(f"{service.url}/v1", "e5", key=Secret.file(file), http=DIRECT)
+            async with client:
+                await client(["love"])
+                service.key = ("Authorization", "Bearer second-key-of-the-job")
+                file.write_text("second-key-of-the-job")
+                blocks = await asyncio.gather(*(client(["love"]) for _ in range(8)))
+                assert len({block.tobytes() for block in blocks}) == 1
+                await client(["love"])
+                file.write_text("a-key-that-is-wrong")
+                service.key = ("Authorization", "Bearer third-key-of-the-job")
+                with pytest.raises(HttpStatusError, match="401"):
+                    await client(["love"])
+        return service
+
+    service = asyncio.run(run())
+    refused = [headers for headers in service.headers if "first" in headers["Authorization"]]
+    assert len(refused) <= 1 + 8
+    assert len(service.headers) <= 1 + 16 + 1 + 2
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: Secret.env("NO_SUCH_KEY"), "set spark.executorEnv.NO_SUCH_KEY"),
+        (lambda folder: Secret.file(folder / "none"), "cannot be read on this worker: No such file"),
+        (lambda folder: Secret.file(folder / "empty"), "is empty"),
+        (lambda folder: Secret.file(folder / "lines"), "must be printable ASCII in one line"),
+        (lambda folder: Secret.call(lambda: 5), "must give a str, not int"),
+    ],
+)
+def test_a_key_that_cannot_be_read_is_told_by_its_place(make: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    (tmp_path / "lines").write_text("half-a-key\nanother-half")
+    secret = make(tmp_path)
+
+    async def run() -> None:
+        async with Embeddings("http://127.0.0.1:9/v1", "e5", key=secret, http=DIRECT):
+            pass
+
+    with pytest.raises(ValueError, match=message) as found:
+        asyncio.run(run())
+    assert "half" not in str(found.value)
+
+
+def test_what_a_function_of_a_key_raises_comes_through() -> None:
+    def fetch() -> str:
+        raise ConnectionError("the vault is closed")
+
+    async def run() -> None:
+        async with Embeddings("http://127.0.0.1:9/v1", "e5", key=Secret.call(fetch), http=DIRECT):
+            pass
+
+    with pytest.raises(ConnectionError, match="the vault is closed"):
+        asyncio.run(run())
+
+
+def test_secrets_are_equal_by_their_place() -> None:
+    assert Secret.env("A") == Secret.env("A") != Secret.env("B")
+    assert len({Secret.env("A"), Secret.env("A"), Secret.file("A")}) == 2
+    assert repr(Secret.env("A")) == "Secret.env('A')"
+    assert repr(Secret.literal("key-of-the-test")) == "Secret.literal(***)"
+    assert np.array_equal(pickle.loads(pickle.dumps(Secret.env("A"))), Secret.env("A"))
+
+
+@pytest.mark.parametrize("bad", [5, None, "", " ", "two\nlines", "käy"])
+def test_a_wrong_literal_is_refused_without_being_quoted(bad: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as found:
+        Secret.literal(bad)
+    assert "lines" not in str(found.value)
+    assert "käy" not in str(found.value)
