@@ -102,7 +102,7 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             link.opened = True
 
     def said(self, link: Any, *args: Any) -> None:
-        """What the reader behind `link` says, it says for the one that stands for it here."""
+        """Take what the reader behind `link` says for the link that stands for it here."""
         super().said(self._ways.get(link, link), *args)
 
     def request(self, subtask: int, *args: Any, **more: Any) -> None:

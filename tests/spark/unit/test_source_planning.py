@@ -1,4 +1,4 @@
-"""Micro-batches planned without Spark: limits, discovery, restarts, alignment; packing and cutting."""
+"""Micro-batches planned without Spark: limits, discovery, restarts; packing and cutting."""
 
 from __future__ import annotations
 
