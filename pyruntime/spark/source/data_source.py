@@ -31,8 +31,7 @@ from pillarbox.spark.source.options import (
     arrow_schema,
     spark_schema,
 )
-from pillarbox.spark.source.packing import pack
-from pillarbox.spark.source.planning import MAX_SPLITS_UNLIMITED
+from pillarbox.spark.source.planning import MAX_SPLITS_UNLIMITED, pack
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions")

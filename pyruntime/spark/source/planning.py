@@ -1,28 +1,138 @@
-"""The plans of a stream, one for each micro-batch: `MicroBatches`.
+"""Plans: offsets of a stream, `MicroBatches`, which makes one after the other, and partitions, `pack`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
 plan is an assignment of slices, so it is made on the enumerator's thread, as in every use of a source.
+
+Spark writes an offset into its log before it runs the micro-batch that ends there. So a micro-batch that is
+run again after a crash, by another process or with other parallelism, reads the same ranges: they stand in
+the offset. Spark asks a Python data source for no preferred machines, so nearness has no say in partitions.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.source.offsets import Offset
 from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
+
+VERSION = 1
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Offset(Generic[S, C]):
+    """The place of a stream after some micro-batches. A plain value.
+
+    number: how many micro-batches lie before it; with 0 nothing is known yet, and nothing else is written.
+    checkpoint: what the enumerator knows. splits: those that are not finished, each starting where the next
+    read begins, those that have waited longest first. slices: what is read between the offset before this
+    one and this one.
+    """
+
+    number: int = 0
+    checkpoint: C | None = None
+    splits: tuple[S, ...] = ()
+    slices: tuple[S, ...] = ()
+
+    def positions(self) -> dict[str, Any]:
+        """The position up to which each split has been read, by its id."""
+        found = {split.split_id: split.start for split in self.splits if split.start is not None}
+        return found | {split.split_id: split.stop for split in self.slices}
+
+
+class OffsetCodec(Generic[S, C]):
+    """Writes the offsets of a source as JSON, and reads them. Thread-safe."""
+
+    def __init__(self, source: Source[S, C]) -> None:
+        self._splits = source.split_serializer
+        self._checkpoints = source.checkpoint_serializer
+
+    def to_json(self, offset: Offset[S, C]) -> Json:
+        """As the offset log holds it."""
+        if offset.number == 0:
+            return {"version": VERSION, "number": 0}
+        return {
+            "version": VERSION,
+            "number": offset.number,
+            "enumerator": {
+                "version": self._checkpoints.version,
+                "checkpoint": self._checkpoints.to_json(cast("C", offset.checkpoint)),
+            },
+            "split_version": self._splits.version,
+            "splits": self._write(offset.splits),
+            "slices": self._write(offset.slices),
+        }
+
+    def from_json(self, written: Json) -> Offset[S, C]:
+        """Read what `to_json` has written. Raises ValueError for what it has not."""
+        number = number_of(written)
+        if number == 0:
+            return Offset()
+        kept = written["enumerator"]
+        return Offset(
+            number=number,
+            checkpoint=self._checkpoints.from_json(kept["version"], kept["checkpoint"]),
+            splits=self._read(written, "splits"),
+            slices=self._read(written, "slices"),
+        )
+
+    def slices(self, start: Json, end: Json) -> tuple[S, ...]:
+        """Give what is read from `start` to `end`: what `end` says, and nothing else.
+
+        Raises ValueError unless the one follows the other, or is the same.
+        """
+        begun, number = number_of(start), number_of(end)
+        if begun == number:
+            return ()
+        if number != begun + 1:
+            raise ValueError(
+                f"a micro-batch from offset {begun} to {number}: must be from one offset to the next. Has "
+                "the checkpoint folder been changed?"
+            )
+        return self._read(end, "slices")
+
+    def _write(self, splits: tuple[S, ...]) -> Any:
+        # A source with a place of its own for long lists says so.
+        write_list = getattr(self._splits, "list_to_json", None)
+        return [self._splits.to_json(split) for split in splits] if write_list is None else write_list(splits)
+
+    def _read(self, written: Json, name: str) -> tuple[S, ...]:
+        read, split_version = self._splits.from_json, written["split_version"]
+        read_list = getattr(self._splits, "list_from_json", None)
+        if read_list is not None:
+            return tuple(read_list(split_version, written[name]))
+        return tuple(read(split_version, each) for each in written[name])
+
+
+def number_of(written: Json) -> int:
+    """Give the number of an offset. Raises ValueError for what is none of Pillarbox."""
+    if not isinstance(written, dict) or not isinstance(written.get("number"), int):
+        raise ValueError(
+            "the checkpoint folder holds an offset that is not one of Pillarbox: was the folder that of "
+            "another source?"
+        )
+    version = written.get("version")
+    if version != VERSION:
+        raise ValueError(f"offset of version {version!r}: this Pillarbox reads version {VERSION}")
+    number: int = written["number"]
+    return number
+
+
+# -- micro-batches ---------------------------------------------------------------------------------
 
 MAX_SPLITS_UNLIMITED = 10_000
 """Splits that one discovery finds at most."""
@@ -330,3 +440,75 @@ class MicroBatches(Generic[S, C]):
                 )
                 if target is not None:
                     self._targets[split.split_id] = target
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def pack(splits: Sequence[S], most: int, assigned_to: Callable[[S], int | None]) -> list[list[S]]:
+    """Deal `splits` out to at most `most` partitions, none of them empty; each keeps their order.
+
+    A split for which `assigned_to` gives a number goes to the partition of that number, modulo `most`. The
+    others go, the largest first, to whichever has least to read: by bytes if all splits know theirs, else by
+    rows, else by their number (the greedy rule for scheduling of Graham, 1969). Pieces of one split, of which
+    there are at most `most`, go to different partitions: a reader has a split once.
+    """
+    sizes = _sizes(splits)
+    rules = [assigned_to(split) for split in splits]
+    ruled = any(rule is not None for rule in rules)
+    count = most if ruled else min(most, max(1, len(splits)))
+    chosen: list[list[int]] = [[] for _ in range(count)]
+    for at, rule in enumerate(rules):
+        if rule is not None:
+            chosen[rule % most].append(at)
+    heap = [(sum(sizes[at] for at in places), number) for number, places in enumerate(chosen)]
+    heapq.heapify(heap)
+    held: set[tuple[str, int]] = set()
+    free = [at for at, rule in enumerate(rules) if rule is None]
+    for at in sorted(free, key=lambda at: -sizes[at]):
+        split_id, passed = splits[at].split_id, []
+        while (split_id, heap[0][1]) in held:
+            passed.append(heapq.heappop(heap))
+        load, number = heap[0]
+        held.add((split_id, number))
+        chosen[number].append(at)
+        heapq.heapreplace(heap, (load + sizes[at], number))
+        for each in passed:
+            heapq.heappush(heap, each)
+    return [[splits[at] for at in sorted(places)] for places in chosen if places]
+
+
+def _sizes(splits: Sequence[S]) -> list[int]:
+    for sizes in ([split.nbytes for split in splits], [split.rows for split in splits]):
+        if None not in sizes:
+            # One that says 0 is a split all the same.
+            return [(size or 0) + 1 for size in sizes]
+    return [1] * len(splits)
+
+
+def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | None]) -> list[S]:
+    """Cut `splits` until there are about `least`, as far as `advance` can cut them. All of them is the same.
+
+    Of one split there are at most `least` pieces.
+
+    The pieces of a split are as large as their share of all rows, or bytes; one whose size nobody knows is
+    left whole.
+    """
+    if len(splits) >= least:
+        return list(splits)
+    by_rows = all(split.rows is not None for split in splits)
+    sizes = [(split.rows if by_rows else split.nbytes) or 0 for split in splits]
+    whole = sum(sizes)
+    found: list[S] = []
+    for rest, size in zip(splits, sizes, strict=True):
+        pieces = -(-least * size // whole) if whole else 1
+        share = max(1, -(-size // max(1, pieces)))
+        limit = ReadLimit(rows=share) if by_rows else ReadLimit(nbytes=share)
+        for _ in range(pieces - 1):
+            front = advance(rest, limit)
+            if front is None or front.stop == rest.stop:
+                break
+            found.append(front)
+            rest = rest.starting_at(front.stop)
+        found.append(rest)
+    return found

@@ -24,10 +24,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
-from pillarbox.spark.source.offsets import Json, OffsetCodec, number_of
 from pillarbox.spark.source.options import Read
-from pillarbox.spark.source.packing import cut, pack
-from pillarbox.spark.source.planning import MicroBatches
+from pillarbox.spark.source.planning import Json, MicroBatches, OffsetCodec, cut, number_of, pack
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 FIRST_IDLE_S, MAX_IDLE_S = 0.01, 0.2

@@ -22,7 +22,7 @@ import redis
 from pillarbox.sources import Fetched
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
-from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
+from pillarbox.sources.connectors.redis_streams.source import RedisStreamReader
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import SplitsAdded

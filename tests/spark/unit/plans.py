@@ -10,8 +10,7 @@ import pytest
 
 from pillarbox.sources import Source
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.offsets import Offset, OffsetCodec
-from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, MicroBatches
+from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, MicroBatches, Offset, OffsetCodec
 
 LONG = 20.0
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pillarbox.sources import Split
 from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.offsets import OffsetCodec
 from pillarbox.spark.source.options import AllowedSources, Read
-from pillarbox.spark.source.packing import cut, pack
+from pillarbox.spark.source.planning import OffsetCodec, cut, pack
 from tests.sources.unit.found import NoContext
 from tests.spark.unit.plans import Stream, all_are_closed, look
 from tests.spark.unit.source_logs import LogEnumerator, LogSource, LogSplit, RangeSource, append
