@@ -14,9 +14,8 @@ from itertools import repeat
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.mailbox import MailboxProcessor
 from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 
 MANY = 1_000
 TARGET = 100.0

@@ -10,22 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pillarbox.aio.async_map import AsyncMapIterator
     from pillarbox.aio.batching import Batch
     from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
-    from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, NotCalled, Outcome, TooManyFailures
+    from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
-    from pillarbox.aio.limits.shared import CoordinatorError
     from pillarbox.aio.meter import Usage
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.retry import Retry, RetryBudget
     from pillarbox.api import async_map
-    from pillarbox.kernel import (
-        Collector,
-        PillarboxError,
-    )
+    from pillarbox.kernel import Collector, PillarboxError
     from pillarbox.ledger import Ledger
     from pillarbox.redaction import Redact
     from pillarbox.spark import async_stream, async_udf
@@ -34,7 +29,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
-    "AsyncMapIterator",
     "Batch",
     "Budget",
     "Buffer",
@@ -42,12 +36,10 @@ __all__ = [
     "CallTimeout",
     "Collector",
     "Coordinator",
-    "CoordinatorError",
     "Dedupe",
     "ErrorInfo",
     "Errors",
     "Ledger",
-    "NotCalled",
     "Options",
     "Outcome",
     "PillarboxError",
@@ -68,14 +60,12 @@ __all__ = [
 
 # In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
 _MODULES = {
-    "aio.async_map": ["AsyncMapIterator"],
     "aio.batching": ["Batch"],
     "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
-    "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "NotCalled", "Outcome", "TooManyFailures"],
+    "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "Outcome", "TooManyFailures"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
-    "aio.limits.shared": ["CoordinatorError"],
     "aio.meter": ["Usage"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
     "aio.retry": ["Retry", "RetryBudget"],

@@ -99,7 +99,7 @@ ABOVE = {
     # Without Spark.
     "the buckets of streams": in_folder(
         "spark",
-        "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload", "stream_order",
+        "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
     ),
 }  # fmt: skip
 

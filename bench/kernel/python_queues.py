@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bench.python_chunks import nothing, resident
 from bench.serve import ROUND, Work, serve
 from pillarbox.kernel import Deadlines, Handover, Mail, TaskMailbox
-from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import MailboxProcessor
 
 
 class Queue(NamedTuple):

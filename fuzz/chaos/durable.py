@@ -112,7 +112,7 @@ class DurableLog:
                     if isinstance(batch, Damage):
                         break
                     rows = Rows(batch)
-                    values = [rows.record(row, False).value for row in range(rows.count)]
+                    values = [rows.record(row).value for row in range(rows.count)]
                     calls = [value["call"] for value in values if "call" in value]
                     known.append((found[0].end, calls))
 

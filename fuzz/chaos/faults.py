@@ -223,7 +223,7 @@ def _compact(scene: Scene) -> Hit | None:
         return None
     # As a process of the job's own kind, so that what it syncs is written down as well.
     with subprocess.Popen(
-        [sys.executable, "-m", "pillarbox.ledger", "compact", str(scene.ledger)],
+        [sys.executable, "-m", "pillarbox", "ledger", "compact", str(scene.ledger)],
         env=environment(scene.folder, scene.driver.place.package),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -30,12 +30,11 @@ from typing import Any, Generic, TypeVar
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
-from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
-from pillarbox.ledger.consistency import code_hash, record_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
@@ -302,7 +301,6 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
         ledger_session = None
         if ledger is not None:
             run = str(ledger.run)
-            record_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
             ledger_session = LedgerSession(
                 options,
                 run,
@@ -361,7 +359,7 @@ def iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) -
             f"not {type(rows).__name__}"
         )
     for stage in stages:
-        _check_options(stage.fn, stage.options)
+        _check_options(stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
     places = {
         stage.uid: stage.options.errors.dead_letter
@@ -379,7 +377,7 @@ def _has_failed(chunk: Chunk) -> bool:
     return any(type(each) is Failed for _, each in chunk)
 
 
-def _check_options(fn: Callable[..., Any], options: Options) -> None:
+def _check_options(options: Options) -> None:
     if options.where is not None or options.latency != "normal":
         raise ValueError("where, latency: are for a DataFrame; filter an iterable before it is given")
     ledger = options.ledger
@@ -388,4 +386,3 @@ def _check_options(fn: Callable[..., Any], options: Options) -> None:
     if ledger.run is None:
         raise ValueError("run=None: with a ledger a run needs a name: Ledger(folder, run='2026-11-21')")
     ledger.check()
-    warn_if_changed(ledger, scope_of(ledger, ledger.run), fn, code_hash(fn))

@@ -26,7 +26,7 @@ from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Ledger, LedgerError, Scope
-from pillarbox.ledger.consistency import ConflictFinder, changed_code
+from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
@@ -64,38 +64,31 @@ class StaleAnswers:
     """Rows whose answer is one of another version."""
     columns: Counter[str] = dataclasses.field(default_factory=Counter)
     """Rows by the columns in which the inputs differ."""
-    other_code: bool = False
-    """True if answers of this version came from other code, where the driver could not see it."""
 
     def __bool__(self) -> bool:
-        return self.inputs > 0 or self.versions > 0 or self.other_code
+        return self.inputs > 0 or self.versions > 0
 
     def add(self, other: StaleAnswers) -> None:
         """Count those of another task as well."""
         self.inputs += other.inputs
         self.versions += other.versions
         self.columns += other.columns
-        self.other_code = self.other_code or other.other_code
 
-    def log(self, ledger: Ledger, run: str, uid: str, name: str) -> None:
-        """Say what was called again when a job has ended; name: that of the function."""
-        rows = self.inputs + self.versions
-        if rows:
-            parts = []
-            if self.inputs:
-                columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
-                parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
-            if self.versions:
-                parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
-            more = ""
-            if self.inputs and ledger.inputs is None:
-                more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
-            log.warning(
-                f"run={run!r}, uid={uid!r}: {rows:,} rows were called again, since what the ledger has "
-                f"under their key is the answer {' and '.join(parts)}{more}"
-            )
-        if self.other_code:
-            log.warning(changed_code(name, run, uid, ledger.version))
+    def log(self, ledger: Ledger, run: str) -> None:
+        """Say what was called again when a job has ended."""
+        parts = []
+        if self.inputs:
+            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
+            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
+        if self.versions:
+            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
+        more = ""
+        if self.inputs and ledger.inputs is None:
+            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
+        log.warning(
+            f"run={run!r}, uid={ledger.uid!r}: {self.inputs + self.versions:,} rows were called again, since "
+            f"what the ledger has under their key is the answer {' and '.join(parts)}{more}"
+        )
 
 
 class LedgerSession:
@@ -432,19 +425,19 @@ class LedgerSession:
         assert writer is not None
         if writer.failure is not None:
             raise writer.failure
-        if type(result) is Failed:
-            return writer.append_error(
-                call.key,
-                result.info.told(),
-                input=call.input,
-                attempts=call.attempt,
-                latency=latency,
-                cost=call.cost,
-            )
-        if self._prepare is not None:
+        is_error = type(result) is Failed
+        if is_error:
+            result = dict(result.info.told())
+        elif self._prepare is not None:
             result = self._prepare(result)
         return writer.append(
-            call.key, result, input=call.input, attempts=call.attempt, latency=latency, cost=call.cost
+            call.key,
+            result,
+            is_error=is_error,
+            input=call.input,
+            attempts=call.attempt,
+            latency=latency,
+            cost=call.cost,
         )
 
     def _committed(self, commit: Commit) -> None:
@@ -560,7 +553,7 @@ class LedgerSession:
         """
         if self.stale:
             if self._tell is None:
-                self.stale.log(self._ledger, self._scope.run, self._scope.uid, "the function")
+                self.stale.log(self._ledger, self._scope.run)
             else:
                 self._tell(self.stale)
         writer = self._writer

@@ -1,4 +1,4 @@
-"""Snapshots of tasks as bytes, and a folder that keeps the newest one. For any thread.
+"""Snapshots of tasks as bytes. For any thread.
 
 A snapshot is references and numbers, taken on the mailbox thread; bytes are made of it elsewhere, while the
 task goes on. Rows and results are values as a ledger keeps them (`pillarbox.ledger.values`), so that reading
@@ -20,14 +20,11 @@ that makes Arrow batches of them.
 
 from __future__ import annotations
 
-import os
-import re
 import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallState
@@ -38,7 +35,6 @@ from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.aio.task_io import OutputState
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
-from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
@@ -499,68 +495,3 @@ def _unpack(data: bytes) -> Any:
         return decode(text.decode(), floats, parts[lists:])
     except LedgerValueError as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
-
-
-# -- a folder ------------------------------------------------------------------------------------------
-
-_NAME = re.compile(r"([0-9]{20})\.task")
-
-
-class SnapshotFolder:
-    """Keeps the newest snapshot of one task in a folder of its own, durably. For one process at a time.
-
-    A file is whole or is not there: it is written beside its place, made durable, and renamed. The one before
-    it goes when the next one is written. Ids grow, in all lives of the task.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], codec: SnapshotCodec | None = None) -> None:
-        self._folder = LocalFolder(os.fspath(path))
-        self._codec = SnapshotCodec() if codec is None else codec
-        self._is_made = False
-
-    def write(self, snapshot: TaskSnapshot) -> None:
-        """Keep a snapshot. Raises SnapshotError, LedgerError, OSError, and leaves nothing then."""
-        new = snapshot.barrier.id
-        # Before anything of the folder changes: it may raise.
-        content = self._codec.encode(snapshot)
-        if not self._is_made:
-            self._folder.make()
-            self._is_made = True
-        self._folder.remove_parts()
-        *older, newest = [-1, *self._ids()]
-        if new <= newest:
-            raise SnapshotError(
-                f"checkpoint {new}: {self._folder.path} has one with id {newest}, and ids grow, "
-                "in all lives of a task"
-            )
-        # The newest one stays until the next has been made durable.
-        for each in older[1:]:
-            self.discard(each)
-        try:
-            self._folder.put(_name(new), content)
-        except BaseException:
-            # It may have its name, and not durably.
-            self.discard(new)
-            raise
-
-    def discard(self, checkpoint_id: int) -> None:
-        """Remove the snapshot of a checkpoint, if it is there."""
-        self._folder.remove(_name(checkpoint_id))
-
-    def newest(self) -> TaskSnapshot | None:
-        """The newest snapshot; None where there is none. Raises SnapshotError."""
-        ids = self._ids()
-        if not ids:
-            return None
-        path = Path(self._folder.path, _name(ids[-1]))
-        try:
-            return self._codec.decode(path.read_bytes())
-        except SnapshotError as error:
-            raise SnapshotError(f"{path}: {error}") from error
-
-    def _ids(self) -> list[int]:
-        return sorted(int(found[1]) for found in map(_NAME.fullmatch, self._folder.names()) if found)
-
-
-def _name(checkpoint_id: int) -> str:
-    return f"{checkpoint_id:020}.task"

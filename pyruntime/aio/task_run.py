@@ -34,7 +34,7 @@ from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post
 from pillarbox.task import StreamTask
-from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, SnapshotStorage, TaskSnapshot
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, TaskSnapshot
 from pillarbox.task.protocols import TaskCancelled, TaskInput, TaskOutput, TaskState
 
 STALL_TIMEOUT_S = 5.0
@@ -64,9 +64,9 @@ class TaskRun:
     """A task whose operators call functions. Confined to the thread of `loop`.
 
     stages: the functions, each of which gets what the one in front gives. input, output: those of the task;
-    the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from. storage:
-    where its checkpoints are written. spread, watched: as `AsyncWaitOperator` says. `ended` is a future of
-    the loop that is done when the task has ended, whatever the reason.
+    the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from.
+    spread, watched: as `AsyncWaitOperator` says. `ended` is a future of the loop that is done when the task
+    has ended, whatever the reason.
     """
 
     def __init__(
@@ -81,7 +81,6 @@ class TaskRun:
         spread: bool = False,
         watched: bool = False,
         snapshot: TaskSnapshot | None = None,
-        storage: SnapshotStorage | None = None,
     ) -> None:
         self._loop = loop
         self._output = output
@@ -103,9 +102,7 @@ class TaskRun:
             for stage, place in zip(stages, places_of(stages, identify), strict=True)
         ]
         # The operator takes samples itself, by a timer of the loop, and has no timers of the task.
-        self.task = StreamTask(
-            input, self.operators, output, clock=time.monotonic, latency_interval=None, storage=storage
-        )
+        self.task = StreamTask(input, self.operators, output, clock=time.monotonic, latency_interval=None)
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def start(self) -> None:
@@ -184,7 +181,6 @@ class ResultStream:
         identify: Identify | None = None,
         spread: bool = False,
         snapshot: TaskSnapshot | None = None,
-        storage: SnapshotStorage | None = None,
     ) -> None:
         self._stages = stages
         self._loop_thread = loop_thread
@@ -218,7 +214,6 @@ class ResultStream:
                 spread=spread,
                 watched=True,
                 snapshot=snapshot,
-                storage=storage,
             )
 
         whole = self._run_to_end(make_run)

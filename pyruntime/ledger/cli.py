@@ -13,11 +13,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning, printable
-from pillarbox.ledger.format import Rows
 from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
@@ -44,7 +43,7 @@ DAY_S = 24 * 3600
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
+    """Build the parser of the command line, from `COMMANDS`."""
     top = argparse.ArgumentParser(
         prog=PROGRAM,
         description=ABOUT,
@@ -52,35 +51,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    which = argparse.ArgumentParser(add_help=False)
-    which.add_argument("location", metavar="LOCATION", help="where the ledger is")
-    which.add_argument("--run", help="only this run: its name, or the id of the streaming query")
-    which.add_argument("--uid", help="only this operator")
-    which.add_argument("--batch", type=_whole, metavar="N", help="only this micro-batch")
-
-    def command(name: str, run: Callable[..., int], about: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, parents=[which], help=about)
-        added.set_defaults(run_command=run, pickle=False)
-        return added
-
-    command("ls", _ls, "runs, operators, their records and bytes")
-    show = command("show", _show, "records, one a line, as JSON")
-    show.add_argument("--key", metavar="HEX", help="only this key")
-    show.add_argument("--errors", action="store_true", help="only rows that failed for good")
-    show.add_argument("--limit", type=_whole, default=10, metavar="N", help="records, at most (default 10)")
-    command("verify", _verify, "check every checksum; exits with 1 if one is wrong")
-    command("compact", _compact, "merge the segments that nobody writes any more")
-    remove = command("expire", _expire, "delete what nobody will ask for again")
-    remove.add_argument("--through", type=_whole, metavar="N", help="micro-batches up to this one")
-    remove.add_argument("--older-than", type=_days, metavar="DAYS", help="what has not changed for so long")
-    remove.add_argument("--all", action="store_true", help="all that --run, --uid and --batch choose")
-    remove.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    out = command("export", _export, "write records to a .parquet or .jsonl file")
-    out.add_argument("target", metavar="FILE", help="ends with .parquet or .jsonl")
-    for each in (show, out):
-        each.add_argument(
-            "--pickle", action="store_true", help="read pickled values: runs code that they name"
-        )
+    for name, (run, about, options) in COMMANDS.items():
+        command = commands.add_parser(name, help=about)
+        command.set_defaults(run_command=run)
+        for option, details in {**WHICH, **options}.items():
+            command.add_argument(option, **details)
     return top
 
 
@@ -130,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     words = parser().parse_args(arguments)
     try:
-        ledger = Ledger(words.location, values="pickle" if words.pickle else "json")
+        ledger = Ledger(words.location)
         scopes = chosen(ledger, words)
         with warnings.catch_warnings():
             # What is damaged is said by each command in its own way.
@@ -174,7 +149,8 @@ def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
 
 
 def _show(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
-    for shown, row in enumerate(_rows(ledger, scopes, words)):
+    rows = (row for scope in scopes for row in rows_of(scope, ledger.reader(scope)))
+    for shown, row in enumerate(rows):
         if shown == words.limit:
             print(f"(only the first {shown}; more with --limit)", file=sys.stderr)
             break
@@ -191,19 +167,11 @@ def _moment(microseconds: int) -> str | int:
         return microseconds
 
 
-def _rows(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for scope in scopes:
-        for row in rows_of(scope, ledger.reader(scope), words.pickle):
-            if words.key not in (None, row["key"]) or (words.errors and row["kind"] != "error"):
-                continue
-            yield row
-
-
 def _verify(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
     damaged = 0
     for scope in scopes:
         reader = ledger.reader(scope)
-        records = sum(batch.num_rows for batch, _ in reader.batches())
+        records = sum(rows.count for rows, _ in reader.frames())
         _say(f"{scope}: {records:,} records are whole")
         for damage in reader.damage:
             damaged += 1
@@ -255,7 +223,6 @@ def _export(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
     return 0
 
 
-FORMATS = (".parquet", ".jsonl")
 ROW_GROUP_RECORDS = 4096
 """Records of a row group."""
 
@@ -277,66 +244,84 @@ def readable(value: Any) -> Any:
     return str(value)
 
 
-def rows_of(scope: Scope, reader: LedgerReader, allow_pickle: bool = False) -> Iterator[dict[str, Any]]:
-    """The records of a scope, a dict each; a value that may not be read is said to be so."""
+def rows_of(scope: Scope, reader: LedgerReader) -> Iterator[dict[str, Any]]:
+    """The records of a scope, a dict each; a value that cannot be read is said to be so."""
     about = {"run": scope.run, "batch": scope.batch, "uid": scope.uid, "config": scope.config}
-    for batch, counts in reader.batches():
-        rows = Rows(batch)
-        for row, count in enumerate(counts):
-            if not count:
-                continue
-            try:
-                value = readable(rows.record(row, allow_pickle).value)
-                text = json.dumps(value, ensure_ascii=False)
-            except LedgerValueError as error:
-                text = json.dumps({"unreadable": str(error)})
-            plain = {name: batch[name][row].as_py() for name in ("kind", "attempts", "latency", "cost")}
-            # Not by `as_py`: a forged time may be one that no datetime can have.
-            at = batch["at"][row].value
-            yield {**about, "key": rows.key(row).hex(), **plain, "value": text, "at": at}
+    for rows, row in ((rows, row) for rows, places in reader.frames() for row in places):
+        try:
+            value = readable(rows.record(row).value)
+        except LedgerValueError as error:
+            value = {"unreadable": str(error)}
+        plain = {name: rows.batch[name][row].as_py() for name in ("kind", "attempts", "latency", "cost")}
+        text = json.dumps(value, ensure_ascii=False)
+        # Not by `as_py`: a forged time may be one that no datetime can have.
+        yield {**about, "key": rows.key(row).hex(), **plain, "value": text, "at": rows.at(row)}
 
 
 def export(ledger: Ledger, scopes: Iterable[Scope], target: str) -> int:
-    """Write what scopes have into one file, by its ending; returns the number of records.
+    """Write what scopes have into a file of Parquet; returns the number of records.
 
-    target: a path that ends with `.parquet` or `.jsonl`. The file appears when it is complete.
+    target: a path that ends with `.parquet`. The file appears when it is complete.
     Raises ValueError for another ending, LedgerError if the file cannot be written.
     """
-    if not target.endswith(FORMATS):
-        raise ValueError(f"target={target!r}: must end with {' or '.join(FORMATS)}")
-    rows = (
-        row
-        for scope in scopes
-        for row in rows_of(scope, ledger.reader(scope), allow_pickle=ledger.values == "pickle")
-    )
-    write = _write_parquet if target.endswith(".parquet") else _write_lines
-    try:
-        with replacing(target) as file:
-            count = write(rows, file)
-    except OSError as error:
-        raise LedgerError(f"{target} cannot be written: {error}") from error
-    return count
-
-
-def _write_lines(rows: Iterator[dict[str, Any]], file: BinaryIO) -> int:
-    count = 0
-    for row in rows:
-        line = json.dumps({**row, "value": json.loads(row["value"])}, ensure_ascii=False) + "\n"
-        file.write(line.encode("utf-8", "backslashreplace"))
-        count += 1
-    return count
-
-
-def _write_parquet(rows: Iterator[dict[str, Any]], file: BinaryIO) -> int:
+    if not target.endswith(".parquet"):
+        raise ValueError(f"target={target!r}: must end with .parquet; `show` writes lines of JSON")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     texts = dict.fromkeys(("run", "uid", "config", "key", "kind", "value"), pa.string())
     numbers = {name: record_schema().field(name).type for name in ("attempts", "latency", "cost", "at")}
     schema = pa.schema({**texts, "batch": pa.int64(), **numbers})
+    rows = (row for scope in scopes for row in rows_of(scope, ledger.reader(scope)))
     count = 0
-    with pq.ParquetWriter(file, schema) as parquet:
-        while group := list(islice(rows, ROW_GROUP_RECORDS)):
-            parquet.write_table(pa.Table.from_pylist(group, schema=schema))
-            count += len(group)
+    try:
+        with replacing(target) as file, pq.ParquetWriter(file, schema) as parquet:
+            while group := list(islice(rows, ROW_GROUP_RECORDS)):
+                parquet.write_table(pa.Table.from_pylist(group, schema=schema))
+                count += len(group)
+    except OSError as error:
+        raise LedgerError(f"{target} cannot be written: {error}") from error
     return count
+
+
+Run = Callable[[Ledger, list[Scope], argparse.Namespace], int]
+WHICH: dict[str, dict[str, Any]] = {
+    "location": {"metavar": "LOCATION", "help": "where the ledger is"},
+    "--run": {"help": "only this run: its name, or the id of the streaming query"},
+    "--uid": {"help": "only this operator"},
+    "--batch": {"type": _whole, "metavar": "N", "help": "only this micro-batch"},
+}
+"""The arguments of every command."""
+COMMANDS: dict[str, tuple[Run, str, dict[str, dict[str, Any]]]] = {
+    "ls": (_ls, "runs, operators, their records and bytes", {}),
+    "show": (
+        _show,
+        "records, one a line, as JSON",
+        {
+            "--limit": {
+                "type": _whole,
+                "default": 10,
+                "metavar": "N",
+                "help": "records, at most (default 10)",
+            }
+        },
+    ),
+    "verify": (_verify, "check every checksum; exits with 1 if one is wrong", {}),
+    "compact": (_compact, "merge the segments that nobody writes any more", {}),
+    "expire": (
+        _expire,
+        "delete what nobody will ask for again",
+        {
+            "--through": {"type": _whole, "metavar": "N", "help": "micro-batches up to this one"},
+            "--older-than": {"type": _days, "metavar": "DAYS", "help": "what has not changed for so long"},
+            "--all": {"action": "store_true", "help": "all that --run, --uid and --batch choose"},
+            "--dry-run": {"action": "store_true", "help": "only say what would be deleted"},
+        },
+    ),
+    "export": (
+        _export,
+        "write records to a file of Parquet",
+        {"target": {"metavar": "FILE", "help": "ends with .parquet"}},
+    ),
+}
+"""The function of each command, a line about it, and the arguments that it has besides."""

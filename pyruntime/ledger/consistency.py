@@ -1,6 +1,4 @@
-"""Checks that answers belong to one question: conflicts of keys, and functions whose code has changed.
-
-Both leave small files beside the segments, for other tasks and for later runs.
+"""Conflicts of keys: rows of several tasks that have one key and different inputs.
 
 A task looks for two rows with one key and different inputs before each call and at each commit. Neither can
 know of a row that was not called, as an earlier execution has kept its answer, since it leaves no record of
@@ -8,29 +6,20 @@ this one; nor, in an object store, which has no lock, of a call that another tas
 task writes down at its end what it has found of earlier executions, and only then looks: at all that has been
 kept under the keys of its rows, and, for keys with several inputs, at the files of the other tasks. Of two
 that end at the same time, the one that looks later sees the other. (Idea: the flags of Dekker's algorithm.)
-
-A function may change without its answers changing, so a change of its code only warns: nothing is called
-again because of it. That is what `Ledger(version=...)` is for. What a function calls, and what it has closed
-over, is not looked at.
 """
 
 from __future__ import annotations
 
-import functools
 import secrets
-import sys
 import time
-import types
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
-from typing import Any, NoReturn
+from typing import NoReturn
 from zlib import crc32
 
-from pillarbox.ledger.errors import LedgerConflictError, LedgerError, LedgerValueError, LedgerWarning
-from pillarbox.ledger.keys import KEY_BYTES, Scope, canonical, fingerprint
-from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.errors import LedgerConflictError
+from pillarbox.ledger.keys import KEY_BYTES
 from pillarbox.ledger.reader import Folder, LedgerReader
 
 NOTE_PREFIX = ".found-"
@@ -134,83 +123,3 @@ def _rows(content: bytes | bytearray) -> Iterator[bytes]:
 def _raise_conflict(key: bytes, inputs: dict[bytes, bool]) -> NoReturn:
     one, other = list(inputs)[-2:]
     raise LedgerConflictError.of_key(key, one, other)
-
-
-CODE_HASH_BYTES = 100
-"""Bytes that are read of a file that has the hash of a function's code, which is shorter."""
-
-
-def code_hash(fn: Callable[..., Any]) -> str | None:
-    """The version of Python and a hash of the code of `fn`; None for a function that is not of Python."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = getattr(fn, "__func__", fn)
-    code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
-    if not isinstance(code, types.CodeType):
-        return None
-    return f"{sys.version_info[0]}.{sys.version_info[1]} {fingerprint(_parts(code), 'code').hex()}"
-
-
-def _parts(code: types.CodeType) -> tuple[Any, ...]:
-    constants = [
-        _parts(constant) if isinstance(constant, types.CodeType) else _constant(constant)
-        for constant in code.co_consts
-    ]
-    return code.co_code, code.co_names, code.co_varnames[: code.co_argcount], constants
-
-
-def _constant(constant: Any) -> bytes:
-    try:
-        return canonical(constant)
-    except LedgerValueError:
-        return repr(constant).encode()
-
-
-def _name(ledger: Ledger) -> str:
-    return f".function-{fingerprint(ledger.kept_version, 'version').hex()}"
-
-
-def recorded_code(ledger: Ledger, scope: Scope) -> str | None:
-    """The hash that `record_code` has kept; None without it."""
-    folder = ledger.folder(scope)
-    try:
-        return folder.read(_name(ledger), 0, CODE_HASH_BYTES).decode("ascii", "replace")
-    except OSError:
-        return None
-    finally:
-        folder.close()
-
-
-def record_code(ledger: Ledger, scope: Scope, code: str | None) -> None:
-    """Note which code gives the answers of this version from now on. Raises LedgerError and OSError."""
-    if code is None or recorded_code(ledger, scope) == code:
-        return
-    folder = ledger.folder(scope)
-    folder.make()
-    folder.put(_name(ledger), code.encode())
-
-
-def warn_if_changed(ledger: Ledger, scope: Scope, fn: Callable[..., Any], code: str | None) -> None:
-    """Warn with LedgerWarning where the answers of this version came from other code. For the driver."""
-    try:
-        kept = recorded_code(ledger, scope)
-    except LedgerError:
-        return
-    if is_other_code(kept, code):
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        warnings.warn(LedgerWarning(changed_code(name, scope.run, scope.uid, ledger.version)), stacklevel=2)
-
-
-def is_other_code(kept: str | None, code: str | None) -> bool:
-    """Return True if two hashes of code say that it has changed. Pure."""
-    # Another Python compiles the same function otherwise.
-    return None not in (kept, code) and kept != code and str(kept).split()[0] == str(code).split()[0]
-
-
-def changed_code(name: str, run: str, uid: str, version: int | str | None) -> str:
-    """The message that the function `name` has changed. Pure."""
-    return (
-        f"the code of {name} has changed since run={run!r}, uid={uid!r} was last done with "
-        f"version={version!r}: rows that have an answer are not called again. If its answers are "
-        "others now, give it another version: Ledger(..., version=...)"
-    )

@@ -29,6 +29,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -189,9 +190,12 @@ def _empty() -> Any:
 
 def keys_of(batch: Any) -> bytes:
     """The keys of a batch of records, 16 bytes each."""
-    keys = batch.column(0)
-    content: bytes = keys.buffers()[1].to_pybytes()
-    return content[keys.offset * KEY_BYTES :][: batch.num_rows * KEY_BYTES]
+    return _fixed(batch.column(0), KEY_BYTES)
+
+
+def _fixed(column: Any, width: int) -> bytes:
+    content: bytes = column.buffers()[1].to_pybytes()
+    return content[column.offset * width :][: len(column) * width]
 
 
 def encode_frame(batch: Any, segment_id: str, position: int, owner: str = NOBODY) -> tuple[Frame, bytes]:
@@ -339,27 +343,15 @@ def open_frame(frame: Frame, read: Read) -> Any | Damage:
         return _refused(frame, "the checksum of the records is wrong")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())
-        # A checksum can be forged with the numbers: no column may be shorter than it says.
-        batch.validate()
+        # A checksum can be forged with the numbers: no offset may lead out of a column.
+        batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         return _refused(frame, f"Arrow cannot read it: {error}")
     if batch.num_rows != frame.rows:
         return _refused(frame, "another number of records than said")
+    if any(column.null_count for column in batch.columns):
+        return _refused(frame, "a record is not whole")
     return batch
-
-
-def check_contents(frame: Frame, batch: Any) -> Damage | None:
-    """Damage of a frame's batch that Arrow's own functions must not be given; None without.
-
-    Reads all of it, unlike `open_frame`, which is enough for `Rows`.
-    """
-    import pyarrow as pa
-
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        return _refused(frame, f"Arrow cannot read it: {error}")
-    return None
 
 
 def _refused(frame: Frame, reason: str) -> Damage:
@@ -474,43 +466,53 @@ def _offsets(parts: Sequence[Sized]) -> array[int]:
 
 
 class Rows:
-    """The records of a frame, read from Arrow's buffers one at a time, without an object of Arrow for each.
-
-    batch: as it was read from a segment. Slices do not go beyond a buffer, whatever its offsets say.
-    """
+    """The records of a frame. batch: as `open_frame` has checked it."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
         self.count: int = batch.num_rows
-        views = [[None if part is None else memoryview(part) for part in c.buffers()] for c in batch.columns]
-        self._keys = views[0][1] or _EMPTY
-        self._kinds = _Texts(views[1][1], views[1][2])
-        self._texts = _Texts(views[2][1], views[2][2])
-        self._floats = _Nested(views[3][1], views[3][3], _cast(views[3][5], "d"))
-        self._blobs = _Nested(views[4][1], views[4][3], views[4][4])
-        self._attempts = _cast(views[5][1], "i")
-        self._latency, self._cost = _cast(views[6][1], "d"), _cast(views[7][1], "d")
-        self._at = _cast(views[8][1], "q")
-        self._inputs = _Texts(views[9][1], views[9][2])
-        self._versions = _Texts(views[10][1], views[10][2])
-        self._executions = views[11][1] or _EMPTY
-        # Most frames are of one version and one execution.
-        self._one_version = one = self._versions.same(self.count)
-        self._version_text = None if one is None else str(one, "utf-8", "replace")
-        self._one_execution = self._same_execution()
-        self._all_values = bytes(self._kinds.data) == VALUE.encode() * self.count
+        self._keys, self._executions = keys_of(batch), _fixed(batch.column(11), EXECUTION_BYTES)
+        self._floats, self._blobs = batch.column(3), batch.column(4)
+        self._has_floats, self._has_blobs = len(self._floats.values) > 0, len(self._blobs.values) > 0
+        # One at a time from their buffers: a value of Arrow's is an object, which costs as much as a record.
+        self.attempts, self._latency, self.cost, self._at = (
+            _numbers(batch.column(place), code) for place, code in enumerate("iddq", 5)
+        )
 
-    def _same_execution(self) -> bytes | None:
-        one = bytes(self._executions[:EXECUTION_BYTES])
-        return one if bytes(self._executions[: EXECUTION_BYTES * self.count]) == one * self.count else None
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kind of each: "value" or "error"."""
+        kinds: list[str] = self.batch.column(1).to_pylist()
+        return kinds
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        texts: list[str] = self.batch.column(2).to_pylist()
+        return texts
+
+    @cached_property
+    def inputs(self) -> list[bytes]:
+        """The fingerprints of the inputs that they answer."""
+        inputs: list[bytes] = self.batch.column(9).to_pylist()
+        return inputs
+
+    @cached_property
+    def versions(self) -> list[str]:
+        """The versions of the function that gave them."""
+        versions: list[str] = self.batch.column(10).to_pylist()
+        return versions
+
+    def execution(self, row: int) -> bytes:
+        """The execution that kept it."""
+        return self._executions[row * EXECUTION_BYTES : (row + 1) * EXECUTION_BYTES]
+
+    def origin(self, row: int) -> Origin:
+        """The question that it answers."""
+        return Origin(self.inputs[row], self.versions[row], self.execution(row))
 
     def key(self, row: int) -> bytes:
         """The key of a record."""
-        return bytes(self._keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])
-
-    def kind(self, row: int) -> str:
-        """Its kind: "value" or "error"."""
-        return VALUE if self._all_values or self._kinds[row] == VALUE.encode() else ERROR
+        return self._keys[row * KEY_BYTES : (row + 1) * KEY_BYTES]
 
     def at(self, row: int) -> int:
         """The time when it was kept: microseconds since 1970."""
@@ -518,107 +520,38 @@ class Rows:
 
     def spent(self) -> tuple[int, float]:
         """Attempts and cost of all records."""
-        return sum(self._attempts[: self.count]), math.fsum(self._cost[: self.count])
+        return sum(self.attempts), math.fsum(self.cost)
 
-    def input(self, row: int) -> bytes:
-        """The fingerprint of the input that it answers."""
-        return bytes(self._inputs[row])
-
-    def version(self, row: int) -> str:
-        """The version of the function that gave it."""
-        one = self._version_text
-        return str(self._versions[row], "utf-8", "replace") if one is None else one
-
-    def is_version(self, row: int, version: bytes) -> bool:
-        """True if the function that gave it was of this version."""
-        one = self._one_version
-        return self._versions[row] == version if one is None else one == version
-
-    def execution(self, row: int) -> bytes:
-        """The execution that kept it."""
-        one = self._one_execution
-        return (
-            bytes(self._executions[row * EXECUTION_BYTES : (row + 1) * EXECUTION_BYTES])
-            if one is None
-            else one
-        )
-
-    def origin(self, row: int) -> Origin:
-        """The question that it answers."""
-        return Origin(self.input(row), self.version(row), self.execution(row))
-
-    def record(self, row: int, allow_pickle: bool, key: bytes | None = None) -> Record:
-        """A record. Raises LedgerValueError if its value may or can not be read. key: where it is known."""
+    def record(self, row: int, key: bytes | None = None) -> Record:
+        """A record. Raises LedgerValueError if its value cannot be read. key: where it is known."""
+        floats: list[Sequence[float]] = []
+        blobs: list[bytes] = []
         try:
-            text = str(self._texts[row], "utf-8")
-            is_error = self.kind(row) == ERROR
+            if self._has_floats:
+                floats = [_numbers(part.values, "d").tolist() for part in self._floats[row].values]
+            if self._has_blobs:
+                blobs = self._blobs[row].as_py()
             # Arrow's own way to a datetime needs a package for time zones.
             at = EPOCH + datetime.timedelta(microseconds=self._at[row])
-            floats: list[Sequence[float]] = []
-            blobs: list[bytes] = []
-            if self._floats.has_items:
-                floats = [part.tolist() for part in self._floats.items(row)]
-            if self._blobs.has_items:
-                blobs = [bytes(part) for part in self._blobs.items(row)]
-            input = self.input(row)
-            version = self.version(row)
-        except (ValueError, IndexError, OverflowError) as error:
+        except (TypeError, OverflowError) as error:
             raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
         return Record(
             self.key(row) if key is None else key,
-            decode(text, floats, blobs, allow_pickle),
-            is_error,
-            self._attempts[row],
+            decode(self._texts[row], floats, blobs),
+            self.kinds[row] == ERROR,
+            self.attempts[row],
             self._latency[row],
-            self._cost[row],
+            self.cost[row],
             at,
-            input,
-            version,
+            self.inputs[row],
+            self.versions[row],
             self.execution(row),
         )
 
 
-def _cast(view: memoryview | None, code: str) -> Any:
-    if view is None:
-        return _EMPTY.cast("B").cast(code)  # type: ignore[call-overload]
-    whole = len(view) // array(code).itemsize * array(code).itemsize
-    return view.cast("B")[:whole].cast(code)  # type: ignore[call-overload]
-
-
-class _Texts:
-    """A column of texts."""
-
-    def __init__(self, offsets: memoryview | None, data: memoryview | None) -> None:
-        self._offsets = _cast(offsets, "i")
-        self.data = _EMPTY if data is None else data[: self._offsets[-1]] if len(self._offsets) else _EMPTY
-
-    def __getitem__(self, row: int) -> memoryview:
-        offsets = self._offsets
-        return self.data[offsets[row] : offsets[row + 1]]
-
-    def same(self, count: int) -> bytes | None:
-        """The text that all of `count` rows have; None where they differ."""
-        lengths = {
-            end - begin
-            for begin, end in zip(self._offsets[:count], self._offsets[1 : count + 1], strict=False)
-        }
-        if not count or len(lengths) != 1:
-            return None
-        one = bytes(self[0])
-        begin = self._offsets[0]
-        return one if bytes(self.data[begin : begin + len(one) * count]) == one * count else None
-
-
-class _Nested:
-    """A column of lists of lists, or of lists of bytes."""
-
-    def __init__(self, outer: memoryview | None, inner: memoryview | None, data: memoryview | None) -> None:
-        self._outer, self._inner = _cast(outer, "i"), _cast(inner, "i")
-        self._data = _EMPTY if data is None else data
-        self.has_items = len(self._outer) > 0 and self._outer[-1] > 0
-
-    def items(self, row: int) -> Iterator[memoryview]:
-        """The items of the list of a row."""
-        inner = self._inner
-        for item in range(self._outer[row], self._outer[row + 1]):
-            yield self._data[inner[item] : inner[item + 1]]
+def _numbers(column: Any, code: str) -> memoryview:
+    """The numbers of a column without nulls."""
+    buffer = column.buffers()[1]
+    view = _EMPTY if buffer is None else memoryview(buffer).cast("B")
+    size = struct.calcsize(code)
+    return view[column.offset * size :][: len(column) * size].cast(code)  # type: ignore[call-overload,no-any-return]

@@ -13,7 +13,6 @@ import re
 import secrets
 import socket
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.ledger.errors import LedgerError, LedgerFormatError, LedgerWarning
+from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
@@ -29,11 +28,10 @@ from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.writer import Commit, CommitLimits, LedgerWriter
+from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
-from pillarbox.validate import check_bool, check_choice, check_duration, check_int
+from pillarbox.validate import check_bool, check_duration, check_int
 
-VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 MAX_COMMIT_ROWS = 2**20
 MAX_COMMIT_BYTES = 2**30
@@ -52,9 +50,7 @@ class Ledger:
     loss_window: seconds. After a kill, at most the calls that finished so long before it are called again.
     commit_rows, commit_bytes: a commit does not wait any longer when so much has come together.
     retry_errors: rows that failed for good are called again by a replay; False to take their errors for
-    results. values: "json" keeps what JSON can say, and bytes, dates, decimals and arrays of numbers;
-    reading it runs no code.
-        "pickle" keeps anything, and whoever may write to `location` may then run code where it is read.
+        results.
     uid: the operator's name, to be changed with what the function does. Each operator of a run has another,
         so in a chain each `Step` has it.
     run: the name of what may be run again. None in a streaming query, which has names of its own.
@@ -76,7 +72,6 @@ class Ledger:
     commit_rows: int = 1024
     commit_bytes: int = 2**20
     retry_errors: bool = True
-    values: str = "json"
     uid: str | None = field(default=None, kw_only=True)
     run: str | None = field(default=None, kw_only=True)
     key: Sequence[str | int] | None = field(default=None, kw_only=True)
@@ -112,7 +107,6 @@ class Ledger:
         check_int("commit_rows", self.commit_rows, 1, MAX_COMMIT_ROWS)
         check_int("commit_bytes", self.commit_bytes, 1, MAX_COMMIT_BYTES)
         check_bool("retry_errors", self.retry_errors)
-        check_choice("values", self.values, VALUES)
         Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)
         self._check_function_version()
         self._check_columns("key")
@@ -169,7 +163,7 @@ class Ledger:
         return (
             f"Ledger({shown_address(self.location)!r}{names}, loss_window={self.loss_window!r}, "
             f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
-            f"retry_errors={self.retry_errors!r}, values={self.values!r}, version={self.version!r}, "
+            f"retry_errors={self.retry_errors!r}, version={self.version!r}, "
             f"inputs={self.inputs!r}{'' if self.mode is None else f', mode={self.mode:#o}'})"
         )
 
@@ -204,7 +198,6 @@ class Ledger:
             self.folder(scope),
             scope.about,
             accept_errors=not self.retry_errors,
-            allow_pickle=self.values == "pickle",
             version=self.kept_version,
             some_inputs=self.inputs is not None,
         )
@@ -234,11 +227,12 @@ class Ledger:
         return LedgerWriter(
             self.folder(scope),
             self.reader(scope) if reader is None else reader,
-            CommitLimits(self.loss_window, self.commit_rows, self.commit_bytes),
+            loss_window=self.loss_window,
+            commit_rows=self.commit_rows,
+            commit_bytes=self.commit_bytes,
             about=scope.about,
             execution=execution_id() if execution is None else execution,
             one_input=one_input,
-            allow_pickle=self.values == "pickle",
             on_commit=on_commit,
             on_failure=on_failure,
         )
@@ -294,10 +288,7 @@ class Ledger:
     def check(self) -> None:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
         self._check_version()
-        folder = self._at(f"v{VERSION}")
-        folder.check_writable()
-        if isinstance(folder, LocalFolder) and self.mode is None and folder.is_shared:
-            self._warn_if_open(folder.path)
+        self._at(f"v{VERSION}").check_writable()
 
     def _file_mode(self, path: str) -> int:
         """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""
@@ -308,18 +299,6 @@ class Ledger:
         except OSError:
             # Not there yet. Or it may not be looked at: whoever tries to is told so.
             return FILE_MODE
-
-    def _warn_if_open(self, path: str) -> None:
-        mode = os.stat(path).st_mode & 0o777
-        if mode & 0o007:
-            warnings.warn(
-                LedgerWarning(
-                    f"{path}: every user of this machine may look into it (mode {mode:04o}), as an earlier "
-                    f"version made it or somebody changed it: chmod -R go-rwx {path}, or say that it is "
-                    f"meant so: Ledger(mode={mode & 0o666 | FILE_MODE:#o})"
-                ),
-                stacklevel=3,
-            )
 
     def identity(self) -> str:
         """The name of this very place, which every machine that sees it finds; made where there is none.
@@ -366,23 +345,13 @@ class Ledger:
         return f"{shown_address(self.location)} cannot be opened: {reason}{hint}"
 
     def _check_version(self) -> None:
-        names = self._at().names()
-        others = [int(name[1:]) for name in names if re.fullmatch(r"v\d+", name) and int(name[1:]) != VERSION]
-        if not others:
-            return
-        other = max(others)
-        written = (
-            f"{shown_address(self.location)} has been written in version {other} of the format, and this "
-        )
-        if other > VERSION:
+        others = {name for name in self._at().names() if re.fullmatch(r"v\d+", name)} - {f"v{VERSION}"}
+        if others:
             raise LedgerFormatError(
-                f"{written}Pillarbox knows version {VERSION}: use a later one, or another location"
+                f"{shown_address(self.location)} has been written in another version of the format "
+                f"({', '.join(sorted(others))}), and this Pillarbox knows version {VERSION}: use another "
+                "location, or the Pillarbox that has written it"
             )
-        raise LedgerFormatError(
-            f"{written}Pillarbox, which writes version {VERSION}, cannot take its records for answers, as "
-            "they do not say of which input they are the answer: use another location, or an earlier "
-            f"Pillarbox, or delete v{other} there and have every call made again"
-        )
 
 
 def _scheme(location: str) -> str | None:
@@ -396,61 +365,30 @@ MAX_IDLE_RECORDS = 10_000_000
 """Records of which they know, at most, except the one that was asked for last; 16 bytes each and more."""
 
 
-class _Slot:
-    """The reader of one scope, while anybody has it."""
-
-    def __init__(self, ledger: Ledger, scope: Scope) -> None:
-        self.key = ledger, scope
-        # Who builds an index does not hold up who asks for another one.
-        self.mutex = threading.Lock()
-        self.reader: weakref.ref[LedgerReader] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """True if its reader was let go; one without a reader yet is one that somebody is about to fill."""
-        return self.reader is not None and self.reader() is None
-
-    def opened(self) -> LedgerReader:
-        with self.mutex:
-            reader = None if self.reader is None else self.reader()
-            if reader is None:
-                ledger, scope = self.key
-                reader = ledger.reader(scope)
-                self.reader = weakref.ref(reader)
-            else:
-                reader.refresh()
-            return reader
-
-
 class _ReaderCache:
     """Readers in use, and some that nobody uses, for the next task of this process: it need not scan anew."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        # Not in a dict: a ledger with a `filesystem` has no hash.
-        self._slots: list[_Slot] = []
+        self._readers: weakref.WeakValueDictionary[Any, LedgerReader] = weakref.WeakValueDictionary()
+        # The one that was asked for last is the first.
         self._idle: list[LedgerReader] = []
 
     def reader(self, ledger: Ledger, scope: Scope) -> LedgerReader:
+        # What decides how it reads. A file system has no hash.
+        ways = ledger.location, ledger.retry_errors, ledger.version, ledger.inputs
+        key = *ways, pickle.dumps(ledger.filesystem), scope
         with self._mutex:
-            slot = next((each for each in self._slots if each.key == (ledger, scope)), None)
-            if slot is None:
-                slot = _Slot(ledger, scope)
-                self._slots = [*(each for each in self._slots if not each.is_empty), slot]
-        try:
-            reader = slot.opened()
-        except BaseException:
-            with self._mutex:
-                self._slots = [each for each in self._slots if each is not slot]
-            raise
-        with self._mutex:
-            others = [each for each in self._idle if each is not reader]
-            sizes = accumulate(map(len, others[: MAX_IDLE_READERS - 1]))
-            idle = [each for each, size in zip(others, sizes, strict=False) if size <= MAX_IDLE_RECORDS]
+            reader = self._readers.get(key)
+            if reader is None:
+                reader = self._readers[key] = ledger.reader(scope)
+            else:
+                reader.refresh()
+            others = [each for each in self._idle if each is not reader][: MAX_IDLE_READERS - 1]
+            sizes = accumulate(map(len, others))
+            idle = [each for each, size in zip(others, sizes, strict=True) if size <= MAX_IDLE_RECORDS]
             self._idle = [reader, *idle]
-        # Outside of the lock the others are let go, and their files closed.
-        del others
-        return reader
+            return reader
 
 
 _cache = _ReaderCache()

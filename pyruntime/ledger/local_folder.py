@@ -170,11 +170,9 @@ PART = ".part"
 LOCK = ".lock"
 PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
-ROWS_NAME = re.compile(r"([0-9a-f]+)-([0-9]+)-[0-9a-f]{16}\.rows")
-"""Rows of a stream: the time in ms of the micro-batch that has read them, and their bucket."""
 OWN_NAME = re.compile(
     rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
-    rf"|\.function-[0-9a-f]+|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}|{ROWS_NAME.pattern}"
+    rf"|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
 MAX_OPEN_FILES = 64

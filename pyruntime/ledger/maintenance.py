@@ -22,7 +22,7 @@ from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning,
 from pillarbox.ledger.format import encode_frame, header, owner_of
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.local_folder import PART, ROWS_NAME, SUFFIX, LocalFolder
+from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder
 from pillarbox.ledger.reader import Folder, LedgerReader, is_own
 from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
 
@@ -103,16 +103,23 @@ def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted
 
 
 def _regrouped(reader: LedgerReader) -> Iterator[Any]:
-    """The records that count, in batches of `FRAME_BYTES` or more: as many of the old ones as that takes."""
+    """The records that count, in batches of `FRAME_BYTES` or more: as many of the old ones as that takes.
+
+    With each stands what was spent on those that it has replaced: they were paid for.
+    """
     import pyarrow as pa
 
+    replaced: dict[bytes, tuple[int, float]] = {}
+    for rows, places in reader.frames():
+        for row in {*range(rows.count)}.difference(places):
+            attempts, cost = replaced.get(rows.key(row), (0, 0.0))
+            replaced[rows.key(row)] = attempts + rows.attempts[row], cost + rows.cost[row]
     waiting: list[Any] = []
     size = 0
-    replaced = _replaced(reader)
-    for batch, counts in reader.batches():
-        kept = batch if all(counts) else batch.filter(pa.array(counts, pa.bool_()))
+    for rows, places in reader.frames():
+        kept = rows.batch if len(places) == rows.count else rows.batch.take(pa.array(places, pa.int64()))
         if kept.num_rows:
-            waiting.append(_with_replaced(kept, replaced) if replaced else kept)
+            waiting.append(_with_spent(kept, replaced) if replaced else kept)
             size += kept.nbytes
         if size >= FRAME_BYTES:
             yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
@@ -121,28 +128,17 @@ def _regrouped(reader: LedgerReader) -> Iterator[Any]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def _replaced(reader: LedgerReader) -> dict[bytes, tuple[int, float]]:
-    """Attempts and cost of the records that do not count, by their keys: they were paid for."""
-    spent: dict[bytes, tuple[int, float]] = {}
-    for batch, counts in reader.batches():
-        for row, count in enumerate(counts):
-            if not count:
-                key, attempts, cost = (batch[name][row].as_py() for name in ("key", "attempts", "cost"))
-                before = spent.get(key, (0, 0.0))
-                spent[key] = before[0] + attempts, before[1] + cost
-    return spent
-
-
-def _with_replaced(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
+def _with_spent(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
     """The batch with what was spent on the records that its own ones replace, which is taken out of there."""
     import pyarrow as pa
 
     added = [replaced.pop(key, (0, 0.0)) for key in batch["key"].to_pylist()]
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, more in zip(("attempts", "cost"), zip(*added, strict=True), strict=True):
-        sums = map(add, columns[name].to_pylist(), more)
-        columns[name] = pa.array(sums, columns[name].type)
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+        sums = map(add, batch[name].to_pylist(), more)
+        batch = batch.set_column(
+            batch.schema.get_field_index(name), batch.schema.field(name), pa.array(sums, batch[name].type)
+        )
+    return batch
 
 
 def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S) -> int:
@@ -203,7 +199,7 @@ def expire_batches(
 
 
 def last_change(ledger: Ledger, scope: Scope) -> float:
-    """The time when a file with results or rows changed last: seconds since 1970, 0 without any.
+    """The time when a file with results changed last: seconds since 1970, 0 without any.
 
     Raises LedgerError.
     """
@@ -211,7 +207,7 @@ def last_change(ledger: Ledger, scope: Scope) -> float:
     latest = 0.0
     try:
         for name in folder.names():
-            if not name.endswith(SUFFIX) and not ROWS_NAME.fullmatch(name):
+            if not name.endswith(SUFFIX):
                 continue
             try:
                 latest = max(latest, folder.changed(name))

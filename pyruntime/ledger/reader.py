@@ -5,6 +5,7 @@ Starting costs reading heads and keys; results are read when they are asked for.
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from array import array
@@ -12,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.format import (
@@ -23,7 +24,6 @@ from pillarbox.ledger.format import (
     Origin,
     Record,
     Rows,
-    check_contents,
     is_of,
     open_frame,
     owner_of,
@@ -35,12 +35,30 @@ from pillarbox.ledger.local_folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mar
 from pillarbox.ledger.object_folder import ObjectFolder
 
 Folder = LocalFolder | ObjectFolder
-T = TypeVar("T")
-CACHED_FRAME_BYTES = 32 * 2**20
+Method = TypeVar("Method", bound=Callable[..., Any])
+CACHED_FRAME_BYTES = 16 * 2**20
 """Bytes of frames that are kept at hand: a replay asks in the order of the first time, more or less."""
 FRAME_OBJECT_BYTES = 4096
 """Bytes of Python's objects for a frame, about."""
 MAX_SCAN_TRIES = 10
+
+
+def undisturbed(method: Method) -> Method:
+    """Have a method of `LedgerReader` run under the mutex, and again where segments were merged meanwhile."""
+
+    @functools.wraps(method)
+    def call(reader: LedgerReader, *arguments: Any, **named: Any) -> Any:
+        with reader._mutex:
+            for _ in range(MAX_SCAN_TRIES):
+                try:
+                    return method(reader, *arguments, **named)
+                except FileNotFoundError:
+                    # What it became has the same records.
+                    reader._forget()
+                    reader.refresh()
+            return method(reader, *arguments, **named)
+
+    return cast("Method", call)
 
 
 class LedgerReader:
@@ -48,7 +66,6 @@ class LedgerReader:
 
     about: whose they are, as `Scope.about` says it: a segment of others is not believed.
     accept_errors: `get` gives rows that failed for good, too.
-    allow_pickle: values may be pickled, and reading them runs what they say.
     version: of the function, as it is kept. some_inputs: whether columns that are not asked for do not count.
     only: the segments that are read, with the bytes of each; None for all.
 
@@ -62,7 +79,6 @@ class LedgerReader:
         about: Mapping[str, str] | None = None,
         *,
         accept_errors: bool = True,
-        allow_pickle: bool = False,
         version: str = "",
         some_inputs: bool = False,
         only: Mapping[str, int] | None = None,
@@ -71,9 +87,7 @@ class LedgerReader:
         self._only = only
         self._owner = NOBODY if about is None else owner_of(about)
         self.accepts_errors = accept_errors
-        self._allow_pickle = allow_pickle
         self.version = version
-        self._version = version.encode()
         self._some_inputs = some_inputs
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
@@ -116,6 +130,7 @@ class LedgerReader:
                     return
                 # Merged while it was read: look for what it became.
 
+    @undisturbed
     def get(self, key: bytes, *, errors: bool | None = None, input: bytes | None = None) -> Record | None:
         """The first whole record of a key, on the disk when this returns; None if there is none. Any thread.
 
@@ -123,10 +138,9 @@ class LedgerReader:
         input: the fingerprint of the row's input, of which it is to be the answer, by the function's version;
         None for any.
         A result counts before an error: the row was called again.
-        Raises LedgerValueError for a value that may not or cannot be read, and OSError.
+        Raises LedgerValueError for a value that cannot be read, and OSError.
         """
-        with self._mutex:
-            return self._undisturbed(self._get, key, self.accepts_errors if errors is None else errors, input)
+        return self._found(key, input, self.accepts_errors if errors is None else errors)
 
     def search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
         """The record that answers a row, as `get` finds it, or else what another record of its key answers.
@@ -135,25 +149,28 @@ class LedgerReader:
         """
         with self._mutex:
             # Most rows of a first run are new: nothing more is to be done for them.
-            found = self._index.find(key)
-            if not found:
-                return None
-            try:
-                return self._search(key, input, execution, found)
-            except FileNotFoundError:
-                return self._undisturbed(self._search, key, input, execution)
+            return self._search(key, input, execution) if self._index.find(key) else None
+
+    @undisturbed
+    def _search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
+        record = self._found(key, input, self.accepts_errors)
+        if record is not None or self._place(key, input) is not None:
+            return record
+        return self._other(key, input, execution)
 
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
 
+    @undisturbed
     def kind_of(self, key: bytes, input: bytes | None = None) -> str | None:
         """The kind of a key's record, durable or not yet: "value", "error"; None without one. Any thread.
 
         input: as for `get`.
         """
-        with self._mutex:
-            return self._undisturbed(self._kind_of, key, input)
+        place = self._place(key, input)
+        return None if place is None else place[1].kinds[place[2]]
 
+    @undisturbed
     def kinds_of(
         self, pairs: Sequence[tuple[bytes, bytes]], execution: bytes
     ) -> tuple[dict[tuple[bytes, bytes], str], dict[tuple[bytes, bytes], Origin]]:
@@ -163,18 +180,13 @@ class LedgerReader:
         """
         kinds: dict[tuple[bytes, bytes], str] = {}
         conflicts: dict[tuple[bytes, bytes], Origin] = {}
-        with self._mutex:
-            find = self._index.find
-            for pair in pairs:
-                if not find(pair[0]):
-                    continue
-                kind = self._undisturbed(self._kind_of, *pair)
-                if kind is not None:
-                    kinds[pair] = kind
-                    continue
-                other = self._undisturbed(self._other, *pair, execution)
-                if other is not None and other.execution == execution:
-                    conflicts[pair] = other
+        for pair in pairs:
+            if not self._index.find(pair[0]):
+                continue
+            if (place := self._place(*pair)) is not None:
+                kinds[pair] = place[1].kinds[place[2]]
+            elif (other := self._other(*pair, execution)) is not None and other.execution == execution:
+                conflicts[pair] = other
         return kinds, conflicts
 
     def repeated(self, words: Sequence[int]) -> list[int]:
@@ -182,67 +194,50 @@ class LedgerReader:
         with self._mutex:
             return self._index.repeated(words)
 
+    @undisturbed
     def origins(self, key: bytes) -> set[Origin]:
         """The questions that a key's records answer, in the reader's version. Any thread. Raises OSError."""
-        with self._mutex:
-            return self._undisturbed(self._origins, key)
+        found = self._of_key(key)
+        return {rows.origin(row) for _, rows, row in found if rows.versions[row] == self.version}
 
-    def _origins(self, key: bytes) -> set[Origin]:
-        return {rows.origin(row) for _, rows, row in self._of_key(key) if rows.is_version(row, self._version)}
+    def frames(self) -> Iterator[tuple[Rows, list[int]]]:
+        """All whole frames, and which of their rows count for their key. One thread at a time.
 
-    def batches(self) -> Iterator[tuple[Any, list[bool]]]:
-        """The Arrow batches of all whole frames, and which of their rows count for their key.
-
-        One thread at a time. Of several records of a key one counts: without a lock two attempts may each
-        have written theirs. Raises LedgerError if segments are merged, or expire, in the meantime.
+        Of several records of a key one counts: without a lock two attempts may each have written theirs.
+        Raises LedgerError if segments are merged, or expire, in the meantime.
         """
-        for rows, counts in self._all():
-            yield rows.batch, counts
-
-    def records(self) -> Iterator[Record]:
-        """Every record that counts, segment by segment. One thread at a time; raises as `get` does."""
-        for rows, counts in self._all():
-            for row, count in enumerate(counts):
-                if count:
-                    yield rows.record(row, self._allow_pickle)
-
-    def _all(self) -> Iterator[tuple[Rows, list[bool]]]:
         frames = self._frames
         for number in range(len(frames)):
+            rows = None
             with self._mutex:
+                is_same = frames is self._frames
                 try:
-                    rows = self._rows(number) if frames is self._frames else None
+                    rows = self._rows(number) if is_same else None
                 except FileNotFoundError:
-                    frames = []
-                if frames is not self._frames:
-                    raise LedgerError(
-                        f"the segments of {self._folder.path} were merged or deleted while they were "
-                        "read: try again"
-                    )
-                damage = None if rows is None else check_contents(frames[number], rows.batch)
-                if damage is not None:
-                    self._refuse(number, damage)
-                if rows is None or damage is not None:
-                    continue
-                counts = [self._counts(rows, number, row) for row in range(rows.count)]
-            yield rows, counts
+                    is_same = False
+                if rows is not None:
+                    places = [row for row in range(rows.count) if self._counts(rows, number, row)]
+            if not is_same:
+                raise LedgerError(
+                    f"the segments of {self._folder.path} were merged or deleted while they were read: try "
+                    "again"
+                )
+            if rows is not None:
+                yield rows, places
 
+    def records(self) -> Iterator[Record]:
+        """Every record that counts, segment by segment. For one thread; raises as `frames` and `get` do."""
+        return (rows.record(row) for rows, places in self.frames() for row in places)
+
+    @undisturbed
     def spent(self) -> tuple[int, float]:
         """Attempts and cost of all records, also of those that another one of their key has replaced.
 
         Any thread. Reads every frame. Raises OSError.
         """
-        with self._mutex:
-            return self._undisturbed(self._spent)
-
-    def _spent(self) -> tuple[int, float]:
-        attempts, cost = 0, 0.0
-        for number in range(len(self._frames)):
-            rows = self._rows(number)
-            if rows is not None:
-                spent = rows.spent()
-                attempts, cost = attempts + spent[0], cost + spent[1]
-        return attempts, cost
+        frames = map(self._rows, range(len(self._frames)))
+        spent = [rows.spent() for rows in frames if rows is not None]
+        return sum(attempts for attempts, _ in spent), sum(cost for _, cost in spent)
 
     def close(self) -> None:
         """Close the files. A reader that is used again opens them again."""
@@ -356,23 +351,12 @@ class LedgerReader:
                 LedgerWarning(f"{self._folder.path}: {damage}. Its calls are made again"), stacklevel=2
             )
 
-    def _undisturbed(self, ask: Callable[..., T], *arguments: Any) -> T:
-        for _ in range(MAX_SCAN_TRIES):
-            with suppress(FileNotFoundError):
-                return ask(*arguments)
-            # Merged in the meantime; what it became has the same records.
-            self._forget()
-            self.refresh()
-        return ask(*arguments)
-
-    def _get(
-        self, key: bytes, errors: bool, input: bytes | None, found: Sequence[int] | None = None
-    ) -> Record | None:
-        place = self._place(key, input, found)
+    def _found(self, key: bytes, input: bytes | None, errors: bool) -> Record | None:
+        place = self._place(key, input)
         if place is None:
             return None
         number, rows, row = place
-        if not errors and rows.kind(row) == ERROR:
+        if not errors and rows.kinds[row] == ERROR:
             return None
         frame = self._frames[number]
         if frame.end > self._synced.get(frame.segment, 0):
@@ -383,22 +367,12 @@ class LedgerReader:
                 # Its writer could not make it durable, and has cut it off.
                 raise FileNotFoundError(frame.segment)
             self._synced[frame.segment] = size
-        return rows.record(row, self._allow_pickle, key)
+        return rows.record(row, key)
 
-    def _search(
-        self, key: bytes, input: bytes, execution: bytes, found: Sequence[int] | None = None
-    ) -> Record | Origin | None:
-        record = self._get(key, self.accepts_errors, input, found)
-        if record is not None or self._place(key, input, found) is not None:
-            return record
-        return self._other(key, input, execution, found)
-
-    def _other(
-        self, key: bytes, input: bytes, execution: bytes, found: Sequence[int] | None = None
-    ) -> Origin | None:
+    def _other(self, key: bytes, input: bytes, execution: bytes) -> Origin | None:
         """The input of the key's latest record that is another than this; one of `execution` first."""
         other, other_at = None, 0
-        for _, rows, row in self._of_key(key, found):
+        for _, rows, row in self._of_key(key):
             if self._answers(rows, row, input):
                 continue
             origin = rows.origin(row)
@@ -407,26 +381,19 @@ class LedgerReader:
             # Segments come in the order of their names, which are random. A row that failed would have been
             # called again in any case.
             at = rows.at(row)
-            if at >= other_at and (self.accepts_errors or rows.kind(row) != ERROR):
+            if at >= other_at and (self.accepts_errors or rows.kinds[row] != ERROR):
                 other, other_at = origin, at
         return other
 
     def _answers(self, rows: Rows, row: int, input: bytes) -> bool:
-        if not rows.is_version(row, self._version):
+        if rows.versions[row] != self.version:
             return False
-        kept = rows.input(row)
+        kept = rows.inputs[row]
         return kept == input or is_answer(kept, input, self._some_inputs)
 
-    def _kind_of(self, key: bytes, input: bytes | None = None) -> str | None:
-        place = self._place(key, input)
-        return None if place is None else place[1].kind(place[2])
-
-    def _of_key(self, key: bytes, found: Sequence[int] | None = None) -> Iterator[tuple[int, Rows, int]]:
-        """The whole records of a key, each by its frame's number, the frame's rows and its row in them.
-
-        found: what the index has by the first word of the key, if that was asked.
-        """
-        for record in self._index.find(key) if found is None else found:
+    def _of_key(self, key: bytes) -> Iterator[tuple[int, Rows, int]]:
+        """The whole records of a key, each by its frame's number, the frame's rows and its row in them."""
+        for record in self._index.find(key):
             number = bisect_right(self._starts, record) - 1
             rows = self._rows(number)
             row = record - self._starts[number]
@@ -435,11 +402,7 @@ class LedgerReader:
                 yield number, rows, row
 
     def _place(
-        self,
-        key: bytes,
-        input: bytes | None = None,
-        found: Sequence[int] | None = None,
-        like: Origin | None = None,
+        self, key: bytes, input: bytes | None = None, like: Origin | None = None
     ) -> tuple[int, Rows, int] | None:
         """The record that counts for a key, in the form of `_of_key`.
 
@@ -447,7 +410,7 @@ class LedgerReader:
         """
         error, error_at = None, 0
         # Not by `_of_key`: on the path of every row that is found, a generator costs.
-        for record in self._index.find(key) if found is None else found:
+        for record in self._index.find(key):
             number = bisect_right(self._starts, record) - 1
             rows = self._rows(number)
             row = record - self._starts[number]
@@ -457,7 +420,7 @@ class LedgerReader:
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue
-            if rows.kind(row) != ERROR:
+            if rows.kinds[row] != ERROR:
                 return number, rows, row
             at = rows.at(row)
             # Where failed rows are called again, the last failure is the one that was seen.
@@ -473,12 +436,6 @@ class LedgerReader:
         place = self._place(key, like=rows.origin(row))
         return place is not None and (place[0], place[2]) == (number, row)
 
-    def _refuse(self, number: int, damage: Damage) -> None:
-        self._refused.add(number)
-        if self._batches.pop(number, None) is not None:
-            self._batches_bytes -= self._frames[number].length + FRAME_OBJECT_BYTES
-        self._report(damage)
-
     def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""
         rows = self._batches.get(number)
@@ -490,7 +447,8 @@ class LedgerReader:
         frame = self._frames[number]
         opened = open_frame(frame, lambda offset, length: self._folder.read(frame.segment, offset, length))
         if isinstance(opened, Damage):
-            self._refuse(number, opened)
+            self._refused.add(number)
+            self._report(opened)
             return None
         self._batches[number] = rows = Rows(opened)
         self._batches_bytes += frame.length + FRAME_OBJECT_BYTES

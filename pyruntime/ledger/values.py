@@ -1,8 +1,8 @@
 """The form of a kept result: JSON, with long lists of floats and bytes beside it, exact and safe to read.
 
-Reading runs no code, unlike pickle, so a ledger in a shared bucket does not open a way into a worker; and
-whoever can read Arrow and JSON can read it. What JSON cannot say is an object with one key that begins with
-`$`. Pure: any thread.
+Reading runs no code, as that of a pickle would, so a ledger in a shared bucket does not open a way into a
+worker; and whoever can read Arrow and JSON can read it. What JSON cannot say is an object with one key that
+begins with `$`. Pure: any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import datetime
 import decimal
 import json
 import math
-import pickle
 import uuid
 from array import array
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from pillarbox.ledger.errors import LedgerValueError
 MIN_PACKED_FLOATS = 8
 """Lists of at least as many floats, and of nothing else, go beside the JSON."""
 
-PICKLE = "$pickle"
 MAX_DEPTH = 100
 """Containers in each other, at most: JSON is read by recursion."""
 
@@ -45,10 +43,9 @@ _load = json.JSONDecoder().raw_decode
 _dump_escaped = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
-def encode(value: Any, allow_pickle: bool = False) -> Encoded:
+def encode(value: Any) -> Encoded:
     """`value` as it is kept; `decode` gives back one that is equal and of the same types. Any thread.
 
-    allow_pickle: what has no other form is pickled.
     Raises LedgerValueError for a value that has no form.
     """
     if type(value) is list and _is_packed(value):
@@ -56,12 +53,7 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
         return Encoded(_ONE_LIST, [array("d", value)], [])
     floats: list[array[float]] = []
     blobs: list[bytes] = []
-    try:
-        plain = _plain(value, floats, blobs, MAX_DEPTH)
-    except LedgerValueError:
-        if not allow_pickle:
-            raise
-        return Encoded(f'{{"{PICKLE}": 0}}', [], [pickle.dumps(value, protocol=4)])
+    plain = _plain(value, floats, blobs, MAX_DEPTH)
     text = _dump(plain)
     if not text.isascii():
         try:
@@ -72,18 +64,16 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
     return Encoded(text, floats, blobs)
 
 
-def decode(
-    text: str, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool = False
-) -> Any:
+def decode(text: str, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:
     """The value that was encoded. Any thread.
 
-    Raises LedgerValueError for a pickled value unless `allow_pickle`, and for what no version has written.
+    Raises LedgerValueError for what no version has written.
     """
     try:
         plain, end = _load(text)
         if end != len(text):
             raise ValueError(f"there is more behind character {end}")
-        return plain if type(plain) is str else _value(plain, floats, blobs, allow_pickle)
+        return plain if type(plain) is str else _value(plain, floats, blobs)
     except LedgerValueError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
@@ -127,8 +117,7 @@ def _plain(value: Any, floats: list[array[float]], blobs: list[bytes], depth: in
     raise LedgerValueError(
         f"a result of type {kind.__module__}.{kind.__qualname__} cannot be kept in a ledger; kept are None, "
         "bool, int, float, str, bytes, list, tuple, dict, date, time, datetime with a fixed offset, "
-        "timedelta, Decimal, UUID and numpy's numbers and arrays. Return one of these, or say "
-        'Ledger(..., values="pickle")'
+        "timedelta, Decimal, UUID and numpy's numbers and arrays. Return one of these"
     )
 
 
@@ -149,8 +138,7 @@ def _write_datetime(value: datetime.datetime) -> dict[str, Any]:
     if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
         raise LedgerValueError(
             f"a result is a datetime with a {type(value.tzinfo).__name__}: a ledger keeps naive "
-            "ones and those with a datetime.timezone. Use .astimezone(timezone.utc), or "
-            'Ledger(..., values="pickle")'
+            "ones and those with a datetime.timezone. Use .astimezone(timezone.utc)"
         )
     return {"$datetime": [value.isoformat(), value.fold]}
 
@@ -181,43 +169,34 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _value(plain: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool) -> Any:
+def _value(plain: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:
     if type(plain) is list:
-        return [_value(item, floats, blobs, allow_pickle) for item in plain]
+        return [_value(item, floats, blobs) for item in plain]
     if type(plain) is not dict:
         return plain
     if len(plain) == 1:
         (tag, content), *_ = plain.items()
         if tag[:1] == "$":
-            return _tagged(tag, content, floats, blobs, allow_pickle)
-    return {key: _value(item, floats, blobs, allow_pickle) for key, item in plain.items()}
+            return _tagged(tag, content, floats, blobs)
+    return {key: _value(item, floats, blobs) for key, item in plain.items()}
 
 
-def _tagged(
-    tag: str, content: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool
-) -> Any:
+def _tagged(tag: str, content: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:
     if tag in _READERS:
         return _READERS[tag](content)
     if tag == "$tuple":
-        return tuple(_value(content, floats, blobs, allow_pickle))
+        return tuple(_value(content, floats, blobs))
     if tag == "$floats":
         part = floats[content]
         return part if type(part) is list else list(part)
     if tag == "$bytes":
         return blobs[content]
     if tag == "$dict":
-        pairs = [[_value(part, floats, blobs, allow_pickle) for part in pair] for pair in content]
-        return {pair[0]: pair[1] for pair in pairs}
+        return dict([_value(part, floats, blobs) for part in pair] for pair in content)
     if tag == "$numpy":
         import numpy
 
         kind, shape, blob = content
         flat = numpy.frombuffer(blobs[blob], dtype=numpy.dtype(kind))
         return flat[0] if shape is None else flat.reshape(shape).copy()
-    if tag == PICKLE:
-        if not allow_pickle:
-            raise LedgerValueError(
-                'a kept value is pickled, and reading it would run code: open the ledger with values="pickle"'
-            )
-        return pickle.loads(blobs[content])
     raise LedgerValueError(f"a kept value has the unknown form {tag}")

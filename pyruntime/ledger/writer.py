@@ -54,7 +54,7 @@ from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.values import Encoded, encode
+from pillarbox.ledger.values import encode
 
 COMMIT_LOCK_TIMEOUT_S = 30.0
 """Seconds that a commit waits for the folder's lock."""
@@ -222,14 +222,6 @@ class Commit(NamedTuple):
     """The numbers of those that another attempt had kept before, with what it kept: that is the result."""
 
 
-class CommitLimits(NamedTuple):
-    """Limits at which a commit is due."""
-
-    loss_window: float
-    rows: int
-    size: int
-
-
 class LedgerWriter:
     """Appends to one scope. `append` from any thread.
 
@@ -241,18 +233,20 @@ class LedgerWriter:
         self,
         folder: Folder,
         reader: LedgerReader,
-        limits: CommitLimits,
         *,
+        loss_window: float,
+        commit_rows: int,
+        commit_bytes: int,
         about: Mapping[str, str],
         execution: bytes,
         one_input: bool = True,
-        allow_pickle: bool = False,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._committer = Committer(folder, reader, about, limits.rows, execution, one_input)
-        self._limits = limits
-        self._allow_pickle = allow_pickle
+        self._committer = Committer(folder, reader, about, commit_rows, execution, one_input)
+        self._loss_window = loss_window
+        self._commit_rows = commit_rows
+        self._commit_bytes = commit_bytes
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._lease: Lease | None = None
@@ -278,6 +272,7 @@ class LedgerWriter:
         key: bytes,
         value: Any,
         *,
+        is_error: bool = False,
         input: bytes = b"",
         attempts: int = 1,
         latency: float = 0.0,
@@ -285,37 +280,13 @@ class LedgerWriter:
     ) -> int:
         """Keep what a call gave; returns the result's number, which `Commit.through` will reach. Any thread.
 
-        key, input: 16 bytes and the fingerprint of the row's input, of a `RowIdentity`. latency: seconds.
+        key, input: 16 bytes and the fingerprint of the row's input, of a `RowIdentity`. is_error: the row has
+        failed for good, and the value is what is said about it. latency: seconds.
         Never waits for the disk. A key that this execution has for another input ends the writer, with
         LedgerConflictError.
         Raises LedgerValueError for a value that cannot be kept, LedgerClosedError.
         """
-        return self._append(key, VALUE, encode(value, self._allow_pickle), attempts, latency, cost, input)
-
-    def append_error(
-        self,
-        key: bytes,
-        error: Mapping[str, Any],
-        *,
-        input: bytes = b"",
-        attempts: int = 1,
-        latency: float = 0.0,
-        cost: float = 0.0,
-    ) -> int:
-        """Keep that a row failed for good, and what is said about it. Otherwise as `append`."""
-        encoded = encode(dict(error), self._allow_pickle)
-        return self._append(key, ERROR, encoded, attempts, latency, cost, input)
-
-    def _append(
-        self,
-        key: bytes,
-        kind: str,
-        encoded: Encoded,
-        attempts: int,
-        latency: float,
-        cost: float,
-        input: bytes,
-    ) -> int:
+        encoded, kind = encode(value), ERROR if is_error else VALUE
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
         entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
@@ -351,7 +322,7 @@ class LedgerWriter:
         So a disk that is slow costs time, not more calls after a kill. Any thread, as an estimate.
         """
         oldest = self._oldest
-        return oldest is not None and time.monotonic() - oldest > self._limits.loss_window
+        return oldest is not None and time.monotonic() - oldest > self._loss_window
 
     @property
     def failure(self) -> BaseException | None:
@@ -432,7 +403,7 @@ class LedgerWriter:
             raise LedgerClosedError("the ledger's writer is closed")
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= self._limits.rows or self._waiting_bytes >= self._limits.size
+        return len(self._waiting) >= self._commit_rows or self._waiting_bytes >= self._commit_bytes
 
     def _is_asked(self) -> bool:
         return self._appended - len(self._waiting) < self._asked
@@ -442,7 +413,7 @@ class LedgerWriter:
         if self._closing or (self._waiting and (self._is_asked() or self._is_full())):
             return 0.0
         now = time.monotonic()
-        due = [self._since + LOSS_WINDOW_FILLING_SHARE * self._limits.loss_window] if self._waiting else []
+        due = [self._since + LOSS_WINDOW_FILLING_SHARE * self._loss_window] if self._waiting else []
         if self._lease is not None:
             due.append(self._next_renewal)
         return max(0.0, min(due) - now) if due else None

@@ -4,12 +4,12 @@ import warnings
 
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
+from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
-from pillarbox.spark.executions import called_once
 from pillarbox.spark.latency import LOW_LATENCY
-from pillarbox.spark.listener import ProgressListener, with_observation
+from pillarbox.spark.listener import ProgressListener
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
@@ -36,7 +36,6 @@ __all__ = [
     "register_source",
     "retry_failed",
     "skipped_rows",
-    "with_observation",
 ]
 
 # PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours

@@ -1,4 +1,4 @@
-"""The async operator over a DataFrame: the plan of `async_map`, and what it runs in each task.
+"""The async operator over a DataFrame: the plan of `async_map`, and what it runs in each task; `called_once`.
 
 `map_dataframe` is for the driver. `MapTask` is sent to the workers and runs on their task thread.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from pyspark.sql import types as T
 from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
-from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, output_schema, plan_operator
 from pillarbox.spark.progress import Progress
@@ -80,10 +79,36 @@ def map_dataframe(
         df = df.withColumn(WHERE, condition_of(where))
     name = "_then_".join(name_of(stage.fn) for stage in stages)
     task = MapTask(plans, results, kept, mode, skips=where is not None)
-    made = df.mapInArrow(ship(task.run, name), output)
-    if not df.isStreaming and all(stage.options.ledger is None for stage in stages):
-        warn_of_second_execution(made, name)
-    return made
+    return df.mapInArrow(ship(task.run, name), output)
+
+
+@contextmanager
+def called_once(df: DataFrame) -> Iterator[DataFrame]:
+    """Call for the rows of `df` now, once, and keep the results for all that is done with them in the block.
+
+        def write(batch, number):  # of foreachBatch
+            with called_once(async_map(batch, lookup, schema="price double", keep="*")) as priced:
+                priced.write.mode("append").parquet("prices")
+                priced.where("price > 100").write.mode("append").parquet("dear")
+
+    df: a batch DataFrame, such as what `async_map` gives. Its rows are persisted (memory, then disk), and let
+    go at the end of the block. Where an executor is lost with what it kept, its partitions are called again;
+    a ledger keeps that from being paid. On the driver. Raises TypeError, ValueError for a stream, and what
+    the job raises.
+    """
+    if not callable(getattr(df, "persist", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    if df.isStreaming:
+        raise ValueError(
+            "df: is a stream, whose rows cannot be kept; use it on micro-batches, in foreachBatch"
+        )
+    kept = df.persist()
+    try:
+        # Every partition, which the first use of the rows may not need.
+        kept.write.format("noop").mode("overwrite").save()
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 class MapTask:

@@ -22,7 +22,6 @@ from pillarbox.aio.chained import as_fields
 from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
-from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector
@@ -55,10 +54,9 @@ class LedgerPlan:
     `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
     that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
     inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
-    from all others. code: tells whether the function has changed. told: takes what tasks called
-    again to the driver; None where they log it. is_behind: the rows are those that another function gives,
-    and their identity is that of the rows of the DataFrame, whose columns these are; what another function
-    gets of this one has no type (`results` is None).
+    from all others. told: takes what tasks called again to the driver; None where they log it. is_behind: the
+    rows are those that another function gives, and their identity is that of the rows of the DataFrame, whose
+    columns these are; what another function gets of this one has no type (`results` is None).
     """
 
     results: T.DataType | None
@@ -70,7 +68,6 @@ class LedgerPlan:
     identity: str | None
     inputs: tuple[int, ...] | None
     plan: str
-    code: str | None
     told: Accumulator[Any] | None
     is_behind: bool = False
 
@@ -89,10 +86,7 @@ class LedgerPlan:
         context = TaskContext.get()
         if batch is not None:
             expire_committed(options, run, batch)
-        other_code = False
-        if context is not None and context.partitionId() == 0 and not self.only_failed:
-            other_code = self.record_code(options, run, batch)
-        session = LedgerSession(
+        return LedgerSession(
             options,
             run,
             batch=batch,
@@ -104,29 +98,6 @@ class LedgerPlan:
             only_failed=self.only_failed,
             tell=None if self.told is None or context is None else self._tell,
         )
-        session.stale.other_code = other_code
-        return session
-
-    def record_code(self, options: Options, run: str, batch: int | None = None) -> bool:
-        """Note which code gives the answers; True where it has changed and the driver could not see it.
-
-        With `run=` the driver has looked; the id of a streaming query is known to its tasks only. Of a
-        micro-batch the code of its first execution stays noted, so that each one with other code says so.
-        """
-        assert options.ledger is not None
-        scope = scope_of(options.ledger, run, batch=batch, config=self.config)
-        other = options.ledger.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
-        if batch is None or not other:
-            record_code(options.ledger, scope, self.code)
-        return other
-
-    def tell(self, stale: StaleAnswers, options: Options, run: str) -> None:
-        """Have the driver say what is stale, or say it here where that cannot be. On the task's thread."""
-        if self.told is not None and TaskContext.get() is not None:
-            self._tell(stale)
-            return
-        assert options.ledger is not None
-        stale.log(options.ledger, run, str(options.ledger.uid), "the function")
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -234,27 +205,22 @@ def plan_ledger(
         identity,
         inputs,
         uuid.uuid4().hex,
-        code_hash(fn),
-        _listen(session, options, getattr(fn, "__qualname__", type(fn).__qualname__)),
+        _listen(session, ledger),
         is_behind,
     )
     if only_failed:
         _check_has_run(options, plan)
     else:
         _check_alone(fn, options, plan)
-        if ledger.run is not None and identity is not None:
-            scope = scope_of(ledger, ledger.run, config=plan.config)
-            warn_if_changed(ledger, scope, fn, plan.code)
     return plan
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):
     """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end."""
 
-    def __init__(self, context: Any, options: Options, name: str) -> None:
+    def __init__(self, context: Any, ledger: Ledger) -> None:
         self._context = context
-        self._options = options
-        self._name = name
+        self._ledger = ledger
         self._mutex = threading.Lock()
         self._stages: dict[int, StaleAnswers] = {}
 
@@ -287,18 +253,15 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
             log.debug("whether stage %d has ended is not known: Spark is stopped", stage, exc_info=True)
         with self._mutex:
             stale = self._stages.pop(stage)
-        options = self._options
-        assert options.ledger is not None
-        run = "of the streaming query" if options.ledger.run is None else options.ledger.run
-        stale.log(options.ledger, run, str(options.ledger.uid), self._name)
+        stale.log(self._ledger, "of the streaming query" if self._ledger.run is None else self._ledger.run)
 
 
-def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
+def _listen(session: Any, ledger: Ledger) -> Accumulator[Any] | None:
     """The accumulator that takes the counts of tasks to the driver; None over Connect."""
     if session is None or is_connect(session):
         return None
     context = session.sparkContext
-    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options, name))
+    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, ledger))
     return accumulator
 
 

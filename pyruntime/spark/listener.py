@@ -1,7 +1,6 @@
 """The progress of each micro-batch of a streaming query: Spark's own beside that of the operators in it.
 
-`ProgressListener` is made and added on the driver; Spark calls it in a thread of its own. `with_observation`
-is for the driver.
+`ProgressListener` is made and added on the driver; Spark calls it in a thread of its own.
 """
 
 # Spark knows a micro-batch's rows and times, the operators know its calls; only both together say whether the
@@ -12,12 +11,10 @@ is for the driver.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.totals import Totals
@@ -26,29 +23,29 @@ from pillarbox.validate import check_bool, check_function_or_none
 
 log = logging.getLogger("pillarbox")
 
-OBSERVATION_NAME = "pillarbox"
-"""The name of the metrics that `with_observation` adds."""
-
 
 class BatchProgress(NamedTuple):
     """One micro-batch."""
 
-    query: str
-    """The query's id, the same after a restart."""
-    name: str | None
-    """The query's name, if it has one."""
-    batch: int
-    """The number of the micro-batch."""
-    input_rows: int
-    """Rows that its sources gave."""
-    seconds: float
-    """Seconds that it took."""
-    durations: Mapping[str, float]
-    """Seconds by what Spark did in it: "addBatch", "queryPlanning", "walCommit" and more."""
+    spark: StreamingQueryProgress
+    """Rows, durations and observed metrics, as Spark tells them."""
     totals: Totals
     """The counts of the operators in it, over all attempts of its tasks."""
-    observed: Mapping[str, Mapping[str, Any]]
-    """Metrics by name that the query observes, those of `with_observation` among them."""
+
+    def __str__(self) -> str:
+        said, totals = self.spark, self.totals
+        took = int(dict(said.durationMs).get("triggerExecution", 0)) / 1000
+        words = [
+            f"{number(said.numInputRows)} rows in {seconds(took)}",
+            f"{number(totals.calls)} calls",
+            f"{number(totals.retries)} retries",
+            f"{number(totals.errors)} errors",
+        ]
+        if totals.latency.measurements:
+            words.append(f"p50 {seconds(totals.latency.p50)}, p99 {seconds(totals.latency.p99)}")
+        if totals.cost:
+            words.append(f"cost {number(totals.cost)}")
+        return f"{said.name or said.id}, micro-batch {said.batchId}: {', '.join(words)}"
 
 
 class ProgressListener(StreamingQueryListener):
@@ -95,64 +92,12 @@ class ProgressListener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """Tell of a micro-batch. Called by Spark."""
         try:
-            batch = self._batch(event.progress)
+            said = event.progress
+            batch = BatchProgress(said, self._progress.batch(str(said.id), int(said.batchId)))
             if self._log:
-                log.info("%s", _line(batch))
+                log.info("%s", batch)
             if self._on_batch is not None:
                 self._on_batch(batch)
         except Exception:
             # What is raised here would be printed by the bridge to Java, and by nobody else.
             log.exception("a micro-batch could not be told of")
-
-    def _batch(self, said: Any) -> BatchProgress:
-        query, batch = str(said.id), int(said.batchId)
-        durations = {str(name): int(millis) / 1000 for name, millis in dict(said.durationMs).items()}
-        return BatchProgress(
-            query=query,
-            name=said.name,
-            batch=batch,
-            input_rows=int(said.numInputRows),
-            seconds=durations.get("triggerExecution", 0.0),
-            durations=durations,
-            totals=self._progress.batch(query, batch),
-            observed={name: row.asDict() for name, row in dict(said.observedMetrics or {}).items()},
-        )
-
-
-def with_observation(
-    df: DataFrame, *, errors: str | None = "_error", name: str | Observation = OBSERVATION_NAME
-) -> DataFrame:
-    """The same rows, counted by Spark while they pass: `rows`, and `errors` where that column is not null.
-
-    The counts stand in `query.lastProgress["observedMetrics"]` of a streaming query. For a batch query give
-    an `Observation` as the name, which then has them. Unlike the operators' own they are exact however often
-    tasks run again, since they count what Spark keeps.
-
-    errors: the column that says what failed, as `errors="column"` makes it; None where there is none.
-    name: what the metrics are called; another for each use in one query.
-
-    Raises ValueError where `df` has no such column, TypeError for a bad argument. For the driver.
-    """
-    if not isinstance(name, str | Observation) or not name:
-        raise TypeError(f"name={name!r}: must be a text that is not empty, or a pyspark.sql.Observation")
-    if errors is not None and errors not in df.columns:
-        raise ValueError(f"errors={errors!r}: must be a column of df ({', '.join(df.columns)}) or None")
-    counts = [F.count(F.lit(1)).alias("rows")]
-    if errors is not None:
-        counts.append(F.count(F.col(f"`{errors.replace('`', '``')}`")).alias("errors"))
-    return df.observe(name, *counts)
-
-
-def _line(batch: BatchProgress) -> str:
-    totals = batch.totals
-    said = [
-        f"{number(batch.input_rows)} rows in {seconds(batch.seconds)}",
-        f"{number(totals.calls)} calls",
-        f"{number(totals.retries)} retries",
-        f"{number(totals.errors)} errors",
-    ]
-    if totals.latency.measurements:
-        said.append(f"p50 {seconds(totals.latency.p50)}, p99 {seconds(totals.latency.p99)}")
-    if totals.cost:
-        said.append(f"cost {number(totals.cost)}")
-    return f"{batch.name or batch.query}, micro-batch {batch.batch}: {', '.join(said)}"

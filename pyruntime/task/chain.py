@@ -35,8 +35,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox import MailboxExecutor
 from pillarbox.mailbox.action_executor import TaskActionExecutor
+from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator, OperatorContext

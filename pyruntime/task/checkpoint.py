@@ -126,16 +126,6 @@ class CheckpointResponder(Protocol):
         """The task has declined one."""
 
 
-class SnapshotStorage(Protocol):
-    """Writes the snapshots of a task. On a thread of the task's own, one call at a time."""
-
-    def write(self, snapshot: TaskSnapshot) -> None:
-        """Keep a snapshot, durably. What this raises declines the checkpoint, and nothing may be left."""
-
-    def discard(self, checkpoint_id: int) -> None:
-        """Remove the snapshot of a checkpoint that was aborted while it was written, if it is there."""
-
-
 class CheckpointOrder:
     """The order of a task's checkpoints: which may still begin, and whose ends it waits for. Confined.
 

@@ -1,4 +1,4 @@
-"""The checkpoints of one task: asked for, taken, written, declined, completed, aborted.
+"""The checkpoints of one task: asked for, taken, declined, completed, aborted.
 
 Requests are for any thread; everything else is confined to the mailbox thread. The stop with a savepoint is
 the task's: what is here knows the chain and its two ends, and nothing of the task's life.
@@ -8,9 +8,9 @@ the task's: what is here knows the chain and its two ends, and nothing of the ta
 # each operator's for itself, because states are large there. Here they are references and counts; taken in
 # one action they belong to one instant, and nothing has to be put together afterwards.
 #
-# Why one snapshot is with the writer at a time. A storage that keeps the newest only removes the one before
-# when the new one is durable. With two at a time, the older may be written last, and a restart would go
-# back behind what the consumer has been told.
+# Why a snapshot is whoever's asked for it, and is not written here. It is references and counts, of which
+# `SnapshotCodec` makes bytes in any thread; where they are kept, and with what beside them, such as the
+# position of a coordinator, is known by whoever completes the checkpoint.
 #
 # Why a request is kept with its future until it is answered. A mail that is dropped when the mailbox closes
 # tells nobody. Both who asks and the end of the task look under one lock, so that exactly one of them
@@ -21,40 +21,29 @@ the task's: what is here knows the chain and its two ends, and nothing of the ta
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError
-from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxProcessor
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     CheckpointBarrier,
     CheckpointDeclined,
     CheckpointOrder,
     CheckpointResponder,
-    SnapshotStorage,
     TaskSnapshot,
 )
 from pillarbox.task.failures import Failures
 from pillarbox.task.protocols import TaskInput, state_of
 
-log = logging.getLogger("pillarbox")
-
 T = TypeVar("T")
 Declined = Callable[[CheckpointDeclined], object]
 """Hears that a checkpoint was declined."""
-
-
-class _Writing(NamedTuple):
-    """A snapshot that is being written. taken, declined: hear how it came out."""
-
-    snapshot: TaskSnapshot
-    taken: Callable[[TaskSnapshot], object]
-    declined: Declined
 
 
 class Requests:
@@ -133,15 +122,11 @@ class Checkpointing:
     """Takes the checkpoints of a chain and of its ends. Confined, but for `request` and `notify`.
 
     A checkpoint is one action on the mailbox thread: operators emit what should not be kept, then all give
-    their states, then the barrier goes to the output. With a storage another thread writes the snapshot while
-    the task goes on. Then the responder hears. What is declined in the first phase has sent no barrier. The
-    idea is Flink's `SubtaskCheckpointCoordinator`.
+    their states, then the barrier goes to the output, then the responder hears. What is declined has sent no
+    barrier. The idea is Flink's `SubtaskCheckpointCoordinator`.
     """
 
-    __slots__ = (
-        "_chain", "_highest", "_input", "_lowest", "_order", "_requests", "_responder", "_storage", "_writer",
-        "_writing", "_written_now", "last_write",
-    )  # fmt: skip
+    __slots__ = ("_chain", "_highest", "_input", "_lowest", "_order", "_requests", "_responder")
 
     def __init__(
         self,
@@ -149,19 +134,10 @@ class Checkpointing:
         chain: OperatorChain,
         processor: MailboxProcessor,
         responder: CheckpointResponder | None,
-        storage: SnapshotStorage | None,
     ) -> None:
         self._input = input
         self._chain = chain
         self._responder = responder
-        self._storage = storage
-        self._writer: ThreadPoolExecutor | None = None
-        # Once the task has ended: done when the storage is used no more.
-        self.last_write: Future[None] | None = None
-        # In the order of their ids. One is with the writer, and the next only when that one has come out: a
-        # storage takes the snapshot before a new one for one that counts, and keeps no older ones.
-        self._writing: dict[int, _Writing] = {}
-        self._written_now: int | None = None
         self._order = CheckpointOrder()
         # An operator may yield while it is opened, and a yield runs urgent checkpoints.
         self.refuse("the task is being restored")
@@ -202,31 +178,20 @@ class Checkpointing:
         """Take a barrier that has come through the input. If declined, only the responder hears of it."""
         snapshot = self.begin_and_take(barrier, _nothing)
         if snapshot is not None:
-            self.keep(snapshot, _nothing, _nothing)
+            self.acknowledge(snapshot, _nothing)
 
     def refuse(self, reason: str | None) -> None:
         """Decline every checkpoint that begins from now on, for `reason`; None: take them again."""
         self._order.end(reason)
 
     def end(self) -> None:
-        """Decline what is still asked for or written: the task has ended."""
-        writing, self._writing = self._writing, {}
-        if self._writer is not None:
-            if self._written_now in writing:
-                # After it was written, as the writer is one thread.
-                self._writer.submit(self._discard, self._written_now)
-            self.last_write = self._writer.submit(_nothing, None)
-            self._writer.shutdown(wait=False)
-        if self._responder is not None:
-            for checkpoint_id in writing:
-                self._responder.decline(CheckpointDeclined(checkpoint_id, "the task has ended"))
+        """Decline what is still asked for: the task has ended."""
         self._requests.end()
 
     def _trigger(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        declined = partial(decline, future)
-        snapshot = self.begin_and_take(barrier, declined)
+        snapshot = self.begin_and_take(barrier, partial(decline, future))
         if snapshot is not None:
-            self.keep(snapshot, future.set_result, declined)
+            self.acknowledge(snapshot, future.set_result)
 
     def begin(self, barrier: CheckpointBarrier, declined: Declined) -> bool:
         """Begin a checkpoint; False for one that is declined."""
@@ -261,69 +226,12 @@ class Checkpointing:
         chain.output.emit_barrier(barrier)
         return TaskSnapshot(barrier, position, operators, rows, chain.time_ended)
 
-    def keep(
-        self, snapshot: TaskSnapshot, taken: Callable[[TaskSnapshot], object], declined: Declined
-    ) -> None:
-        """Have a snapshot written, where there is a storage; without one, the checkpoint is taken."""
-        if self._storage is None:
-            self._has_taken(snapshot, taken)
-            return
-        self._writing[snapshot.barrier.id] = _Writing(snapshot, taken, declined)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, "pillarbox-snapshot")
-        self._write_next()
-
-    def _write_next(self) -> None:
-        """Give the oldest snapshot that waits to the writer, unless that has one."""
-        if self._written_now is None and self._writing:
-            assert self._writer is not None
-            self._written_now, writing = next(iter(self._writing.items()))
-            self._writer.submit(self._write, writing.snapshot)
-
-    def _has_taken(self, snapshot: TaskSnapshot, taken: Callable[[TaskSnapshot], object]) -> None:
+    def acknowledge(self, snapshot: TaskSnapshot, taken: Callable[[TaskSnapshot], object]) -> None:
+        """Say that a checkpoint is taken: to the responder, and by `taken` to who has asked."""
         self._order.taken(snapshot.barrier.id)
         if self._responder is not None:
             self._responder.acknowledge(snapshot)
         taken(snapshot)
-
-    def _write(self, snapshot: TaskSnapshot) -> None:
-        """On the thread that writes."""
-        assert self._storage is not None
-        checkpoint_id, error = snapshot.barrier.id, None
-        try:
-            self._storage.write(snapshot)
-        except Exception as raised:
-            reason = f"its snapshot was not written: {type(raised).__name__}: {raised}"
-            error = CheckpointDeclined(checkpoint_id, reason)
-            error.__cause__ = raised
-        # Where the task has ended, what was being written is removed.
-        self._highest.try_execute(self._written, checkpoint_id, error, description="a snapshot is written")
-
-    def _written(self, checkpoint_id: int, error: CheckpointDeclined | None) -> None:
-        writing = self._writing.pop(checkpoint_id, None)
-        self._written_now = None
-        self._write_next()
-        if writing is None:
-            # It was aborted meanwhile, and is being removed.
-            return
-        if error is None:
-            self._has_taken(writing.snapshot, writing.taken)
-        else:
-            self._give_up(error, writing)
-
-    def _discard(self, checkpoint_id: int) -> None:
-        """On the thread that writes."""
-        assert self._storage is not None
-        try:
-            self._storage.discard(checkpoint_id)
-        except Exception as error:
-            log.warning("the snapshot of checkpoint %d was not removed: %s", checkpoint_id, error)
-
-    def _give_up(self, error: CheckpointDeclined, writing: _Writing) -> None:
-        """Decline a checkpoint whose barrier has left."""
-        # spec: Chain!Decline
-        self._chain.notify_aborted(error.id)
-        self.decline(error, writing.declined)
 
     def decline(self, error: CheckpointDeclined, declined: Declined) -> None:
         """Tell the responder, and who has asked, that a checkpoint is declined."""
@@ -340,14 +248,6 @@ class Checkpointing:
 
     def abort(self, checkpoint_id: int) -> bool:
         """Tell the operators that a checkpoint will not complete; returns whether it was taken here."""
-        writing = self._writing.pop(checkpoint_id, None)
-        if writing is not None:
-            if checkpoint_id == self._written_now:
-                # Now, as the task may end before it is written.
-                assert self._writer is not None
-                self._writer.submit(self._discard, checkpoint_id)
-            self._give_up(CheckpointDeclined(checkpoint_id, "it was aborted while it was written"), writing)
-            return True
         if not self._order.abort(checkpoint_id):
             return False
         self._chain.notify_aborted(checkpoint_id)
@@ -366,7 +266,7 @@ def _state_of(name: str, end: Any, barrier: CheckpointBarrier) -> Any:
 
 
 def _nothing(_: object) -> None:
-    """For a barrier of the input, of which only the responder hears, and behind the last write."""
+    """For a barrier of the input, of which only the responder hears."""
 
 
 def decline(future: Future[Any], error: CheckpointDeclined) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pillarbox.mailbox import MailboxExecutor
+from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import OperatorOutput, RowBatch
 

@@ -38,9 +38,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
-from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
-from pillarbox.mailbox.processor import Controller, Suspension
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,
@@ -48,7 +48,6 @@ from pillarbox.task.checkpoint import (
     CheckpointDeclined,
     CheckpointOptions,
     CheckpointResponder,
-    SnapshotStorage,
     StopAborted,
     TaskSnapshot,
 )
@@ -130,8 +129,7 @@ class StreamTask:
        a yield runs it too. Notices have the highest priority.
 
     clock: for metrics, in seconds, never going back; None: the monotonic clock.
-    responder: hears how checkpoints come out. storage: writes snapshots, on a thread of its own, before a
-    checkpoint counts as taken; None for snapshots that are whoever's asked for them.
+    responder: hears how checkpoints come out.
     action_executor: what every action runs in. mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
@@ -148,7 +146,6 @@ class StreamTask:
         name: str = "task",
         clock: Callable[[], float] | None = None,
         responder: CheckpointResponder | None = None,
-        storage: SnapshotStorage | None = None,
         action_executor: TaskActionExecutor = IMMEDIATE,
         mailbox: TaskMailbox | None = None,
         latency_interval: float | None = 1.0,
@@ -176,7 +173,7 @@ class StreamTask:
             latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
-        self._checkpointing = Checkpointing(input, self.chain, self.processor, responder, storage)
+        self._checkpointing = Checkpointing(input, self.chain, self.processor, responder)
         self._stopping: CheckpointBarrier | None = None
         self._state = TaskState.CREATED
         self._in_loop = False
@@ -414,9 +411,6 @@ class StreamTask:
                 future.add_done_callback(_retrieve)
             else:
                 failures.run(f"closing operator {uid!r}", future.result)
-        last_write = self._close_mail(failures)
-        if last_write is not None:
-            last_write.result()
         self._end_close(cause, failures)
 
     async def _close_async(self, cause: BaseException | None) -> None:
@@ -433,9 +427,6 @@ class StreamTask:
             # Who ends the event loop cancels them all.
             if not future.cancelled():
                 failures.run(f"closing operator {uid!r}", future.result)
-        last_write = self._close_mail(failures)
-        if last_write is not None:
-            interrupted = await _ended([asyncio.wrap_future(last_write)]) or interrupted
         self._end_close(cause, failures)
         if interrupted is not None and cause is None:
             raise interrupted
@@ -447,16 +438,9 @@ class StreamTask:
         failures.run("closing the operators", lambda: closing.update(self._call(self.chain.close, failures)))
         return closing
 
-    def _close_mail(self, failures: Failures) -> Future[None] | None:
-        """Close the mailbox. The future, if there is one, is done when no snapshot is written any more.
-
-        Whoever restores the next life must find the storage as this one leaves it.
-        """
+    def _end_close(self, cause: BaseException | None, failures: Failures) -> None:
         failures.run("closing the mailbox", self.processor.close)
         failures.run("declining checkpoints", self._checkpointing.end)
-        return self._checkpointing.last_write
-
-    def _end_close(self, cause: BaseException | None, failures: Failures) -> None:
         if self._cancelled:
             self._state = TaskState.CANCELLED
         else:
@@ -532,7 +516,7 @@ class StreamTask:
         if snapshot is not None:
             self._last(barrier)
             self._hold()
-            self._checkpointing.keep(snapshot, future.set_result, partial(self._stop_declined, future))
+            self._checkpointing.acknowledge(snapshot, future.set_result)
 
     def _drain(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
         if self._data_ended:
@@ -549,11 +533,7 @@ class StreamTask:
             self._checkpointing.decline(error, partial(decline, future))
             raise StopAborted(barrier.id) from error
         self._hold()
-        self._checkpointing.keep(snapshot, future.set_result, partial(self._stop_declined, future))
-
-    def _stop_declined(self, future: Future[TaskSnapshot], error: CheckpointDeclined) -> None:
-        decline(future, error)
-        self._stop_no_more(error.id)
+        self._checkpointing.acknowledge(snapshot, future.set_result)
 
     def _last(self, barrier: CheckpointBarrier) -> None:
         self._stopping = barrier

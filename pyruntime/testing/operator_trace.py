@@ -5,8 +5,9 @@
 
 `record_operators(folder)` does so for the rest of the process; the harness of the chaos runs calls it in
 every process whose environment names a folder in `PILLARBOX_TRACE`. What ships has no hook for this: the
-recorder puts itself in front of the operator's methods, of its queue and of its output, and nothing is there
-while it is off. Each line is one write, so that of a process that is killed its steps up to then are there.
+recorder puts a class of its own in front of the operator's, and itself in front of its queue and output, and
+nothing is there while it is off. Each line is one write, so that of a process that is killed its steps up to
+then are there.
 
 A line is: milliseconds of the operator's clock since it was made, the step, its words. Steps are the actions
 of `spec/Operator.tla`; `pillarbox.testing.operator_model` judges them, and `spec.operator_runs` has TLC.
@@ -21,6 +22,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -36,7 +38,9 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING
-from pillarbox.aio.snapshots import FinishedRow
+from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2
@@ -48,7 +52,7 @@ MAX_LABEL = 2**31 - 1
 
 # Its names are given other values.
 _module: Any = async_wait
-_ORIGINALS: dict[str, Any] = {}
+_INIT = AsyncWaitOperator.__init__
 _traces: list[OperatorTrace] = []
 _numbers = itertools.count(1)
 
@@ -154,6 +158,10 @@ class OperatorTrace:
         """Add a line that says how a row ends."""
         self.of(name, call)
         self.decided.add(call)
+
+    def write_state(self, name: str, state: AsyncWaitState) -> None:
+        """Add a line that has a state of the operator."""
+        self.write(name, state.finished, *_saved_words(state.entries, self.snapshot_ids))
 
     def take_in(self, call: Call) -> int:
         """The number of a row that comes in."""
@@ -340,117 +348,83 @@ class _RecordedScheduler(CallScheduler):
         super()._timed_out(call)
 
 
-def _wrap(name: str) -> Callable[[Callable[..., Any]], None]:
-    """Put a function in front of the operator's method of this name; it gets that, and the arguments."""
+class _RecordedOperator(AsyncWaitOperator):
+    """An operator that says what it does; put in front of the class of each one that is made."""
 
-    def put(before: Callable[..., Any]) -> None:
-        _WRAPPERS[name] = before
+    _trace: OperatorTrace
 
-    return put
+    def setup(self, context: OperatorContext) -> None:
+        super().setup(context)
+        self._output: Any = _RecordedOutput(self._output, self._trace)
 
+    def _emit_rows(self, results: list[tuple[Call, Any]]) -> None:
+        if self._trace.is_chained:
+            for call, _ in results:
+                self._trace.of("emit", call)
+        super()._emit_rows(results)
 
-_WRAPPERS: dict[str, Callable[..., Any]] = {}
+    def process_watermark(self, timestamp: float) -> None:
+        # spec: Operator!PutMark
+        self._trace.write("mark", *_element(Watermark(timestamp)))
+        super().process_watermark(timestamp)
 
+    def process_status(self, idle: bool) -> None:
+        self._trace.write("mark", *_element(Idleness(idle)))
+        super().process_status(idle)
 
-@_wrap("setup")
-def _setup(method: Any, trace: OperatorTrace, operator: Any, context: Any) -> None:
-    method(operator, context)
-    operator._output = _RecordedOutput(operator._output, trace)
+    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+        # spec: Operator!Join
+        for call, outcome in done:
+            if outcome is WAITING:
+                self._trace.of("join", call)
+        super()._count_in(admitted, done)
 
+    def _join(self, found: Any, call: Call) -> None:
+        if found is not None:
+            self._trace.of("join" if found is WAITING else "find", call)
+        super()._join(found, call)
 
-@_wrap("_emit_rows")
-def _emit_rows(method: Any, trace: OperatorTrace, operator: Any, results: list[tuple[Call, Any]]) -> None:
-    if trace.is_chained:
-        for call, _ in results:
-            trace.of("emit", call)
-    method(operator, results)
+    def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
+        # spec: Operator!Find
+        if called is not None:
+            self._trace.of("find", call)
+        super()._hand_on(call, result, called)
 
+    def _take_found(self, call: Call, result: Any) -> None:
+        self._trace.of("find", call)
+        self._trace.decided.discard(call)
+        super()._take_found(call, result)
 
-@_wrap("process_watermark")
-def _process_watermark(method: Any, trace: OperatorTrace, operator: Any, timestamp: float) -> None:
-    # spec: Operator!PutMark
-    trace.write("mark", *_element(Watermark(timestamp)))
-    method(operator, timestamp)
+    def _share_found(self, call: Call, result: Any) -> None:
+        self._trace.of("find", call)
+        super()._share_found(call, result)
 
+    def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
+        # spec: Operator!Snapshot
+        state = super().snapshot_state(barrier)
+        self._trace.write_state("snapshot", state)
+        return state
 
-@_wrap("process_status")
-def _process_status(method: Any, trace: OperatorTrace, operator: Any, idle: bool) -> None:
-    trace.write("mark", *_element(Idleness(idle)))
-    method(operator, idle)
+    def restore_state(self, state: Any) -> None:
+        # spec: Operator!Restore
+        super().restore_state(state)
+        self._trace.write_state("restore", state)
 
+    def end_input(self) -> Future[None] | None:
+        # spec: Operator!EndInput
+        self._trace.write("end_input")
+        return super().end_input()
 
-@_wrap("_count_in")
-def _count_in(method: Any, trace: OperatorTrace, operator: Any, admitted: int, done: Any) -> None:
-    # spec: Operator!Join
-    for call, outcome in done:
-        if outcome is WAITING:
-            trace.of("join", call)
-    method(operator, admitted, done)
+    def finish(self) -> None:
+        # spec: Operator!Finish
+        self._trace.write("finish")
+        super().finish()
 
-
-@_wrap("_join")
-def _join(method: Any, trace: OperatorTrace, operator: Any, found: Any, call: Call) -> None:
-    if found is not None:
-        trace.of("join" if found is WAITING else "find", call)
-    method(operator, found, call)
-
-
-@_wrap("_hand_on")
-def _hand_on(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any, *more: Any) -> None:
-    # spec: Operator!Find
-    if more and more[0] is not None:
-        trace.of("find", call)
-    method(operator, call, result, *more)
-
-
-@_wrap("_take_found")
-def _take_found(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any) -> None:
-    trace.of("find", call)
-    trace.decided.discard(call)
-    method(operator, call, result)
-
-
-@_wrap("_share_found")
-def _share_found(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any) -> None:
-    trace.of("find", call)
-    method(operator, call, result)
-
-
-@_wrap("snapshot_state")
-def _snapshot_state(method: Any, trace: OperatorTrace, operator: Any, barrier: Any) -> Any:
-    # spec: Operator!Snapshot
-    state = method(operator, barrier)
-    trace.write("snapshot", state.finished, *_saved_words(state.entries, trace.snapshot_ids))
-    return state
-
-
-@_wrap("restore_state")
-def _restore_state(method: Any, trace: OperatorTrace, operator: Any, state: Any) -> None:
-    # spec: Operator!Restore
-    method(operator, state)
-    trace.write("restore", state.finished, *_saved_words(state.entries, trace.snapshot_ids))
-
-
-@_wrap("end_input")
-def _end_input(method: Any, trace: OperatorTrace, operator: Any) -> Any:
-    # spec: Operator!EndInput
-    trace.write("end_input")
-    return method(operator)
-
-
-@_wrap("finish")
-def _finish(method: Any, trace: OperatorTrace, operator: Any) -> None:
-    # spec: Operator!Finish
-    trace.write("finish")
-    method(operator)
-
-
-@_wrap("stop")
-def _stop(method: Any, trace: OperatorTrace, operator: Any) -> None:
-    # spec: Operator!Close
-    if not operator._is_stopped:
-        trace.write("close")
-    method(operator)
+    def stop(self) -> None:
+        # spec: Operator!Close
+        if not self._is_stopped:
+            self._trace.write("close")
+        super().stop()
 
 
 def _saved_words(entries: Any, ids: list[int]) -> Iterator[str]:
@@ -473,40 +447,24 @@ def record_operators(folder: str | Path) -> None:
 
     Raises RuntimeError if operators are recorded already.
     """
-    if _ORIGINALS:
+    if _module.CallScheduler is _RecordedScheduler:
         raise RuntimeError("operators are recorded already")
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
-    _ORIGINALS["CallScheduler"] = _module.CallScheduler
     _module.CallScheduler = _RecordedScheduler
-    original = _ORIGINALS["__init__"] = AsyncWaitOperator.__init__
 
-    @wraps(original)
+    @wraps(_INIT)
     def made(operator: Any, fn: Any, options: Options, **more: Any) -> None:
+        kind = type(operator)
+        # Before the operator hands its methods out. By the same name, which stands in its `uid`.
+        operator.__class__ = type(kind.__name__, (_RecordedOperator, kind), {})
         operator._trace = trace = OperatorTrace(into, options, more["loop"])
         _traces.append(trace)
-        original(operator, fn, options, **more)
+        _INIT(operator, fn, options, **more)
         operator._queue = _RecordedQueue(operator._queue, trace)
         trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
-    for name, before in _WRAPPERS.items():
-        _ORIGINALS[name] = getattr(AsyncWaitOperator, name)
-        setattr(AsyncWaitOperator, name, _recorded(_ORIGINALS[name], before))
-
-
-def _recorded(method: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def called(operator: Any, *words: Any, **more: Any) -> Any:
-        trace = operator.__dict__.get("_trace")
-        # One that was made before has none.
-        return (
-            method(operator, *words, **more)
-            if trace is None
-            else before(method, trace, operator, *words, **more)
-        )
-
-    return called
 
 
 def stop_recording() -> None:
@@ -514,11 +472,8 @@ def stop_recording() -> None:
     for trace in _traces:
         trace.close()
     _traces.clear()
-    if _ORIGINALS:
-        _module.CallScheduler = _ORIGINALS.pop("CallScheduler")
-        for name, method in _ORIGINALS.items():
-            setattr(AsyncWaitOperator, name, method)
-        _ORIGINALS.clear()
+    _module.CallScheduler = CallScheduler
+    AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -119,8 +119,8 @@ def public_names() -> list[tuple[str, str]]:
 
 
 FACE = """
-Adaptive AsyncMapIterator Batch Budget Buffer CallFailed CallTimeout Collector Coordinator CoordinatorError
-Dedupe ErrorInfo Errors Ledger NotCalled Options Outcome PillarboxError Rate Redact Retry
+Adaptive Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
+Dedupe ErrorInfo Errors Ledger Options Outcome PillarboxError Rate Redact Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
 """
 """The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""

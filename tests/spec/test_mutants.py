@@ -15,7 +15,6 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("StreamState", 27),
-        ("StreamSegments", 12),
         ("SplitFetch", 13),
         ("SplitPerThread", 13),
         ("SplitAssignment", 38),

@@ -16,10 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots, snapshot_of
-
-VERSION = 1
-"""The version of the JSON form. A reader takes no other: the workers run the same Pillarbox as the driver."""
+from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots
+from pillarbox.rpc.codec import Codec
 
 SPENT = {
     "calls": "slots that were busy",
@@ -197,38 +195,15 @@ def _without(kind: str, totals: Totals) -> Totals:
     return dataclasses.replace(totals, **nothing)
 
 
-def to_json(totals: Totals) -> dict[str, Any]:
+_CODEC = Codec(Totals)
+
+
+def to_json(totals: Totals) -> list[Any]:
     """The totals as what `json.dumps` takes; `from_json` gives equal ones back."""
-    written: dict[str, Any] = {"version": VERSION}
-    for name, each in INSTRUMENTS.items():
-        value = getattr(totals, name)
-        if each.kind == "histogram":
-            value = {"max": value.max, "buckets": value.buckets}
-        written[name] = dict(value) if each.kind == "table" else value
-    return written
+    return _CODEC.to_json(totals)
 
 
 def from_json(written: Any) -> Totals:
-    """The totals that `to_json` wrote. Raises ValueError for anything else, and for another version."""
-    version = written.get("version") if isinstance(written, dict) else None
-    if version != VERSION:
-        raise ValueError(f"version={version!r}: these totals are not of version {VERSION}")
-    try:
-        return Totals(**{name: _read(each.kind, written[name]) for name, each in INSTRUMENTS.items()})
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"these are not totals: {error!r}") from error
-
-
-def _read(kind: str, value: Any) -> Any:
-    if kind == "table":
-        return {str(key): _number(each) for key, each in value.items()}
-    if kind == "histogram":
-        buckets = ((float(bound), int(count)) for bound, count in value["buckets"])
-        return snapshot_of(buckets, float(value["max"]))
-    return _number(value)
-
-
-def _number(value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is not a number")
-    return value
+    """The totals that `to_json` wrote. Raises ValueError, which names the field, for anything else."""
+    # Added up, buckets are looked up: a bound that no histogram has is refused here, and not in a later sum.
+    return merge([Totals(), _CODEC.from_json(written)])

@@ -27,8 +27,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import output_schema, plan_operator
 from pillarbox.spark.schema import arrow_type, parse_schema
-from pillarbox.spark.stream.bucket_state import REFERENCE
-from pillarbox.spark.stream.buckets import HASH, KEY, READ, Unpack, through_buckets
+from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.validate import check_duration
 
@@ -116,7 +115,7 @@ def async_stream(
         )
     token = check_sendable(fn, resolved)
     results = parse_schema("schema", schema)
-    for name in (KEY, HASH, READ, REFERENCE):
+    for name in (KEY, HASH):
         if name in df.columns:
             raise ValueError(f"df: a column may not be called {name!r}")
     kept, output = output_schema(df.schema, keep, results, resolved.errors.mode)
@@ -152,7 +151,7 @@ def async_stream(
 
     row = _hash(df.schema, None)
     leaving = through_buckets(df, plan, hashed, row, read_clock(session))
-    return leaving.mapInArrow(ship(Unpack(plan.payload, plan.kept).run, name_of(fn)), output)
+    return leaving.mapInArrow(ship(unpack, name_of(fn)), output)
 
 
 def _hash(schema: T.StructType, key: Any) -> Column:

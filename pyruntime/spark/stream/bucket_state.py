@@ -29,36 +29,31 @@ import pyarrow as pa
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.records import from_ipc, to_ipc
 
-VERSION = 3
-"""Of the blob. 1 and 2 had rows with tickets of calls, and no outputs."""
+VERSION = 1
+"""Of the blob."""
 
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
 
-IDENTITY, BATCH, SEQUENCE, KEY, REFERENCE = (
+IDENTITY, BATCH, SEQUENCE, KEY = (
     "__pillarbox_identity",
     "__pillarbox_batch",
     "__pillarbox_sequence",
     "__pillarbox_key",
-    "__pillarbox_payload",
 )
 OWN_COLUMNS = (IDENTITY, BATCH, SEQUENCE)
-"""Columns beside those of a row that waits; (key, sequence) stand beside those of an output that is blocked.
-
-With a ledger the reference stands in the place of the columns of a row, and of those that an output keeps.
-"""
+"""Columns beside those of a row that waits. (key, sequence) stand beside those of a blocked output."""
 
 _VERSION = b"pillarbox.stream.version"
 _OUTPUT = b"pillarbox.stream.output"
 
 _BLOB = pa.schema(
     {
-        "generation": pa.int64(),
         "next_sequence": pa.int64(),
         "waiting": pa.large_binary(),
         "blocked": pa.large_binary(),
         "leaving": pa.list_(pa.large_binary()),
-        "letters": pa.list_(pa.large_binary()),
+        "dead_letters": pa.list_(pa.large_binary()),
     }
 )
 
@@ -91,7 +86,7 @@ class Finished(NamedTuple):
     """None where none has finished."""
     counts: Ints | None
     """Outputs of each of `places`; None for one each."""
-    letters: pa.RecordBatch | None = None
+    dead_letters: pa.RecordBatch | None = None
     """The dead letters of those of `places` that have failed."""
 
     def beside(self, rows: pa.RecordBatch, kept: Sequence[str]) -> Finished:
@@ -108,23 +103,21 @@ class Finished(NamedTuple):
 class BucketState:
     """The state that a bucket leaves for the next micro-batch.
 
-    generation: how many states were committed before it. next_sequence: the number of the next row that
-    comes.
+    next_sequence: the number of the next row that comes.
     waiting: rows without a result, in the order in which they came, None for none. blocked: outputs that wait
-    for rows in front of them. leaving, letters: outputs and dead letters that leave next, as Arrow IPC.
+    for rows in front of them. leaving, dead_letters: outputs and dead letters that leave next, as Arrow IPC.
     """
 
-    generation: int = 0
     next_sequence: int = 0
     waiting: pa.RecordBatch | None = None
     blocked: pa.RecordBatch | None = None
     leaving: Sequence[bytes] = field(default=())
-    letters: Sequence[bytes] = field(default=())
+    dead_letters: Sequence[bytes] = field(default=())
 
     @property
     def is_empty(self) -> bool:
         """True if nothing of the bucket is pending."""
-        return self.waiting is None and self.blocked is None and not self.leaving and not self.letters
+        return self.waiting is None and self.blocked is None and not self.leaving and not self.dead_letters
 
     def with_rows(
         self, rows: pa.RecordBatch | None, time: int, keys: Ints, hashes: Ints, *, batch: int = -1
@@ -165,7 +158,7 @@ class BucketState:
         # Numbers never fall back: rows that come would leave in front of outputs that are blocked.
         following = self.next_sequence
         if rows is None or finished is None:
-            return BucketState(self.generation + 1, following)
+            return BucketState(following)
         identity = rows.column(IDENTITY)
         keys = keys_of(identity)
         sequences = rows.column(SEQUENCE).to_numpy()
@@ -186,8 +179,8 @@ class BucketState:
                 in_front = is_waiting if ordered else np.zeros_like(is_waiting)
                 leaving, blocked = _parted(joined(candidates), keys[in_front], sequences[in_front])
         waiting = rows.filter(pa.array(is_waiting)) if is_waiting.any() else None
-        blobs, letters = (_blobs(batch, max_output_bytes) for batch in (leaving, finished.letters))
-        return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
+        blobs, dead_letters = (_blobs(batch, max_output_bytes) for batch in (leaving, finished.dead_letters))
+        return BucketState(following, waiting, blocked, blobs, dead_letters)
 
 
 def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
@@ -226,12 +219,11 @@ def encode(state: BucketState, output: str) -> bytes | None:
     if state.is_empty:
         return None
     row = {
-        "generation": state.generation,
         "next_sequence": state.next_sequence,
         "waiting": None if state.waiting is None else to_ipc(state.waiting),
         "blocked": None if state.blocked is None else to_ipc(state.blocked),
         "leaving": state.leaving,
-        "letters": state.letters,
+        "dead_letters": state.dead_letters,
     }
     metadata = {_VERSION: str(VERSION).encode(), _OUTPUT: output.encode()}
     return to_ipc(pa.RecordBatch.from_pylist([row], _BLOB.with_metadata(metadata)))
@@ -261,12 +253,11 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
         (found,) = batch.to_pylist()
         waiting, blocked = found["waiting"], found["blocked"]
         state = BucketState(
-            found["generation"],
             found["next_sequence"],
             None if waiting is None else conform(next(from_ipc(waiting)), columns),
             None if blocked is None else next(from_ipc(blocked)),
             found["leaving"],
-            found["letters"],
+            found["dead_letters"],
         )
     except (pa.ArrowException, OSError, StopIteration, KeyError) as error:
         raise StreamStateError(f"it is damaged ({type(error).__name__}: {error})") from error
@@ -283,14 +274,8 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
 def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """`rows` with these columns, and with those of the state.
 
-    Raises StreamStateError for a column that cannot be cast, and for rows in a ledger where these are not.
+    Raises StreamStateError for a column that cannot be cast.
     """
-    if (REFERENCE in rows.schema.names) != (REFERENCE in dict(columns)):
-        before, now = ("a", "no") if REFERENCE in rows.schema.names else ("no", "a")
-        raise StreamStateError(
-            f"it was written with {before} ledger, which would have its rows, and async_stream has {now} "
-            "ledger now: let the query run to its end as before (trigger availableNow), then change that"
-        )
     arrays, fields = [], []
     for name, kind in columns:
         index = rows.schema.get_field_index(name)

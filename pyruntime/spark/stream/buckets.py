@@ -25,8 +25,7 @@ next state. For the tasks' threads, but for `through_buckets`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,26 +41,22 @@ from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
-    MAX_OUTPUT_BYTES,
-    REFERENCE,
     Ints,
     StreamStateError,
     conform,
     decode,
     encode,
     joined,
-    without,
 )
 from pillarbox.spark.stream.call_client import CallClient
-from pillarbox.spark.stream.payload import Payload, SegmentWriter, row_bytes
 from pillarbox.spark.stream.plan import StreamPlan
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import TimerValues
 
-KEY, HASH, READ = "__pillarbox_key", "__pillarbox_hash", "__pillarbox_read"
-"""Columns with the hash of the key and of the whole row, and with the time of the micro-batch in ms."""
+KEY, HASH = "__pillarbox_key", "__pillarbox_hash"
+"""Columns with the hash of the key and of the whole row."""
 
 BUCKET, PART, NUMBER, ROWS = "bucket", "part", "number", "rows"
 
@@ -85,11 +80,9 @@ JOB_GROUP = "spark.jobGroup.id"
 TIME = "time"
 """The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
 
-MICRO_BATCHES_PER_DELETION = 4
-
 
 def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
-    """The output of the stream of `plan` over `df`, in blobs that `Unpack` unpacks. On the driver.
+    """The output of the stream of `plan` over `df`, in blobs that `unpack` unpacks. On the driver.
 
     key, row: hashes of the key and of the whole of a row. clock: has a row in a micro-batch that is to open
     all buckets.
@@ -97,9 +90,7 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
     time = F.unix_millis(F.current_timestamp())
     hashed = df.withColumn(HASH, row).withColumn(KEY, key)
-    if plan.payload is not None:
-        hashed = hashed.withColumn(READ, time)
-    packed = hashed.mapInArrow(ship(Pack(plan.payload).run, name_of(plan.operator.fn)), PACKED)
+    packed = hashed.mapInArrow(ship(pack, name_of(plan.operator.fn)), PACKED)
     ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
     ticks = ticks.select(
         BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
@@ -108,46 +99,25 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
 
 
-class Pack:
-    """Sorts rows into buckets by the hash of their key. Sent to the workers as it is.
-
-    payload: where rows are written, so that their references are packed, and they come with a column `READ`;
-    None to pack the rows.
-    """
-
-    def __init__(self, payload: Payload | None = None) -> None:
-        self._payload = payload
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pieces of buckets, in the order of their rows."""
-        filled = (batch for batch in batches if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return
-        writer = None
-        if self._payload is not None:
-            writer = self._payload.writer(first.column(first.schema.get_field_index(READ))[0].as_py())
-        context = TaskContext.get()
-        part = 0 if context is None else context.partitionId()
-        number = 0
-        for batch in chain([first], filled):
-            pieces = list(_pieces(batch))
-            if writer is not None:
-                pieces = [(place, _written(writer, BUCKETS[place], rows)) for place, rows in pieces]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
-                    pa.array([part] * len(pieces), pa.int32()),
-                    pa.array(range(number, number + len(pieces)), pa.int64()),
-                    pa.array([to_ipc(rows) for _, rows in pieces], pa.binary()),
-                ],
-                PACKED.names,
-            )
-            number += len(pieces)
-        # spec: StreamSegments!Sync
-        # Spark takes what a task has given once it has ended.
-        if writer is not None:
-            writer.finish()
+def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sort rows into buckets by the hash of their key: pieces of these, in the order of their rows."""
+    context = TaskContext.get()
+    part = 0 if context is None else context.partitionId()
+    number = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pieces = list(_pieces(batch))
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
+                pa.array([part] * len(pieces), pa.int32()),
+                pa.array(range(number, number + len(pieces)), pa.int64()),
+                pa.array([to_ipc(rows) for _, rows in pieces], pa.binary()),
+            ],
+            PACKED.names,
+        )
+        number += len(pieces)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -162,54 +132,18 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield place, rows.slice(start, end - start)
 
 
-def _written(writer: SegmentWriter, bucket: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Write rows; returns their references with what else is to be known of them."""
-    references = writer.add(bucket, without(rows, [READ, HASH, KEY]))
-    arrays = [references, *(rows.column(rows.schema.get_field_index(name)) for name in (HASH, KEY))]
-    return pa.RecordBatch.from_arrays(arrays, [REFERENCE, HASH, KEY])
-
-
-class Unpack:
-    """Unpacks the rows that leave. Sent to the workers as it is.
-
-    payload: where the columns of the input are, of which `kept` leave; None where they are with the rest.
-    """
-
-    def __init__(self, payload: Payload | None = None, kept: Sequence[str] = ()) -> None:
-        self._payload = payload
-        self._kept = list(kept)
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The output batches."""
-        for batch in batches:
-            for rows in batch.column(batch.schema.get_field_index(ROWS)):
-                for outputs in from_ipc(rows.as_py()):
-                    if self._payload is None or not self._kept:
-                        yield outputs
-                    elif outputs.num_rows:
-                        # References to more rows than fit into memory may fit into a blob.
-                        step = max(1, MAX_OUTPUT_BYTES // max(1, row_bytes(outputs)))
-                        for start in range(0, outputs.num_rows, step):
-                            yield self._filled(outputs.slice(start, step), self._payload)
-
-    def _filled(self, outputs: pa.RecordBatch, payload: Payload) -> pa.RecordBatch:
-        kept = payload.read(outputs.column(REFERENCE)).select(self._kept)
-        rest = without(outputs, [REFERENCE])
-        return pa.RecordBatch.from_arrays(
-            [*kept.columns, *rest.columns], [*kept.schema.names, *rest.schema.names]
-        )
+def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The output batches in the blobs that leave."""
+    for batch in batches:
+        for blob in batch.column(batch.schema.get_field_index(ROWS)):
+            yield from from_ipc(blob.as_py())
 
 
 class BucketProcessor(StatefulProcessor):
-    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition.
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
 
-    deletion_interval: micro-batches of a bucket from one look for files of the ledger that it no longer needs
-    to the next.
-    """
-
-    def __init__(self, plan: StreamPlan, *, deletion_interval: int = MICRO_BATCHES_PER_DELETION) -> None:
+    def __init__(self, plan: StreamPlan) -> None:
         self._plan = plan
-        self._deletion_interval = deletion_interval
         self._client: CallClient | None = None
         self._dead_letters: DeadLetterWriter | None = None
 
@@ -235,10 +169,10 @@ class BucketProcessor(StatefulProcessor):
                 else:
                     parts.append((int(part), int(number), bytes(blob)))
         found = self._state.get()
-        state = decode(None if found is None else bytes(found[0]), plan.state_columns, plan.state_output)
+        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output)
         for blob in state.leaving:
             yield pd.DataFrame({ROWS: [blob]})
-        for blob in state.letters:
+        for blob in state.dead_letters:
             self._put_aside(next(from_ipc(blob)))
         waiting = 0 if state.waiting is None else state.waiting.num_rows
         context = TaskContext.get()
@@ -246,7 +180,7 @@ class BucketProcessor(StatefulProcessor):
         come, keys, hashes = _read(parts)
         if come is not None:
             # As those of the state are: Spark's own types differ in time zones, and in what may be null.
-            come = conform(come, plan.state_columns)
+            come = conform(come, plan.columns)
         number = -1 if batch is None else int(batch)
         all_rows = state.with_rows(come, time_ms, keys, hashes, batch=number)
         known = None
@@ -254,17 +188,13 @@ class BucketProcessor(StatefulProcessor):
         if all_rows is not None or found is not None:
             known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
             if all_rows is not None:
-                known = known.beside(all_rows, plan.state_kept)
-        # spec: StreamState!Record, StreamSegments!Record
-        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.state_output)
+                known = known.beside(all_rows, plan.kept)
+        # spec: StreamState!Record
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:
             self._state.clear()
-        # By the state that was read, as another execution of this micro-batch reads it too.
-        # spec: StreamSegments!Delete
-        if plan.payload is not None and not state.generation % self._deletion_interval:
-            plan.payload.delete(int(key[0]), state, time_ms)
 
     def close(self) -> None:
         """Spark's: the partition is through."""
@@ -273,7 +203,7 @@ class BucketProcessor(StatefulProcessor):
         if self._client is not None:
             self._client.close()
 
-    def _put_aside(self, letters: pa.RecordBatch) -> None:
+    def _put_aside(self, dead_letters: pa.RecordBatch) -> None:
         if self._dead_letters is None:
             if self._plan.operator.dead_letters is None:
                 raise StreamStateError(
@@ -281,7 +211,7 @@ class BucketProcessor(StatefulProcessor):
                     "end with one (trigger availableNow), then take it away"
                 )
             self._dead_letters = DeadLetterWriter(self._plan.operator.dead_letters)
-        self._dead_letters.add_batch(letters)
+        self._dead_letters.add_batch(dead_letters)
 
     def _calls(self) -> CallClient:
         if self._client is None:

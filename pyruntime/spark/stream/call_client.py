@@ -171,8 +171,8 @@ class CallClient:
             missing = rows.take(pa.array(reply[1], pa.int64()))
             begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
             reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
-        _, places, outputs, counts, letters = reply
-        made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, letters))
+        _, places, outputs, counts, dead_letters = reply
+        made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, dead_letters))
         return Finished(places, made, counts, failed)
 
     def _attach(self, name: str, time_ms: int, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:

@@ -122,7 +122,6 @@ class _Stream:
             ledger_session=ledger_session,
             convert=RowEncoder(plan.schema, operator.time_zone),
             dead_letters=operator.dead_letters,
-            payload=plan.payload,
             after=[each.calls for each in after],
         )
 
@@ -276,7 +275,6 @@ class CallProcess:
             if plan is None:
                 return ("unknown",)
             given: StreamPlan = cloudpickle.loads(plan)
-            self._check_alone(given, query, run)
             # Begun with another plan, a query has no use for the calls of the run before.
             ended = [] if found is None else [found]
             if run is not None:
@@ -297,18 +295,6 @@ class CallProcess:
                 for each in ended:
                     each.release()
         return ("attached", begun.number)
-
-    def _check_alone(self, plan: StreamPlan, query: str | None, run: str | None) -> None:
-        """Raise ValueError for a second stream of a query that would delete the files of the first one."""
-        if plan.payload is None or run is None:
-            return
-        uid = plan.payload.uid
-        for each in self._streams.values():
-            is_other = (each.query, each.run) == (query, run) and each.plan.name != plan.name
-            if is_other and each.plan.payload is not None and each.plan.payload.uid == uid:
-                raise ValueError(
-                    f"uid={uid!r}: two async_streams with a ledger have it in one query; give each its own"
-                )
 
     def _found(self, name: str, query: str | None, run: str | None) -> _Stream | None:
         """The stream of a task that knows so much of it."""
@@ -367,8 +353,10 @@ class CallProcess:
             calls.begin(bucket, time_ms, batch)
         calls.wait(bucket, wanted, waiting, deadline)
         known = calls.read(bucket, time_ms, wanted)
-        outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
-        return ("known", known.places, outputs, known.counts, letters)
+        outputs, dead_letters = (
+            None if each is None else to_ipc(each) for each in (known.outputs, known.dead_letters)
+        )
+        return ("known", known.places, outputs, known.counts, dead_letters)
 
 
 # Errors of users' functions are of classes that the other process may not have, or that do not survive

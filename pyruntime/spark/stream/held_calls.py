@@ -42,7 +42,6 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.records import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
-from pillarbox.spark.stream.payload import Payload, row_bytes
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -100,8 +99,8 @@ class HeldCalls:
     """Makes the calls of one stream until `close`. Is the output of their task, for the loop's thread.
 
     writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`.
-    dead_letters: where rows that fail are put aside. payload: where the columns of rows are, None where they
-    come with them. after: those that are closed, whose calls have to end before one begins here.
+    dead_letters: where rows that fail are put aside. after: those that are closed, whose calls have to end
+    before one begins here.
     """
 
     has_ended = True
@@ -118,10 +117,8 @@ class HeldCalls:
         ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         dead_letters: DeadLetterTarget | None = None,
-        payload: Payload | None = None,
         after: Sequence[HeldCalls] = (),
     ) -> None:
-        self._payload = payload
         self.failure: BaseException | None = None
         self._writer = writer
         self._dead_letters = dead_letters
@@ -208,22 +205,16 @@ class HeldCalls:
 
         rows: as `BucketState.with_rows` gives them; the micro-batch of `time` has opened the bucket. Of what
         does not fit into `max_bytes` the state alone knows, until a later micro-batch begins it. Raises
-        LateExecutionError, and LedgerError as `Payload.read` does.
+        LateExecutionError.
         """
-        if self._payload is None:
-            size = rows.nbytes // rows.num_rows + RECORD_BYTES
-        else:
-            size = row_bytes(rows) + RECORD_BYTES
-            with self._changed:
-                new = self._startable(bucket, time, rows, size)
-            if not new:
-                return
-            # Files are read without the lock, so that the loop does not wait for them.
-            rows = self._payload.filled(rows.take(pa.array(new)))
+        size = rows.nbytes // rows.num_rows + RECORD_BYTES
         identities, batches = rows.column(IDENTITY).to_pylist(), rows.column(BATCH).to_pylist()
         with self._changed:
             there = self._place(bucket, time).rows
-            new = self._startable(bucket, time, rows, size)
+            new = [at for at, identity in enumerate(identities) if identity not in there]
+            if self._max_bytes is not None:
+                # One row always has room.
+                new = new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
             # spec: StreamState!Open
             begun = [
                 PendingRow(record, identities[at], batches[at], size)
@@ -234,15 +225,6 @@ class HeldCalls:
             self._unfinished += len(begun)
         if begun:
             self._loop_thread.call(lambda: self._input.add(begun, size))
-
-    def _startable(self, bucket: int, time: int, rows: pa.RecordBatch, size: int) -> list[int]:
-        """The places of rows that are not there and for which there is room; under the lock."""
-        there = self._place(bucket, time).rows
-        new = [at for at, each in enumerate(rows.column(IDENTITY).to_pylist()) if each not in there]
-        if self._max_bytes is None:
-            return new
-        # One row always has room.
-        return new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
 
     def wait(self, bucket: int, wanted: Sequence[bytes], waiting: int, deadline: float) -> None:
         """Wait until the calls of all `wanted` have ended, but not beyond `deadline` on the monotonic clock.
@@ -278,7 +260,7 @@ class HeldCalls:
                 for place, row in enumerate(map(there.get, wanted))
                 if row is not None and row.done
             ]
-            outputs, counts, letters = None, None, None
+            outputs, counts, dead_letters = None, None, None
             if done:
                 outputs = self._writer.write([(Call(row, 0), row.result) for _, row in done])
                 if self._writer.counts is not None:
@@ -287,9 +269,9 @@ class HeldCalls:
             if failed and self._dead_letters is not None:
                 records = [row[0] for row in failed]
                 rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
-                letters = self._dead_letters.batch(joined(rows_of), [row.result for row in failed])
+                dead_letters = self._dead_letters.batch(joined(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
-        return Finished(np.array(places, np.int64), outputs, counts, letters)
+        return Finished(np.array(places, np.int64), outputs, counts, dead_letters)
 
     def restart(self) -> None:
         """Take any time for a later one: the query is started again, perhaps after its clock was set back."""

@@ -9,11 +9,10 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.ledger.keys import execution_id
 from pillarbox.spark.operator_plan import OperatorPlan
-from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
-from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
+from pillarbox.spark.stream.bucket_state import Columns
 
 
 @dataclass(frozen=True)
@@ -34,30 +33,6 @@ class StreamPlan:
     ordered: bool
     max_wait: float
 
-    @property
-    def payload(self) -> Payload | None:
-        """The folder of the rows; None where they are in the state, as there is no ledger."""
-        ledger, ledger_plan = self.operator.options.ledger, self.operator.ledger_plan
-        if ledger is None:
-            return None
-        assert ledger_plan is not None
-        return Payload(ledger, str(ledger.uid), ledger_plan, self.name, self.columns)
-
-    @property
-    def state_columns(self) -> Columns:
-        """The columns of a waiting row in the state."""
-        return self.columns if self.operator.options.ledger is None else STATE_COLUMNS
-
-    @property
-    def state_kept(self) -> tuple[str, ...]:
-        """Those of them that an output in the state has in front."""
-        return (REFERENCE,) if self.kept and self.operator.options.ledger is not None else self.kept
-
-    @property
-    def state_output(self) -> str:
-        """The columns of an output in the state, in words."""
-        return self.output if self.state_kept == self.kept else f"{self.output} with rows in a ledger"
-
 
 STREAM_RUN = "stream"
 """The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
@@ -75,8 +50,6 @@ def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], byt
     assert operator.ledger_plan is not None
     operator.ledger_plan.check_place(ledger)
     run = STREAM_RUN if ledger.run is None else ledger.run
-    if operator.ledger_plan.record_code(options, run):
-        operator.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
     return LedgerSession(
         options,
         run,

@@ -18,7 +18,7 @@ from typing import Any
 
 from pillarbox import Buffer, Options
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
+from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.rpc.loop_thread import LoopThread
@@ -52,9 +52,9 @@ def rows() -> Iterator[int]:
 
 def main(folder: Path, is_ordered: bool, is_first: bool) -> None:
     """One life."""
-    storage = SnapshotFolder(folder / "snapshots", SnapshotCodec())
-    snapshot = storage.newest()
-    assert (snapshot is None) is is_first
+    kept = folder / "snapshot"
+    assert kept.exists() is not is_first
+    snapshot = None if is_first else SnapshotCodec().decode(kept.read_bytes())
     output = folder / "output"
     output.mkdir(exist_ok=True)
     taken = 0
@@ -74,14 +74,15 @@ def main(folder: Path, is_ordered: bool, is_first: bool) -> None:
         read_ahead_items=4,
         chunk_rows=4,
         snapshot=snapshot,
-        storage=storage,
     )
     number = 0
     while True:
         if is_first and calls.stuck == 10:
             # All slots are taken by calls that do not end; some results wait for their order, or to be taken.
             number += 1
-            job.checkpoint(number).result()
+            # Renamed when it is whole: a life may be killed at any moment.
+            kept.with_suffix(".new").write_bytes(SnapshotCodec().encode(job.checkpoint(number).result()))
+            kept.with_suffix(".new").rename(kept)
             if number == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
         chunk = job.take() if not (is_first and taken >= 20) else []

@@ -23,8 +23,6 @@ from pillarbox.ledger.maintenance import compact
 
 pytestmark = [
     pytest.mark.usefixtures("each_loop"),
-    # Many functions here stand for one that is slow, or fails, at first.
-    pytest.mark.filterwarnings("ignore:the code of .* has changed:pillarbox.ledger.LedgerWarning"),
 ]
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
@@ -127,8 +126,6 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
         return LedgerSession(options, run, **{**given, "execution": same, "alone": False})
 
     monkeypatch.setitem(open_ledgers.__globals__, "LedgerSession", of_one_execution)
-    # The services of one execution are different functions here.
-    monkeypatch.setitem(open_ledgers.__globals__, "record_code", lambda *_: None)
 
 
 @pytest.mark.contract
@@ -364,32 +361,6 @@ def test_a_segment_of_another_operator_is_not_believed(location: str) -> None:
     with pytest.warns(LedgerWarning, match="belongs to run='run', batch='None', uid='other'.*not believed"):
         assert run(service, rows, Ledger(location)) == [[row["text"], 2] for row in rows]
     assert run(service, rows, Ledger(location), uid="other") == [[row["text"], 1] for row in rows]
-
-
-@pytest.mark.contract
-def test_other_code_only_warns_when_the_job_is_made(location: str) -> None:
-    async def first(row: dict[str, Any]) -> str:
-        return str(row["text"])
-
-    async def same(row: dict[str, Any]) -> str:
-        return str(row["text"])
-
-    async def second(row: dict[str, Any]) -> str:
-        return str(row["text"]).upper()
-
-    given: dict[str, Any] = {"ledger": Ledger(location, key=["id"], **NAMES)}
-    answers = list(async_map(rows_of(range(3)), first, **given))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LedgerWarning)
-        assert list(async_map(rows_of(range(3)), same, **given)) == answers
-        with pytest.raises(
-            LedgerWarning, match=r"the code of .*second has changed .* version=None: .*version="
-        ):
-            async_map(rows_of(range(3)), second, **given)
-    with pytest.warns(LedgerWarning, match="has changed"):
-        assert list(async_map(rows_of(range(3)), second, **given)) == answers
-    versioned = {"ledger": Ledger(location, key=["id"], version=2, **NAMES)}
-    assert list(async_map(rows_of(range(3)), second, **versioned)) == [text.upper() for text in answers]
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ class HeldWriter:
         self.appended += 1
         return self.appended
 
-    def append_error(self, key: bytes, error: Any, **more: Any) -> int:
-        return self.append(key, error)
-
     def hold(self, lease: Lease) -> None:
         """Renews nothing: the test lets go of it."""
         self.lease = lease

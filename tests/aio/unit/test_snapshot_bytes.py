@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +25,6 @@ from pillarbox.aio.snapshots import (
     FinishedRow,
     SnapshotCodec,
     SnapshotError,
-    SnapshotFolder,
     StateEntries,
 )
 from pillarbox.aio.task_io import (
@@ -403,58 +400,6 @@ def test_a_result_in_front_of_another_function_is_kept_by_the_names_of_its_field
     assert read.entries[0].result == {"name": "a", "height": 2.5}
     with pytest.raises(SnapshotError, match="Place"):
         codec.encode(snapshot._replace(operators={"alone": front}))
-
-
-# -- a folder --------------------------------------------------------------------------------------
-
-
-def numbered(number: int) -> TaskSnapshot:
-    return snapshot_with("result")._replace(barrier=CheckpointBarrier(number, 0.5, UNALIGNED))
-
-
-@pytest.mark.contract(
-    "A folder has the newest snapshot of a task; one that cannot be written leaves nothing."
-)
-def test_a_folder_has_the_newest_snapshot_and_one_that_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = SnapshotFolder(tmp_path / "of a task")
-    assert folder.newest() is None
-    for number in (1, 2, 30):
-        folder.write(numbered(number))
-        assert folder.newest().barrier.id == number  # type: ignore[union-attr]
-        assert len(os.listdir(tmp_path / "of a task")) <= 2
-    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "of a task").iterdir()} == {0o600}
-    assert (tmp_path / "of a task").stat().st_mode & 0o777 == 0o700
-    before = max(os.listdir(tmp_path / "of a task"))
-    with pytest.raises(SnapshotError, match="checkpoint 30: .* has one with id 30, and ids grow"):
-        folder.write(numbered(30))
-    with pytest.raises(SnapshotError, match="Thing"):
-        folder.write(snapshot_with(Thing())._replace(barrier=CheckpointBarrier(31, 0.5)))
-
-    def no_room(file: object) -> None:
-        raise OSError(5, "a bad disk")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", no_room)
-        with pytest.raises(OSError, match="a bad disk"):
-            folder.write(numbered(31))
-    assert max(os.listdir(tmp_path / "of a task")) == before, "and no part of 31"
-    with monkeypatch.context() as patched:
-        # The folder, when the file has its name.
-        patched.setattr("pillarbox.ledger.local_folder.sync_folder", no_room)
-        with pytest.raises(OSError, match="a bad disk"):
-            folder.write(numbered(31))
-    assert max(os.listdir(tmp_path / "of a task")) == before, "nor 31, of which nobody knows if it stays"
-    assert not [name for name in os.listdir(tmp_path / "of a task") if "part" in name]
-    folder.write(numbered(31))
-    folder.discard(31)
-    folder.discard(31)
-    assert folder.newest().barrier.id == 30  # type: ignore[union-attr]
-    (path,) = (tmp_path / "of a task").glob("*30.task")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SnapshotError, match=r"of a task/0*30.task: .* damaged"):
-        folder.newest()
 
 
 def test_entries_of_a_state_are_what_was_added_in_its_order() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.aio.snapshots import FinishedRow, SnapshotFolder
+from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from tests.aio.unit.snapshot_life import ROWS, STUCK
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,8 +33,7 @@ def test_a_task_that_is_killed_with_calls_in_flight_is_restored_in_another_proce
     tmp_path: Path, order: str
 ) -> None:
     assert live(tmp_path, order, "first") == -signal.SIGKILL
-    snapshot = SnapshotFolder(tmp_path / "snapshots").newest()
-    assert snapshot is not None
+    snapshot = SnapshotCodec().decode((tmp_path / "snapshot").read_bytes())
     (operator,) = snapshot.operators.values()
     entries = operator.state.entries
     finished = {each.row for each in entries if isinstance(each, FinishedRow)}

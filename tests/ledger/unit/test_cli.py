@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> str:
             with ledger.writer(scope) as writer:
                 writer.append(key(number), {"vector": [0.5] * 9, "n": number, "raw": b"\0"}, latency=0.25)
     with ledger.writer(NIGHT) as writer:
-        writer.append_error(key(9), {"type": "TimeoutError"}, attempts=3)
+        writer.append(key(9), {"type": "TimeoutError"}, is_error=True, attempts=3)
     return ledger.location
 
 
@@ -51,10 +51,8 @@ def test_show_writes_records_as_json_lines(place: str, capsys: pytest.CaptureFix
     assert {line["value"]["n"] for line in lines} == {0, 1}
     assert lines[0]["value"] == {"vector": [0.5] * 9, "n": lines[0]["value"]["n"], "raw": "AA=="}
     assert (lines[0]["latency"], lines[0]["batch"], lines[0]["uid"]) == (0.25, 4, "score")
-    (error,) = said(capsys, "show", place, "--errors").splitlines()
-    assert json.loads(error)["value"] == {"type": "TimeoutError"}
-    one = said(capsys, "show", place, "--key", key(1).hex(), "--run", "night")
-    assert json.loads(one)["value"]["n"] == 1
+    night = [json.loads(line) for line in said(capsys, "show", place, "--run", "night").splitlines()]
+    assert [line["value"] for line in night if line["kind"] == "error"] == [{"type": "TimeoutError"}]
     assert said(capsys, "show", place, "--limit", "1").count("\n") == 1
 
 
@@ -101,21 +99,17 @@ def test_expire_deletes_what_was_said_and_nothing_else(
     assert list(Ledger(place).scopes()) == []
 
 
-@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
-def test_export_writes_files_that_others_read(
-    place: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_export_writes_a_file_that_others_read(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / f"calls.{ending}"
+    target = tmp_path / "calls.parquet"
     assert said(capsys, "export", place, str(target)) == f"5 records in {target}\n"
-    if ending == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        rows = parquet.read_table(target).to_pylist()
-        rows = [{**row, "value": json.loads(row["value"])} for row in rows]
-    else:
-        rows = [json.loads(line) for line in target.read_text().splitlines()]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(target).to_pylist()
+    rows = [{**row, "value": json.loads(row["value"])} for row in rows]
     assert [row["run"] for row in rows] == ["night"] * 3 + ["query"] * 2
     assert sorted(row["value"].get("n", -1) for row in rows) == [-1, 0, 0, 1, 1]
-    assert sorted(os.listdir(tmp_path)) == [f"calls.{ending}", "ledger"]
+    assert sorted(os.listdir(tmp_path)) == ["calls.parquet", "ledger"]
 
 
 @pytest.mark.contract("Errors of the command line are one line that says what to do.")
@@ -125,8 +119,8 @@ def test_export_writes_files_that_others_read(
         (["ls", "{place}-not"], "no ledger at"),
         (["ls", "{place}", "--run", "nigth"], "there are the runs night, query"),
         (["show", "ftp://x/y"], "the scheme ftp:// is not one of"),
-        (["export", "{place}", "calls.csv"], "must end with .parquet or .jsonl"),
-        (["export", "{place}", "/no/such/folder/calls.jsonl"], "cannot be written"),
+        (["export", "{place}", "calls.csv"], "must end with .parquet; `show` writes lines of JSON"),
+        (["export", "{place}", "/no/such/folder/calls.parquet"], "cannot be written"),
     ],
 )
 def test_errors_are_one_line_that_says_what_to_do(

@@ -51,14 +51,14 @@ def test_frames_of_a_merged_segment_are_large_and_none_is_larger_than_said(ledge
     small = Ledger(ledger.location, commit_rows=5)
     keep(small, {number: number for number in range(9000, 10_000)})
     compact(ledger, SCOPE)
-    sizes = [(batch.num_rows, batch.nbytes) for batch, _ in ledger.reader(SCOPE).batches()]
+    sizes = [(rows.count, rows.batch.nbytes) for rows, _ in ledger.reader(SCOPE).frames()]
     assert all(FRAME_BYTES <= nbytes < 3 * FRAME_BYTES for _, nbytes in sizes[:-1])
     assert found(ledger) == {number: number for number in range(10_000)}
     # To find one record is to read its frame, so large results are not put together.
     for number in range(10_000, 10_003):
         keep(ledger, {number: "x" * FRAME_BYTES})
     compact(ledger, SCOPE)
-    assert [batch.num_rows for batch, _ in ledger.reader(SCOPE).batches()].count(1) >= 2
+    assert [rows.count for rows, _ in ledger.reader(SCOPE).frames()].count(1) >= 2
 
 
 def test_a_segment_that_a_process_appends_to_is_left_alone(ledger: Ledger) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import pytest
 from pillarbox import Errors, async_map
 from pillarbox.aio.observe import report
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.ledger import Ledger, LedgerWarning, Scope
+from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.consistency import record_code
 from pillarbox.ledger.maintenance import compact, expire
 from pillarbox.ledger.private_files import check_mode, folder_mode, open_own
 from tests.ledger.kept import SCOPE, found, keep
@@ -52,7 +50,6 @@ def use(ledger: Ledger, scope: Scope = SCOPE) -> None:
     ledger.identity()
     lease = ledger.lease(scope, "task")
     assert lease is not None and lease.acquire()
-    record_code(ledger, scope, "3.11 0123")
     keep(ledger, {1: 1}, scope)
     keep(ledger, {2: 2}, scope)
     compact(ledger, scope)
@@ -66,7 +63,7 @@ def test_a_ledger_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: 
     place = tmp_path / "above" / "ledger"
     use(Ledger(str(place)))
     names = {path.name.partition("-")[0] for path in place.rglob("*") if path.is_file()}
-    assert {".lock", ".compact", ".lease", ".function"} <= names
+    assert {".lock", ".compact", ".lease"} <= names
     check(tmp_path / "above", 0o600)
 
 
@@ -84,26 +81,18 @@ def test_mode_says_for_files_and_folders_who_shares_a_ledger_whatever_the_umask(
 
 
 @pytest.mark.contract
-def test_a_ledger_that_is_there_stays_as_open_as_it_is_and_one_that_all_may_read_is_told(
-    tmp_path: Path, umask: int
-) -> None:
+def test_a_ledger_that_is_there_stays_as_open_as_it_is(tmp_path: Path, umask: int) -> None:
     place = tmp_path / "ledger"
     use(Ledger(str(place)))
     for shared in (0o775, 0o755):
         for path in [place, *place.rglob("*")]:
             path.chmod(shared if path.is_dir() else shared & 0o666)
         before = modes(place)
-        with pytest.warns(
-            LedgerWarning, match=rf"mode 0{shared:o}.*chmod.*Ledger\(mode={shared & 0o666:#o}\)"
-        ):
-            use(Ledger(str(place)), Scope(f"later-{shared:o}", "uid"))
+        use(Ledger(str(place)), Scope(f"later-{shared:o}", "uid"))
         assert before.items() <= modes(place).items()
         check(place, shared & 0o666)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            # What is said is what is meant; and it narrows nothing that is there.
-            keep(Ledger(str(place), mode=0o640), {4: 4}, Scope("narrow", "uid"))
-            Ledger(str(place), mode=0o644).check()
+        # What is said is what is meant; and it narrows nothing that is there.
+        keep(Ledger(str(place), mode=0o640), {4: 4}, Scope("narrow", "uid"))
         assert modes(place / "v2" / "run=narrow") != {} and before.items() <= modes(place).items()
         check(place / "v2" / "run=narrow", 0o640)
         expire(Ledger(str(place)), Scope("narrow", "uid"))
@@ -149,8 +138,7 @@ def test_an_export_a_report_and_dead_letters_are_their_owners_alone_whatever_the
     out = tmp_path / "out"
     out.mkdir()
     out.chmod(0o700)
-    for name in ("calls.parquet", "calls.jsonl"):
-        assert main(["export", place.location, str(out / name)]) == 0
+    assert main(["export", place.location, str(out / "calls.parquet")]) == 0
     report(Totals(), out / "report.html")
 
     def fail(row: int) -> None:

@@ -55,12 +55,12 @@ def test_entries_become_a_batch_that_arrow_finds_sound_and_come_back(
     opened = open_frame(frame, lambda offset, length: content[offset : offset + length])
     for rows in (Rows(batch), Rows(opened)):
         for row, (value, entry) in enumerate(items):
-            record = rows.record(row, False)
+            record = rows.record(row)
             assert same(record.value, value)
             assert (record.key, record.is_error) == (entry.key, entry.kind == ERROR)
             assert (record.attempts, record.latency, record.cost) == entry[5:8]
             assert record.at.timestamp() == pytest.approx(entry.at / 1e6)
-            assert (rows.key(row), rows.kind(row), rows.at(row)) == (entry.key, entry.kind, entry.at)
+            assert (rows.key(row), rows.kinds[row], rows.at(row)) == (entry.key, entry.kind, entry.at)
 
 
 def test_a_result_s_size_is_that_of_its_parts() -> None:
@@ -94,11 +94,11 @@ def test_garbage_behind_a_right_checksum_gives_an_error_or_a_value_and_no_memory
         rows = Rows(opened)
         for row in range(2):
             try:
-                record = rows.record(row, False)
+                record = rows.record(row)
             except LedgerValueError:
                 continue
             assert len(repr(record.value)) < 3000
-    assert read > 100
+    assert read > 20
 
 
 def test_each_record_of_a_merged_frame_has_its_own_version_and_execution() -> None:
@@ -109,7 +109,6 @@ def test_each_record_of_a_merged_frame_has_its_own_version_and_execution() -> No
         for number, (entry, version) in enumerate(zip(entries, ["1", "11", ""], strict=True))
     ]
     rows = Rows(pa.Table.from_batches(made).combine_chunks().to_batches()[0])
-    assert [rows.version(row) for row in range(3)] == ["1", "11", ""]
-    assert [rows.is_version(row, b"1") for row in range(3)] == [True, False, False]
+    assert rows.versions == ["1", "11", ""]
     assert [rows.execution(row) for row in range(3)] == [bytes([number]) * 8 for number in range(3)]
-    assert [rows.record(row, False).input for row in range(3)] == [b"input"] * 3
+    assert [rows.record(row).input for row in range(3)] == [b"input"] * 3

@@ -90,7 +90,6 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
 
 
 @pytest.mark.contract(needs="S3, whose objects are whole or not there")
-@pytest.mark.filterwarnings("ignore:the code of .* has changed:pillarbox.ledger.LedgerWarning")
 def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""
 import asyncio, os

@@ -59,7 +59,7 @@ def test_other_scopes_ledgers_and_ways_to_read_have_other_readers(ledger: Ledger
         shared_reader(ledger, Scope("run", "uid", batch=1)),
         shared_reader(Ledger(str(tmp_path / "other")), SCOPE),
         shared_reader(Ledger(ledger.location, retry_errors=False), SCOPE),
-        shared_reader(Ledger(ledger.location, values="pickle"), SCOPE),
+        shared_reader(Ledger(ledger.location, version=2), SCOPE),
     ]
     assert len({id(reader) for reader in readers}) == 5
 

@@ -37,7 +37,7 @@ def segments_in(ledger: Ledger) -> list[str]:
 def test_what_was_acknowledged_is_in_the_ledger_with_what_was_said_about_it(ledger: Ledger) -> None:
     with ledger.writer(SCOPE) as writer:
         assert writer.append(key(1), {"a": (1, 2)}, attempts=3, latency=0.25, cost=1.5) == 1
-        assert writer.append_error(key(2), {"type": "TimeoutError"}, attempts=2) == 2
+        assert writer.append(key(2), {"type": "TimeoutError"}, is_error=True, attempts=2) == 2
         writer.flush(LONG)
         assert writer.durable_through == 2
         reader = ledger.reader(SCOPE)
@@ -192,14 +192,14 @@ def test_a_hurry_during_a_commit_is_for_what_waits_then(
 
 def test_a_large_backlog_becomes_many_frames(ledger: Ledger) -> None:
     with Ledger(ledger.location, loss_window=3600.0, commit_rows=2**20).writer(SCOPE) as writer:
-        writer._limits = writer._limits._replace(rows=10**6)  # not due by rows before all are there
+        writer._commit_rows = 10**6  # not due by rows before all are there
         for number in range(100):
             writer.append(key(number), number)
-        writer._limits = writer._limits._replace(rows=7)
+        writer._commit_rows = 7
         writer._committer.most_rows = 7
         writer.flush(LONG)
     reader = ledger.reader(SCOPE)
-    assert max(batch.num_rows for batch, _ in reader.batches()) == 7
+    assert max(rows.count for rows, _ in reader.frames()) == 7
     assert values_in(ledger) == {key(number): number for number in range(100)}
 
 
@@ -273,11 +273,11 @@ def test_what_another_has_written_is_made_durable_before_it_is_given_out(
 def test_a_row_that_failed_is_called_again_or_not_as_asked(ledger: Ledger, retry_errors: bool) -> None:
     ledger = Ledger(ledger.location, retry_errors=retry_errors)
     with ledger.writer(SCOPE) as writer:
-        writer.append_error(key(1), {"type": "first"})
+        writer.append(key(1), {"type": "first"}, is_error=True)
     assert (ledger.reader(SCOPE).get(key(1)) is None) == retry_errors
     commits: list[Commit] = []
     with ledger.writer(SCOPE, on_commit=commits.append) as writer:
-        writer.append_error(key(1), {"type": "second"})
+        writer.append(key(1), {"type": "second"}, is_error=True)
         writer.flush(LONG)
         found = ledger.reader(SCOPE).get(key(1), errors=True)
         assert found is not None and found.value == {"type": "second" if retry_errors else "first"}
@@ -295,7 +295,7 @@ def test_a_late_answer_counts_before_its_error_and_never_instead_of_a_value(
     # The first answer of 1 came after its time-out, that of 2 after another attempt's value.
     ledger = Ledger(ledger.location, loss_window=3600.0, retry_errors=retry_errors)
     with ledger.writer(SCOPE) as writer:
-        writer.append_error(key(1), {"type": "CallTimeout"})
+        writer.append(key(1), {"type": "CallTimeout"}, is_error=True)
         writer.append(key(2), "first")
         if flushed:
             writer.flush(LONG)
@@ -304,7 +304,7 @@ def test_a_late_answer_counts_before_its_error_and_never_instead_of_a_value(
         if flushed:
             writer.flush(LONG)
         writer.append(key(1), "later")
-        writer.append_error(key(2), {"type": "later"})
+        writer.append(key(2), {"type": "later"}, is_error=True)
     reader = ledger.reader(SCOPE)
     found = {number: reader.get(key(number), errors=True) for number in (1, 2)}
     assert found[2] is not None and found[2].value == "first"

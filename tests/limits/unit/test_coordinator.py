@@ -12,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Budget, Coordinator, CoordinatorError, Options, Rate
+from pillarbox import Budget, Coordinator, Options, Rate
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.shared import Limits, RunBudget, SharedBudget, SharedLimits, open_limiter
+from pillarbox.aio.limits.shared import (
+    CoordinatorError,
+    Limits,
+    RunBudget,
+    SharedBudget,
+    SharedLimits,
+    open_limiter,
+)
 from pillarbox.aio.options import resolve_options
 from tests.limits.unit.calling import Caller, most_in, start, wait_until
 

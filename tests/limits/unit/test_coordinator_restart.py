@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Coordinator, CoordinatorError
+from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits import lease as lease_module
 from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitServer
 from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc import client as rpc_client_module
 from pillarbox.rpc.client import RpcHandle
 from tests.limits.unit import calling, coordinating

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Coordinator, CoordinatorError
+from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
+from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.rpc import connection as connection_module
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pillarbox.mailbox import MailboxProcessor
 from pillarbox.mailbox.action_executor import IMMEDIATE, SynchronizedActionExecutor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 
 
 class WatchedLock:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, MailboxClosedError
-from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 
 
 def idle(controller: Controller) -> None:

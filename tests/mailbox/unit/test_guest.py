@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.mailbox import MailboxProcessor
-from pillarbox.mailbox.processor import Controller, Suspension
+from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 
 
 async def run(processor: MailboxProcessor) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError, TaskMailbox
-from pillarbox.mailbox import MailboxProcessor
-from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND, Controller, Suspension
+from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND, Controller, MailboxProcessor, Suspension
 
 
 class Unprintable(Exception):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.mailbox import MailboxProcessor
 from pillarbox.mailbox.metrics import (
     BOUNDS_S,
     WINDOW_S,
@@ -19,7 +18,7 @@ from pillarbox.mailbox.metrics import (
     TimeShares,
     lower_bound,
 )
-from pillarbox.mailbox.processor import REASONS, Controller, Suspension
+from pillarbox.mailbox.processor import REASONS, Controller, MailboxProcessor, Suspension
 
 
 class Clock:

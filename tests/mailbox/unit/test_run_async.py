@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError, WrongThreadError
-from pillarbox.mailbox import MailboxProcessor
-from pillarbox.mailbox.processor import Controller, Suspension
+from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 
 
 def idle(controller: Controller) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError
-from pillarbox.mailbox import MailboxProcessor
 from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.task.fair_lock import FairLock
 
 

@@ -107,29 +107,28 @@ def test_json_gives_the_same_totals_back(some: Totals) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value", "message"),
     [
-        ({"version": 2}, "version=2: these totals are not of version 1"),
-        ({"calls": "7"}, "'7' is not a number"),
-        ({"calls": True}, "True is not a number"),
-        ({"spent": 7}, "not totals"),
-        ({"latency": {"max": 1.0}}, "not totals"),
-        ({"latency": {"max": 1.0, "buckets": [[0.5, 1]]}}, "not a bound"),
+        ("calls", "7", "Totals.calls='7': must be of type int"),
+        ("calls", True, "Totals.calls=True: must be of type int"),
+        ("spent", 7, "Totals.spent=7: must be an object"),
+        ("latency", [1.0], "LatencySnapshot="),
+        ("latency", [1, 0.5, 0.5, 0.5, 1.0, [[0.5, 1]]], "not a bound"),
     ],
 )
-def test_what_are_no_totals_of_this_version_is_refused(change: dict[str, Any], message: str) -> None:
+def test_what_are_no_totals_is_refused(name: str, value: Any, message: str) -> None:
+    written = to_json(Totals())
+    written[1 + [*Totals.__dataclass_fields__].index(name)] = value
     with pytest.raises(ValueError, match=message):
-        from_json({**to_json(Totals()), **change})
+        from_json(written)
     for other in (None, [], "x", {}):
-        with pytest.raises(ValueError, match="version=None"):
+        with pytest.raises(ValueError, match="is not one of the messages Totals"):
             from_json(other)
 
 
-def test_a_key_that_is_missing_is_no_zero() -> None:
-    written = to_json(Totals(calls=1))
-    del written["errors"]
-    with pytest.raises(ValueError, match="errors"):
-        from_json(written)
+def test_a_field_that_is_missing_is_no_zero() -> None:
+    with pytest.raises(ValueError, match="must be a list of"):
+        from_json(to_json(Totals(calls=1))[:-1])
 
 
 @settings(deadline=None, max_examples=examples(50))

@@ -27,25 +27,23 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.ledger import Ledger
 from pillarbox.spark import StreamStateError
 from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
-from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
+from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.records import to_ipc
 from pillarbox.spark.stream import bucket_state, call_client
-from pillarbox.spark.stream.bucket_state import REFERENCE, decode, with_columns
+from pillarbox.spark.stream.bucket_state import decode, with_columns
 from pillarbox.spark.stream.buckets import (
     HASH,
     JOB_GROUP,
     KEY,
-    MICRO_BATCHES_PER_DELETION,
     NUMBER,
     PART,
     ROWS,
     TIME,
     BucketProcessor,
-    Unpack,
+    unpack,
 )
 from pillarbox.spark.stream.plan import StreamPlan
 
@@ -96,14 +94,10 @@ class Task:
     """Tasks of a stream, one after the other, as Spark runs them. They know no query."""
 
     def __init__(self, **given: Any) -> None:
-        letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
+        dead_letters, max_wait = given.pop("dead_letters", None), given.pop("max_wait", 480.0)
         fn = given.pop("fn", same)
-        self.deletion_interval = given.pop("deletion_interval", MICRO_BATCHES_PER_DELETION)
-        ledger_plan = None
-        if "ledger" in given:
-            ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
         options = Options(ordered=False, **given)
-        operator = OperatorPlan(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
+        operator = OperatorPlan(fn, "token", options, dead_letters=dead_letters)
         self.plan = StreamPlan(uuid.uuid4().hex, operator, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
@@ -112,13 +106,11 @@ class Task:
 
         pieces: partition, place and numbers of each, all with one key; `TICK` for the clock's.
         """
-        processor = BucketProcessor(self.plan, deletion_interval=self.deletion_interval)
+        processor = BucketProcessor(self.plan)
         processor._state = self.states.setdefault(bucket, State())
         frame = pd.DataFrame(
             [
-                (time_ms, None, None, None)
-                if each is None
-                else (time_ms, *each[:2], self._piece(bucket, time_ms, each[2]))
+                (time_ms, None, None, None) if each is None else (time_ms, *each[:2], self._piece(each[2]))
                 for each in pieces
             ],
             columns=[TIME, PART, NUMBER, ROWS],
@@ -126,18 +118,13 @@ class Task:
         left = [*processor.handleInputRows((bucket,), iter([frame]), None)]  # type: ignore[arg-type]
         processor.close()
         blobs = (pa.RecordBatch.from_pydict({ROWS: [*each[ROWS]]}) for each in left)
-        rows = Unpack(self.plan.payload, self.plan.kept).run(blobs)
-        return [n for batch in rows for n in batch.column(batch.schema.names.index("n")).to_pylist()]
+        return [n for batch in unpack(blobs) for n in batch.column(batch.schema.names.index("n")).to_pylist()]
 
-    def _piece(self, bucket: int, time_ms: int, numbers: Sequence[int]) -> bytes:
+    def _piece(self, numbers: Sequence[int]) -> bytes:
         values = np.array(numbers, np.int64)
         # As Spark gives a column that has no nulls by its plan.
         schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
         rows = pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
-        if self.plan.payload is not None:
-            writer = self.plan.payload.writer(time_ms)
-            rows = pa.RecordBatch.from_arrays([writer.add(bucket, rows)], [REFERENCE])
-            writer.finish()
         hashes = {HASH: pa.array(values), KEY: pa.array(np.zeros_like(values))}
         return to_ipc(with_columns(rows, hashes))
 
@@ -182,7 +169,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
     monkeypatch.setattr(bucket_state, "MAX_OUTPUT_BYTES", 1)
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",)))
+    task = Task(errors="drop", dead_letters=DeadLetterTarget(letter, ("n",)))
     assert task.run(12, 1, (0, 0, [-1, 4, -2, -3])) == []
     assert not [*tmp_path.iterdir()]
     assert task.run(12, 2, TICK) == [4]
@@ -201,23 +188,6 @@ def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None
     assert task.run(16, 4, TICK) == [6]
 
 
-@pytest.mark.contract(convicts=["deletes_by_own_state", "empty_bucket_deletes_nothing"])
-def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
-    tmp_path: Path,
-) -> None:
-    task = Task(ledger=Ledger(str(tmp_path), uid="u"), deletion_interval=1)
-    assert task.run(12, 1, (0, 0, [5, 6])) == []
-    committed = task.states[12].blob
-    for _ in range(2):
-        # Each execution of the micro-batch begins from there.
-        task.states[12].blob = committed
-        assert task.run(12, 2, TICK) == [5, 6]
-    assert task.states[12].blob is None
-    assert [*tmp_path.rglob("*.rows")]
-    assert task.run(12, 3, TICK) == []
-    assert not [*tmp_path.rglob("*.rows")]
-
-
 @pytest.mark.contract(convicts=["types_as_spark_says"])
 def test_rows_come_to_those_that_wait_whatever_spark_says_of_their_columns() -> None:
     task = Task(max_wait=4.8)
@@ -233,7 +203,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
 ) -> None:
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",)))
+    task = Task(errors="drop", dead_letters=DeadLetterTarget(letter, ("n",)))
     task.run(12, 1, (0, 0, [-1]))
     task.plan = replace(task.plan, operator=replace(task.plan.operator, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import Budget, Coordinator, Errors
+from pillarbox.aio import errors
 from pillarbox.spark import async_map, async_udf, budget, failed_rows, skipped_rows
 
 
@@ -167,7 +168,7 @@ def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: S
         pass
 
     async def call(row: Any) -> int:
-        raise NotCalled if row.id else pillarbox.NotCalled("not called, max_calls=1 is used up")
+        raise NotCalled if row.id else errors.NotCalled("not called, max_calls=1 is used up")
 
     df = async_map(
         spark.range(2), call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=10)

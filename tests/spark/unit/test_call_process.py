@@ -39,7 +39,6 @@ from pillarbox.spark.stream.call_client import CallClient, began_at, private_fol
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
 from pillarbox.spark.stream.plan import StreamPlan
-from tests.spark.unit.test_payload import in_ledger
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
 
@@ -238,7 +237,7 @@ def test_executors_of_a_host_that_come_to_a_bucket_at_the_same_time_have_its_cal
 def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_that_does(
     connect: Any, tmp_path: Path, known: tuple[str | None, int]
 ) -> None:
-    ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
+    ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
     operator = OperatorPlan(
         told,
@@ -247,11 +246,9 @@ def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_tha
         ledger_plan=ledger_plan,
     )
     given = replace(plan(), operator=operator)
-    assert given.payload is not None
 
     def told_to(query: str | None, batch: int) -> dict[int, Any]:
-        rows = in_ledger(given.payload, rows_of(1, 2, batch=batch))
-        return told_of(connect(given, query, query), rows)
+        return told_of(connect(given, query, query), rows_of(1, 2, batch=batch))
 
     first = told_to(*known)
     (process,) = {pid for pid, _ in first.values()}
@@ -499,21 +496,3 @@ def test_calls_that_fail_between_two_micro_batches_fail_the_next_one_in_each_of_
 def test_a_process_is_told_from_another_of_the_same_number() -> None:
     assert began_at(os.getpid()) == began_at(os.getpid())
     assert began_at(2**22 + 1) is None
-
-
-def test_a_second_stream_of_a_query_with_the_same_uid_is_refused(connect: Any, tmp_path: Path) -> None:
-    def with_ledger(name: str) -> StreamPlan:
-        ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
-        options = Options(ordered=False, ledger=Ledger(str(tmp_path), uid="u"))
-        return replace(
-            plan(name), operator=OperatorPlan(told, f"token of {name}", options, ledger_plan=ledger_plan)
-        )
-
-    def attach(name: str, run: str = "run") -> None:
-        connect(with_ledger(name), run=run).advance(0, 1, None, 0, ticked=False)
-
-    attach("one")
-    attach("one")
-    with pytest.raises(ValueError, match="uid='u': two async_streams with a ledger"):
-        attach("two")
-    attach("two", run="the next")

@@ -22,16 +22,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox import Batch, CallFailed, Ledger, Options
-from pillarbox.ledger import LedgerError
+from pillarbox import Batch, CallFailed, Options
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState, joined
+from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.payload import Payload
 from pillarbox.spark.writer import RowWriter
-from tests.spark.unit.test_payload import in_ledger, payload_of
 
 SCHEMA = T.StructType().add("called", T.LongType())
 LONG_S = 30.0
@@ -83,7 +80,6 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
     def make(
         service: Any,
         dead_letters: DeadLetterTarget | None = None,
-        payload: Payload | None = None,
         **given: Any,
     ) -> HeldCalls:
         options = Options(ordered=False, **given)
@@ -96,7 +92,6 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
             loop_thread=thread,
             convert=convert,
             dead_letters=dead_letters,
-            payload=payload,
         )
         made.append(calls)
         return calls
@@ -422,9 +417,9 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
         assert known.places.tolist() == [0, 1, 2, 3]
         assert known.counts is not None
         assert known.counts.tolist() == [1, 0, 0, 1]
-        assert known.letters is not None
-        assert known.letters.column(0).to_pylist() == [2, 3]
-        assert known.letters.schema.names[:2] == ["n", "text"]
+        assert known.dead_letters is not None
+        assert known.dead_letters.column(0).to_pylist() == [2, 3]
+        assert known.dead_letters.schema.names[:2] == ["n", "text"]
     assert not list(tmp_path.iterdir())
 
 
@@ -454,63 +449,6 @@ def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(m
     calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
     assert seen == [["n", "text"]]
-
-
-def test_rows_in_a_ledger_are_read_when_there_is_room_for_them(make: Any, tmp_path: Any) -> None:
-    payload = payload_of(Ledger(str(tmp_path)))
-    text = "x" * 3000
-    waiting, late = (
-        in_ledger(payload, rows_of(numbers, text=text), time=time)
-        for time, numbers in enumerate([[1, 2], [3]], 1)
-    )
-    rows = joined([waiting, late])
-    # The third one has no room, and is not read.
-    (path,) = tmp_path.rglob("2-0-*.rows")
-    path.unlink()
-    texts = []
-
-    async def call(row: Any) -> int:
-        texts.append(row.text)
-        return int(row.n)
-
-    calls = make(call, payload=payload, buffer=Buffer(max_bytes=9000))
-    calls.open(0, 1, [])
-    calls.begin(0, 1, rows)
-    calls.wait(0, ids(rows)[:2], 0, soon())
-    assert results(calls, ids(rows)) == {0: 1, 1: 2}
-    assert texts == [text] * 2
-    calls.open(0, 2, ids(late))
-    with pytest.raises(LedgerError, match="is gone"):
-        calls.begin(0, 2, late)
-
-
-@pytest.mark.contract(convicts=["begun_twice_from_files"])
-def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_once(
-    make: Any, tmp_path: Any
-) -> None:
-    payload = payload_of(Ledger(str(tmp_path)))
-    rows = in_ledger(payload, rows_of([1, 2]))
-
-    class Overtaken:
-        """Another execution reads and begins the same rows meanwhile."""
-
-        def __init__(self) -> None:
-            self.calls: HeldCalls | None = None
-
-        def filled(self, wanted: pa.RecordBatch) -> pa.RecordBatch:
-            calls, self.calls = self.calls, None
-            if calls is not None:
-                calls.begin(0, 1, rows)
-            return payload.filled(wanted)
-
-    service, overtaken = Service(), Overtaken()
-    calls = overtaken.calls = make(service, payload=overtaken, buffer=Buffer(max_bytes=None))
-    calls.open(0, 1, [])
-    calls.begin(0, 1, rows)
-    assert calls.pending == 2
-    calls.wait(0, ids(rows), 0, soon())
-    assert results(calls, ids(rows)) == {0: 101, 1: 201}
-    assert service.calls == {1: 1, 2: 1}
 
 
 @pytest.mark.contract(convicts=["shared_call_discarded"])

@@ -18,13 +18,10 @@ import pytest
 pytest.importorskip("pyspark.sql")
 
 from pyspark.errors import PythonException
-from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.aio.ledger_session import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate_cost, retry_failed
-from pillarbox.spark.ledger_plan import LedgerPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -573,92 +570,6 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
         master="local[1]",
     )
     assert lines == ["True", "True", "True", "True [4, 5]"]
-
-
-def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_noted_anew(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
-    def ledger_plan(code: str) -> LedgerPlan:
-        return LedgerPlan(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
-
-    old, new = ledger_plan("3.11 old"), ledger_plan("3.11 new")
-    options = Options(ledger=dataclasses.replace(ledger, uid="uid"))
-    assert not old.record_code(options, "query", 7)
-    assert not old.record_code(options, "query", 7)
-    assert new.record_code(options, "query", 7)
-    assert new.record_code(options, "query", 7)
-    assert not new.record_code(options, "query", 8)
-    # As `async_stream` has it: what it finds is of any micro-batch.
-    assert not old.record_code(options, "query")
-    assert new.record_code(options, "query")
-    assert not new.record_code(options, "query")
-    # Another Python compiles the same function otherwise.
-    assert not ledger_plan("3.12 new").record_code(options, "query", 8)
-    # Where nobody takes it to the driver, as over Connect, the worker's log has it.
-    logger = logging.getLogger("pillarbox")
-    logger.addHandler(caplog.handler)
-    try:
-        new.tell(StaleAnswers(other_code=True), options, "query")
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert "the code of the function has changed since run='query', uid='uid'" in caplog.messages[-1]
-    # With a run of its own the driver has looked.
-    named = Options(ledger=dataclasses.replace(ledger, uid="uid", run="query"))
-    assert not old.record_code(named, "query")
-
-
-@pytest.mark.contract(
-    "A streaming query whose function has changed warns, on the driver, when a micro-batch that has answers "
-    "is done again."
-)
-def test_a_micro_batch_that_is_done_again_with_other_code_warns_on_the_driver(
-    run_script: RunScript, tmp_path: Path
-) -> None:
-    lines = run_script(
-        HEAD
-        + """
-import dataclasses
-import logging, queue
-(tmp / "in").mkdir()
-for part in range(2):
-    with open(tmp / "in" / f"{part}.json", "w") as file:
-        file.writelines(json.dumps({"id": part * 10 + i}) + "\\n" for i in range(10))
-
-async def old(row):
-    if row.id == 15 and first_time("row"):
-        raise ConnectionError("first attempt")
-    return row.id * 2
-
-async def new(row):
-    return row.id * 2 + 0
-
-messages = queue.Queue()
-class Handler(logging.Handler):
-    def emit(self, record):
-        messages.put(record.getMessage())
-logging.getLogger("pillarbox").addHandler(Handler(logging.WARNING))
-
-def query(call):
-    df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
-    kept = dataclasses.replace(ledger, uid="uid", key=["id"])
-    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=kept)
-    return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
-        .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
-
-try:
-    query(old).awaitTermination(100)
-    print("no failure")
-except Exception as error:
-    print("first attempt" in str(error), messages.empty())
-query(new).awaitTermination(100)
-said = messages.get(timeout=60)
-print("the code of new has changed" in said, "run='of the streaming query', uid='uid'" in said)
-print(messages.empty())
-""",
-        str(tmp_path),
-        master="local[1]",
-    )
-    assert lines == ["True True", "True True", "True"]
 
 
 def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox.spark import Progress, ProgressListener, async_map, with_observation
+from pillarbox.spark import Progress, ProgressListener, async_map
 from pillarbox.spark.listener import BatchProgress
 
 
@@ -78,7 +78,7 @@ def test_each_micro_batch_is_told_with_what_the_operators_did_in_it(
         out = async_map(stream, call, schema="n long", errors="null", progress=progress)
         failed = out.withColumn("_error", F.when(F.col("n").isNull(), F.lit("failed")))
         query = (
-            with_observation(failed)
+            failed.observe("counts", F.count("_error").alias("errors"))
             .writeStream.format("parquet")
             .queryName("told")
             .option("path", str(tmp_path / "out"))
@@ -88,30 +88,25 @@ def test_each_micro_batch_is_told_with_what_the_operators_did_in_it(
         )
         query.awaitTermination(100)
         assert query.exception() is None
-        told = [batch for batch in batches.wait(3) if batch.input_rows]
-    assert {batch.query for batch in told} == {query.id}
-    assert {batch.name for batch in told} == {"told"}
-    assert [batch.batch for batch in told] == [0, 1, 2]
+        told = [batch for batch in batches.wait(3) if batch.spark.numInputRows]
+    assert {str(batch.spark.id) for batch in told} == {query.id}
+    assert [batch.spark.batchId for batch in told] == [0, 1, 2]
     # Which file comes first is Spark's choice.
-    assert sorted(batch.input_rows for batch in told) == [10, 20, 30]
+    assert sorted(batch.spark.numInputRows for batch in told) == [10, 20, 30]
     for batch in told:
-        assert batch.totals.results == batch.totals.calls == batch.input_rows
-        assert batch.totals.errors == batch.input_rows // 10
-        assert dict(batch.totals.errors_by_type) == {"ValueError": batch.input_rows // 10}
-        assert batch.totals.latency.measurements == batch.input_rows
-        assert batch.observed["pillarbox"] == {"rows": batch.input_rows, "errors": batch.input_rows // 10}
-        assert batch.seconds >= batch.durations["addBatch"] > 0
+        rows = batch.spark.numInputRows
+        assert batch.totals.results == batch.totals.calls == rows
+        assert batch.totals.errors == batch.spark.observedMetrics["counts"].errors == rows // 10
+        assert dict(batch.totals.errors_by_type) == {"ValueError": rows // 10}
+        assert batch.totals.latency.measurements == rows
     assert progress.totals.results == 60
-    last = query.lastProgress
-    assert last is not None
-    assert last["observedMetrics"]["pillarbox"].rows in (10, 20, 30)
     lines = [record.message for record in caplog.records if "micro-batch" in record.message]
     assert [line.split(":")[0] for line in lines] == [f"told, micro-batch {i}" for i in range(3)]
     assert all("calls, 0 retries" in line for line in lines)
 
 
 def event(**changes: Any) -> Any:
-    said = {"id": "q", "name": None, "batchId": 3, "numInputRows": 5, "durationMs": {}, "observedMetrics": {}}
+    said = {"id": "q", "name": None, "batchId": 3, "numInputRows": 5, "durationMs": {}}
     return SimpleNamespace(progress=SimpleNamespace(**{**said, **changes}))
 
 
@@ -132,26 +127,13 @@ def test_without_a_log_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> No
         listener.onQueryProgress(event(durationMs={"triggerExecution": 1500}))
     assert caplog.records == []
     (batch,) = batches.told
-    assert (batch.query, batch.batch, batch.seconds, batch.totals.calls) == ("q", 3, 1.5, 0)
+    assert str(batch) == "q, micro-batch 3: 5 rows in 1.5 s, 0 calls, 0 retries, 0 errors"
 
 
-def test_observed_counts_rows_and_errors_of_a_batch_query_too(spark: SparkSession) -> None:
-    df = spark.range(7).withColumn("my `error`", F.when(F.col("id") < 2, F.lit("x")))
-    observation = Observation()
-    counted = with_observation(df, errors="my `error`", name=observation)
-    assert counted.columns == df.columns
-    assert len(counted.collect()) == 7
-    assert observation.get == {"rows": 7, "errors": 2}
-
-
-def test_bad_arguments_are_refused(spark: SparkSession) -> None:
+def test_bad_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="progress=7"):
         ProgressListener(7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="on_batch=7"):
         ProgressListener(Progress(), on_batch=7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="log='yes'"):
         ProgressListener(Progress(), log="yes")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="errors='_error': must be a column of df .id. or None"):
-        with_observation(spark.range(1))
-    with pytest.raises(TypeError, match="name=''"):
-        with_observation(spark.range(1), errors=None, name="")

@@ -144,7 +144,7 @@ def test_a_task_that_makes_no_sense_is_not_counted_and_harms_nobody(service: Pro
         handle = host.serve(SERVICE, service)
         with handle.connect(attempt()) as good, handle.connect(attempt(partition=1)) as other:
             good.push(to_json(Totals(results=1)))
-            other.push({**to_json(Totals(results=1)), "version": 99})
+            other.push(to_json(Totals(results=1))[:-1])
             failures: list[Exception] = []
             for about in (["TaskAttempt", 1], attempt(stage=-1), None):
                 RpcClient(handle, about, failed=failures.append).close()

@@ -170,7 +170,7 @@ ROWS = 3000
 def attempt(batches):
     from pillarbox.aio.chained import Stage
     from pillarbox.aio.options import Options
-    from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
+    from pillarbox.aio.snapshots import SnapshotCodec
     from pillarbox.aio.task_run import ResultStream
     from pillarbox.ledger.local_folder import LocalFolder
     from pillarbox.spark.records import ArrowInput, ArrowRows, from_ipc, sliced, to_ipc
@@ -195,9 +195,9 @@ def attempt(batches):
     options = Options(capacity=40, buffer=Buffer(200), ordered=ordered)
     writer = RowWriter(["id"], schema, None, options, None)
     codec = SnapshotCodec(rows=ArrowRows(), prepare=ResultCodec(schema, None), convert=writer.encoder.convert)
-    storage = SnapshotFolder(tmp / "snapshots", codec)
-    snapshot = storage.newest()
-    assert (snapshot is None) is is_first
+    kept = tmp / "snapshot"
+    assert kept.exists() is not is_first
+    snapshot = None if is_first else codec.decode(kept.read_bytes())
     # Spark drops what a failed attempt has given out, so an attempt keeps that beside its snapshots.
     output = LocalFolder(str(tmp / "output"))
     output.make()
@@ -207,12 +207,12 @@ def attempt(batches):
             yield from from_ipc((tmp / "output" / name).read_bytes())
     job = ResultStream(
         [Stage(call, options, convert=writer.encoder)], ArrowInput(sliced(batches)),
-        loop_thread=worker().loop_thread, chunk_rows=64, snapshot=snapshot, storage=storage,
+        loop_thread=worker().loop_thread, chunk_rows=64, snapshot=snapshot,
     )
     try:
         while True:
             if is_first and len(stuck) == 40:
-                job.checkpoint(1).result()
+                kept.write_bytes(codec.encode(job.checkpoint(1).result()))
                 os.kill(os.getpid(), signal.SIGKILL)
             chunk = [] if is_first and taken >= 2000 else job.take()
             if chunk is None:

@@ -207,3 +207,28 @@ def test_errors_of_checkpoints_survive_pickling() -> None:
     assert (declined.id, declined.reason, str(declined)) == (3, "why", "checkpoint 3 is declined: why")
     assert pickle.loads(pickle.dumps(StopAborted(4))).id == 4
     assert pickle.loads(pickle.dumps(TaskCancelled("x"))).name == "x"
+
+
+@pytest.mark.parametrize("end", ["input", "output"])
+@pytest.mark.contract(
+    "What the input or the output raises in a snapshot declines it, and the task goes on.",
+    convicts=["declined_by_output_not_told"],
+)
+def test_what_the_input_or_the_output_raises_in_a_snapshot_declines_it(end: str) -> None:
+    log: list[str] = []
+    rig = Rig(Logging("a", log))
+    failing: Any = rig.input if end == "input" else rig.output
+
+    def snapshot_state() -> Any:
+        raise ValueError("not now")
+
+    failing.snapshot_state, failing.restore_state = snapshot_state, lambda state: None
+    rig.task.restore()
+    future = rig.task.trigger_checkpoint_async(1)
+    rig.step()
+    declined: Any = future.exception(timeout=0)
+    assert declined.reason == f"the {end} raised ValueError: not now"
+    assert [line for line in log if "aborted" in line] == ([] if end == "input" else ["a aborted 1"])
+    assert not [each for each in rig.output.elements if type(each).__name__ == "CheckpointBarrier"]
+    rig.run("x")
+    assert rig.output.records == ["x"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox.processor import MailboxProcessor
 from pillarbox.task import checkpointing
 from pillarbox.task.checkpoint import CheckpointDeclined
 from pillarbox.task.checkpointing import Requests

@@ -1,4 +1,4 @@
-"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, its enumerator, reader and address."""
+"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, its enumerator, reader, address."""
 
 # Ranges of ids are read (XRANGE), never a consumer group: a group gives an entry to whoever asks first, so
 # what was read could not be read again in the same way after a crash. Ranges are between ids that Redis has
@@ -6,8 +6,8 @@
 # until they are trimmed or deleted.
 #
 # XREAD only waits, for all streams that have nothing at once. What is read is read by XRANGE, in one step
-# with XINFO STREAM, which says whether entries are missing. Neither changes anything in Redis, so nothing is lost
-# when a wait is given up. EXISTS tells which of those that have nothing are gone.
+# with XINFO STREAM, which says whether entries are missing. Neither changes anything in Redis, so nothing is
+# lost when a wait is given up. EXISTS tells which of those that have nothing are gone.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream with a ledger on Spark: its rows are in files of the ledger, and leave with what they had."""
+"""A stream with a ledger on Spark: its rows leave once, with what they had, and are called once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def sized(path: str, row: Any) -> tuple[int, str]:
 
 
 class LedgerQuery(Query):
-    """Queries whose rows are in the files of a ledger, and leave with two of their columns."""
+    """Queries with a ledger, whose rows leave with two of their columns."""
 
     def stream(self, tasks: int) -> DataFrame:
         source = read_input(self.spark, self.folder / "in", "id long, key long")
@@ -65,10 +65,6 @@ class LedgerQuery(Query):
             for row in rows:
                 assert row.text == f"{row.id:04d}." * WIDTH
                 assert row.size == len(row.text)
-
-    @property
-    def segments(self) -> list[Path]:
-        return sorted((self.folder / "ledger").rglob("*.rows"))
 
 
 @pytest.mark.contract
@@ -121,41 +117,7 @@ def test_a_replay_and_a_restart_find_the_rows_that_are_pending_whichever_tasks_r
 
 
 @pytest.mark.contract
-def test_files_of_rows_that_have_left_are_deleted_while_the_query_goes_on(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def segments() -> set[Path]:
-        return set((tmp_path / "ledger").rglob("*.rows"))
-
-    def rows_of(start: int) -> list[tuple[int]]:
-        return [(number,) for number in range(start, start + 10)]
-
-    async def call(row: Any) -> int:
-        return int(row.id)
-
-    sink = Collected()
-    write_input(spark, tmp_path / "in", "id long", [rows_of(0)])
-    source = read_input(spark, tmp_path / "in", "id long")
-    with rocksdb(spark):
-        out = async_stream(source, call, schema="id long", ledger=Ledger(str(tmp_path / "ledger"), uid="u"))
-        writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "state"))
-        query = writer.start()
-        try:
-            until(lambda: len(sink.rows) == 10, query)
-            before = segments()
-            assert before
-            write_input(spark, tmp_path / "in", "id long", [rows_of(10)])
-            until(lambda: not before & segments(), query)
-            until(lambda: len(sink.rows) == 20, query)
-        finally:
-            query.stop()
-    assert sorted(row.id for row in sink.rows) == list(range(20))
-
-
-@pytest.mark.contract
-def test_two_streams_of_a_query_keep_their_rows_apart_and_have_to_have_other_uids(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_two_streams_of_a_query_keep_their_rows_apart(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> int:
         if row.id == 3:
             raise ConnectionError("no answer")
@@ -189,24 +151,3 @@ def test_two_streams_of_a_query_keep_their_rows_apart_and_have_to_have_other_uid
         assert found == [(number, 2 * number, 2 * number) for number in (0, 1, 2, 4, 5)]
         (letter,) = failed_rows(spark.read.parquet(str(tmp_path / "letters"))).collect()
         assert (letter.id, letter["_error"].type) == (3, "ConnectionError")
-        assert "uid='same': two async_streams with a ledger have it in one query" in str(run("same", "same"))
-
-
-@pytest.mark.contract
-def test_a_file_that_is_missing_fails_the_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    def write(df: DataFrame, batch: int) -> list[Any]:
-        rows = list(df.collect())
-        if batch == 1:
-            raise RuntimeError("the driver dies here")
-        return rows
-
-    with rocksdb(spark):
-        query = LedgerQuery(spark, tmp_path)
-        error = query.run(write)
-        assert error is not None
-        assert "the driver dies here" in error
-        for path in until(lambda: query.segments):
-            path.unlink()
-        error = query.run(lambda df, batch: list(df.collect()))
-    assert error is not None
-    assert ".rows is gone, and had rows of async_stream that are pending" in error
