@@ -370,12 +370,11 @@ class Sessions:
                 self._pushed(peer, body)
             else:
                 self._gone(peer, True)
-        if kind == "ask":
+        if kind != "leave":
             peer._stream.acknowledge_soon()
         elif peer._connection is connection:
             connection.send("ack", peer._stream.received)
-            if peer._is_gone:
-                peer._connection = None
+            peer._connection = None
 
     def _pushed(self, peer: Peer, body: Any) -> None:
         try:

@@ -13,7 +13,7 @@ import pytest
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc.client import RpcError, RpcHandle
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
 from tests.certificates import make_certificate
@@ -98,6 +98,25 @@ def test_limits_hold_over_tls_and_nothing_of_them_can_be_read(certificate: Path)
 
     assert b"name-of-limits" in passed(None)
     assert b"name-of-limits" not in passed(certificate)
+
+
+@pytest.mark.contract("Over TLS who knows the address takes the coordinator's certificate and no other.")
+def test_a_coordinator_at_an_address_is_known_by_its_certificate(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMITS_SECRET", "a-secret-" * 4)
+
+    async def begun(known: Path) -> int:
+        there = Coordinator.at(*address, secret_env="LIMITS_SECRET", patience=0.5, certificate=known)
+        async with Caller(there.named("g").open(Limits(max_calls=5))) as caller:
+            return await asyncio.wait_for(caller.calls(), 30)
+
+    with Coordinator(secret_env="LIMITS_SECRET", certificate=certificate) as coordinator:
+        address = coordinator.address
+        with pytest.raises(CoordinatorError, match="its certificate is not the one"):
+            asyncio.run(begun(make_certificate(tmp_path)))
+        # The file without the key.
+        assert asyncio.run(begun(certificate.with_name("found"))) == 5
 
 
 def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
