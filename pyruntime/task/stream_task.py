@@ -7,7 +7,7 @@ checkpoint requests, the notices and `state` are for any thread.
 # Why the end of a task is a sequence of futures that are waited for by mail (`_advance`). A coroutine would
 # need an event loop, which a task on a thread of its own does not have; a nested loop that runs mail until
 # a future is done would be a yield, in which no checkpoint could be told from one within an operator. So
-# each step is a mail: between two of them calls complete and checkpoints are taken as at any
+# each step is a mail: between two of them timers fire, calls complete and checkpoints are taken as at any
 # other time.
 #
 # Why the loop is suspended and not ended while the input is held. A savepoint that is aborted must leave
@@ -62,6 +62,7 @@ from pillarbox.task.protocols import (
     TaskState,
     restore_end,
 )
+from pillarbox.task.timers import monotonic_epoch
 from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
@@ -122,13 +123,14 @@ class StreamTask:
     1. The default action lets the input emit one element and has the chain work it off. It suspends itself
        while the input has nothing (idle) or the output has no room (back-pressured); mail runs meanwhile.
     2. Life: `restore`, `run`; at the end of the data the operators are finished; at the end of the input
-       what mail is left is run, and everything is closed. Whatever happens, everything is closed once, and
-       the first error is raised; later ones are notes of it.
+       no timer begins any more, those that had begun are waited for, what mail is left is run, and everything
+       is closed. Whatever happens, everything is closed once, and the first error is raised; later
+       ones are notes of it.
     3. An aligned checkpoint is ordinary mail of the lowest priority: it is taken between two elements and
        waits while an operator yields. An unaligned one is urgent and of the highest priority, so that
        a yield runs it too. Notices have the highest priority.
 
-    clock: for metrics, in seconds, never going back; None: the monotonic clock.
+    clock: for timers and metrics, in seconds, never going back; None: seconds since 1970.
     responder: hears how checkpoints come out.
     action_executor: what every action runs in. mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
@@ -156,6 +158,7 @@ class StreamTask:
         self.name = name
         self._input = input
         self.output = output
+        self._clock = monotonic_epoch() if clock is None else clock
         mailbox = TaskMailbox() if mailbox is None else mailbox
         # For what is not an action of the mailbox: under the lock, if there is one; nothing moves at its end.
         self._call = action_executor.run
@@ -169,7 +172,7 @@ class StreamTask:
             self._process_input,
             mailbox,
             action_executor=actions,
-            clock=time.monotonic if clock is None else clock,
+            clock=self._clock,
             latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
@@ -392,7 +395,7 @@ class StreamTask:
         return True
 
     def _open(self, snapshot: TaskSnapshot | None) -> None:
-        self.chain.setup(self.processor.executor, self.fail, self._checkpointing.barrier)
+        self.chain.setup(self.processor.executor, self._clock, self.fail, self._checkpointing.barrier)
         if snapshot is not None:
             restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
             restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
@@ -478,9 +481,14 @@ class StreamTask:
         held.set_result(None)
 
     def _end_loop(self) -> None:
-        """End the loop: the task has come to its end."""
+        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
+        self._is_finishing = True
+        self._advance(self.chain.quiesce_timers(), partial(self._loop_ended, self._hold_input()))
+
+    def _loop_ended(self, held: Future[None]) -> None:
         self._complete = True
         self.processor.all_actions_completed()
+        held.set_result(None)
 
     def _advance(self, steps: Iterator[Future[Any]], then: Callable[[], None]) -> None:
         """Go on to the next future that is not done, and behind the last one call `then`. Other mail runs.

@@ -18,6 +18,7 @@ from spec.manifest import read_all
         ("SplitFetch", 13),
         ("SplitPerThread", 13),
         ("SplitAssignment", 38),
+        ("Yielding", 9),
         ("SeenFiles", 5),
     ],
 )

@@ -16,6 +16,7 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskOutput, TaskState, Watermark
+from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.unit.operators import Counted, Door, Logging, Map, Rig
@@ -96,6 +97,56 @@ def test_mail_runs_while_the_task_waits_for_room() -> None:
     rig.step()
     assert (ran, rig.output.records) == ([1], [])
     rig.task.close()
+
+
+class Calls(Operator):
+    """Holds `room` calls that only time out, the newest first, and emits them in order; waits while full."""
+
+    def __init__(self, room: int, wait: Callable[[Calls], None]) -> None:
+        self.room = room
+        self.wait = wait
+        self.calls: list[Any] = []
+        self.ended: set[Any] = set()
+
+    def process(self, record: Any) -> None:
+        while len(self.calls) >= self.room:
+            self.wait(self)
+        self.calls.append(record)
+        now = self.context.timers.current_processing_time()
+        self.context.timers.register_timer(
+            now + 0.0005 * (self.room - record % self.room), self.times_out(record)
+        )
+
+    def times_out(self, record: Any) -> Callable[[float], None]:
+        def end(_: float) -> None:
+            self.ended.add(record)
+            while self.calls and self.calls[0] in self.ended:
+                self.output.collect(self.calls.pop(0))
+
+        return end
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("room", [1, 2, 64, 65, 300])
+def test_an_operator_that_is_blocked_by_a_full_queue_gets_its_time_outs(room: int) -> None:
+    clock = FakeClock()
+
+    def wait(operator: Calls) -> None:
+        # All are due; that of the oldest fires last, long after what one mail fires.
+        clock.advance(1.0)
+        assert operator.context.executor.try_yield(), "blocked for ever"
+
+    rig = Rig(Calls(room, wait), clock=clock)
+    rig.push(*range(2 * room + 1))
+    rig.step()
+    assert rig.output.records == list(range(2 * room))
+
+
+def test_an_operator_that_is_blocked_gets_its_time_outs_by_the_clock_of_the_system() -> None:
+    rig = Rig(Calls(200, lambda operator: operator.context.executor.yield_()))
+    rig.push(*range(401))
+    rig.step()
+    assert rig.output.records[:201] == list(range(201))
 
 
 def test_another_thread_wakes_a_task_that_waits_for_input_and_then_for_room() -> None:
@@ -446,3 +497,33 @@ def test_every_method_of_an_operator_runs_under_the_lock_and_the_close_of_the_in
     assert held == dict.fromkeys(
         ("restore", "open", "process", "watermark", "end_input", "finish", "close"), True
     )
+
+
+def test_timers_are_quiesced_under_the_lock_which_is_free_while_what_has_begun_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = FairLock()
+    seen: list[bool] = []
+    done: Future[None] = Future()
+
+    def takes_the_lock() -> None:
+        seen.append(lock.acquire(timeout=20.0))
+        lock.release()
+        done.set_result(None)
+
+    def quiesce(timers: ProcessingTimeService) -> None:
+        seen.append(lock.is_held)
+        thread.start()
+
+    class Asks(Map):
+        def open(self) -> None:
+            assert self.context.timers is not None
+
+    monkeypatch.setattr(ProcessingTimeService, "quiesce", quiesce)
+    monkeypatch.setattr(ProcessingTimeService, "timers_done", lambda timers: done)
+    thread = threading.Thread(target=takes_the_lock)
+    rig = Rig(Asks(str), action_executor=SynchronizedActionExecutor(lock))
+    rig.end(InputStatus.STOPPED, InputStatus.END_OF_INPUT)
+    rig.task.run()
+    thread.join()
+    assert seen == [True, True]
