@@ -126,13 +126,11 @@ class LedgerPlan:
             whole, others = range(len(self.columns)), ()
         names = self._names(others)
         values_of = self._values_of(others)
-        # Without names given, the arguments of a column are known by their places, as they always were.
-        is_plain = self.arguments is not None and self.inputs is None
         return RowIdentity(
             None if self.key is None else self._values_of(key),
             lambda row: (names, values_of(row)),
             self._values_of(whole),
-            None if is_plain else self._names(whole),
+            self._names(whole),
             dict(enumerate(self.columns)),
         )
 
