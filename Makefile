@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -192,6 +192,9 @@ bench-sources: build  ## the sources beside Spark's readers: PARTS="files kafka"
 bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and Python: downloads 100 MB (ONLY="ordered")
 	@test ! -x $(FREE)/bin/python || $(FREE)/bin/python setup.py -q build_ext --inplace
 	@$(WITH_JAVA) $(PY) -m bench.kernel $(if $(ONLY),--only "$(ONLY)")
+
+bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openaivec: downloads 500 MB, minutes
+	@$(PY) -m bench.clients
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)

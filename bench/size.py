@@ -19,6 +19,7 @@ from bench.table import Column, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pyruntime"
+CLIENTS = "clients"
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -83,8 +84,12 @@ def main(arguments: Sequence[str]) -> None:
     paths = [Path(each).resolve() for each in arguments] or sorted(PACKAGE.glob("[!_]*[!d]"))
     rows = [(str(path.relative_to(ROOT)), total([path])) for path in paths]
     columns = [Column("folder", right=False), *(Column(name) for name in Size._fields)]
-    together = total(paths if arguments else [PACKAGE])
-    print_table(columns, [[name, *map(str, size)] for name, size in [*rows, ("together", together)]])
+    rows.append(("together", total(paths if arguments else [PACKAGE])))
+    if not arguments:
+        # What an operator and its sources need is one size, what speaks with services another.
+        rest = [path for path in PACKAGE.iterdir() if path.suffix in ("", ".py") and path.name != CLIENTS]
+        rows.append((f"without {CLIENTS}", total(rest)))
+    print_table(columns, [[name, *map(str, size)] for name, size in rows])
     if not arguments:
         print(f"public names: {len(public_names())}")
 

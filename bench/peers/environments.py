@@ -17,11 +17,13 @@ class EnvironmentFailed(RuntimeError):
     """An environment that could not be made; its text is the reason."""
 
 
-def python_of(name: str, say: Callable[[str], None]) -> Path:
+def python_of(
+    name: str, say: Callable[[str], None], requirements: Path = REQUIREMENTS, environments: Path = FOLDER
+) -> Path:
     """The Python of a peer's environment, made if its requirements have changed. Raises EnvironmentFailed."""
-    folder = FOLDER / name
+    folder = environments / name
     python = folder / "bin" / "python"
-    wanted = (REQUIREMENTS / f"{name}.txt").read_text()
+    wanted = (requirements / f"{name}.txt").read_text()
     made = folder / ".made"
     if made.exists() and made.read_text() == wanted:
         return python
@@ -29,7 +31,7 @@ def python_of(name: str, say: Callable[[str], None]) -> Path:
     if not python.exists():
         _run([sys.executable, "-m", "venv", str(folder)])
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    _run([*pip, "--requirement", str(REQUIREMENTS / f"{name}.txt")])
+    _run([*pip, "--requirement", str(requirements / f"{name}.txt")])
     made.write_text(wanted)
     return python
 

@@ -238,6 +238,8 @@ def proxy_finder(options: Http) -> Callable[[str, str], str | None]:
         proxy = options.proxy
         return lambda scheme, host: proxy
     proxies = getproxies_environment()
+    if not proxies:
+        return lambda scheme, host: None
 
     def of_environment(scheme: str, host: str) -> str | None:
         if proxy_bypass_environment(host, proxies):

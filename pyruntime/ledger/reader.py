@@ -13,12 +13,11 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.format import (
     ERROR,
-    NOBODY,
     ForeignSegmentError,
     Frame,
     Origin,
@@ -33,6 +32,10 @@ from pillarbox.ledger.index import KeyIndex
 from pillarbox.ledger.keys import is_answer
 from pillarbox.ledger.local_folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
 from pillarbox.ledger.object_folder import ObjectFolder
+
+if TYPE_CHECKING:
+    from pillarbox.ledger.keys import Scope
+    from pillarbox.ledger.ledger import Ledger
 
 Folder = LocalFolder | ObjectFolder
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -64,31 +67,21 @@ def undisturbed(method: Method) -> Method:
 class LedgerReader:
     """The finished calls of one scope. Any thread.
 
-    about: whose they are, as `Scope.about` says it: a segment of others is not believed.
-    accept_errors: `get` gives rows that failed for good, too.
-    version: of the function, as it is kept. some_inputs: whether columns that are not asked for do not count.
-    only: the segments that are read, with the bytes of each; None for all.
+    What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
+    for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
+    each; None for all.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        about: Mapping[str, str] | None = None,
-        *,
-        accept_errors: bool = True,
-        version: str = "",
-        some_inputs: bool = False,
-        only: Mapping[str, int] | None = None,
-    ) -> None:
-        self._folder = folder
+    def __init__(self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None) -> None:
+        self._folder = ledger.folder(scope)
         self._only = only
-        self._owner = NOBODY if about is None else owner_of(about)
-        self.accepts_errors = accept_errors
-        self.version = version
-        self._some_inputs = some_inputs
+        self._owner = owner_of(scope.about)
+        self.accepts_errors = not ledger.retry_errors
+        self.version = ledger.kept_version
+        self._some_inputs = ledger.inputs is not None
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
         self._forgotten = 0

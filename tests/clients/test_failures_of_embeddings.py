@@ -1,4 +1,4 @@
-"""Failures of an embedding service, with the operator around its client and nothing configured but attempts."""
+"""Failures of an embedding service, for an operator that is told nothing but the number of attempts."""
 
 from __future__ import annotations
 
@@ -66,9 +66,11 @@ def test_a_service_that_is_overloaded_or_ill_is_asked_again(status: int) -> None
 
 
 @pytest.mark.contract
-def test_a_service_is_asked_again_no_sooner_than_it_says() -> None:
+# The second is that of a LiteLLM proxy.
+@pytest.mark.parametrize("header", ["Retry-After", "llm_provider-retry-after"])
+def test_a_service_is_asked_again_no_sooner_than_it_says(header: str) -> None:
     began = time.monotonic()
-    results, service = run(first(lambda: error(429, "rate_limit_exceeded", **{"Retry-After": "1"})))
+    results, service = run(first(lambda: error(429, "rate_limit_exceeded", **{header: "1"})))
     check_all(results)
     assert service.sizes == [4, 4]
     assert time.monotonic() - began >= 1.0
@@ -76,7 +78,8 @@ def test_a_service_is_asked_again_no_sooner_than_it_says() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    ("status", "code"), [(429, "insufficient_quota"), (402, "billing"), (401, "invalid_api_key"), (404, "model")]
+    ("status", "code"),
+    [(429, "insufficient_quota"), (402, "billing"), (401, "invalid_api_key"), (404, "model")],
 )
 def test_an_account_or_address_that_no_pause_mends_is_asked_once(status: int, code: str) -> None:
     with pytest.raises(CallFailed) as found:
@@ -90,8 +93,9 @@ def test_an_account_or_address_that_no_pause_mends_is_asked_once(status: int, co
 
 @pytest.mark.contract
 def test_one_text_that_a_service_refuses_costs_its_own_row_only() -> None:
-    results, service = run(
-        lambda request, texts: error(400, "invalid_request_error") if "war" in texts else None, errors="column"
+    results, _ = run(
+        lambda request, texts: error(400, "invalid_request_error") if "war" in texts else None,
+        errors="column",
     )
     vectors = [value for value, _ in results]
     errors = [info for _, info in results]
