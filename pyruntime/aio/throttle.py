@@ -102,6 +102,11 @@ class Throttle:
         return self._timer is not None
 
     @property
+    def weighs(self) -> bool:
+        """True if rows have weights, which a user's function gives."""
+        return self._units is not None
+
+    @property
     def exhausted(self) -> str | None:
         """The limit that lets no call through any more; None while some may."""
         return None if self.limiter is None else self.limiter.exhausted
