@@ -201,15 +201,13 @@ class LedgerReader:
         """
         frames = self._frames
         for number in range(len(frames)):
-            rows = None
             with self._mutex:
                 is_same = frames is self._frames
                 try:
                     rows = self._rows(number) if is_same else None
+                    places = [] if rows is None else self._counting(rows, number)
                 except FileNotFoundError:
                     is_same = False
-                if rows is not None:
-                    places = [row for row in range(rows.count) if self._counts(rows, number, row)]
             if not is_same:
                 raise LedgerError(
                     f"the segments of {self._folder.path} were merged or deleted while they were read: try "
@@ -421,13 +419,17 @@ class LedgerReader:
                 error, error_at = (number, rows, row), at
         return error
 
-    def _counts(self, rows: Rows, number: int, row: int) -> bool:
-        key = rows.key(row)
-        if len(self._index.find(key)) == 1:
-            return True
-        # Each input and version has a record that counts.
-        place = self._place(key, like=rows.origin(row))
-        return place is not None and (place[0], place[2]) == (number, row)
+    def _counting(self, rows: Rows, number: int) -> list[int]:
+        """The rows of a frame that count for their key: one for each input and version."""
+        places = []
+        for row in range(rows.count):
+            key = rows.key(row)
+            if len(self._index.find(key)) > 1:
+                place = self._place(key, like=rows.origin(row))
+                if place is None or (place[0], place[2]) != (number, row):
+                    continue
+            places.append(row)
+        return places
 
     def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""
