@@ -15,8 +15,7 @@ from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc.client import RpcError, RpcHandle
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
 from tests.certificates import make_certificate
 from tests.limits.unit.calling import Caller
 from tests.sources.unit.proxy import Proxy
@@ -45,7 +44,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.contract("Over TLS messages come through, and nothing of them can be read on the way.")
 def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
             for size in (1, 1000, 200_000):
@@ -57,7 +56,7 @@ def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
 
 def test_without_a_certificate_what_is_said_can_be_read() -> None:
     """So that the test before sees what it looks for."""
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         handle = channel.serve("echo", Echo())
         with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
             client.request(1, 30)
@@ -66,7 +65,7 @@ def test_without_a_certificate_what_is_said_can_be_read() -> None:
 
 @pytest.mark.contract("A client over TLS takes no other certificate than that of its server.")
 def test_another_certificate_is_refused(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         other = RpcHandle(handle.addresses, handle.secret, "echo", bytes(32))
         plain = RpcHandle(handle.addresses, handle.secret, "echo")
@@ -123,14 +122,14 @@ def test_a_coordinator_at_an_address_is_known_by_its_certificate(
 def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "server.pem"
     with pytest.raises(OSError, match="No such file"):
-        SourceChannel(certificate=path).start()
+        ServiceHost(certificate=path).start()
     path.write_text("nothing")
     with pytest.raises(OSError, match="PEM|SSL"):
-        SourceChannel(certificate=path).start()
+        ServiceHost(certificate=path).start()
 
 
 def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
         with handle.connect() as client:

@@ -21,8 +21,7 @@ from pillarbox.rpc.connection import (
     client_handshake,
     encode,
 )
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
 
 
 class Count:
@@ -83,7 +82,7 @@ async def some_end(readers: list[asyncio.StreamReader], number: int) -> None:
 
 
 def with_channel(test: Callable[[RpcHandle, Count], Awaitable[None]]) -> None:
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         count = Count()
         handle = channel.serve("count", count)
 
