@@ -503,10 +503,6 @@ class MailboxProcessor:
     def _waits_for(self) -> Doing:
         return BACK_PRESSURED if self._back_pressured else IDLE
 
-    def _has_mail(self) -> bool:
-        # The mail that measures is nobody's work.
-        return self.mailbox.has_mail() and len(self.mailbox) > self.metrics.measuring
-
     def _count(self) -> int:
         return self._mails + self.mailbox.mails_run - self.metrics.measured
 
