@@ -13,8 +13,7 @@ import random
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.mailbox.processor import MailboxProcessor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing.clocks import FakeClock
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pillarbox.mailbox.processor import MailboxProcessor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing import FakeClock
 

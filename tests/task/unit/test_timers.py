@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
-from pillarbox.mailbox.processor import MailboxProcessor
-from pillarbox.mailbox.processor import Controller
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.task.timers import MAX_DEFERRAL_S, ProcessingTimeService, monotonic_epoch
 from pillarbox.testing import FakeClock
 from tests.search import examples
