@@ -25,8 +25,7 @@ from pillarbox.sources import (
 )
 from pillarbox.sources.fetching import Threading
 from pillarbox.sources.link import AddSplits, Message, NoMoreSplits
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.task import Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -46,7 +45,7 @@ class Same(SplitReader[Split]):
         self.records = records
         self.splits: dict[str, Split] = {}
 
-    def handle_splits_changes(self, change: SplitsChange[Split]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[Split]) -> None:
         if isinstance(change, SplitsAdded):
             self.splits.update((split.split_id, split) for split in change.splits)
 

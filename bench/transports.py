@@ -75,9 +75,9 @@ def serve(name: str) -> None:
     if name == "pillarbox.rpc":
         import pickle
 
-        from pillarbox.sources.channel import SourceChannel
+        from pillarbox.rpc.server import ServiceHost
 
-        with SourceChannel() as server:
+        with ServiceHost() as server:
             _until_input_ends(pickle.dumps(server.serve("echo", Echo())).hex())
     elif name == "grpcio":
         from concurrent.futures import ThreadPoolExecutor

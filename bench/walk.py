@@ -186,48 +186,35 @@ def _check(made: int, rows: int) -> None:
 
 
 @contextmanager
-def splits_by_need() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
-    """Makes a run of batch reads whose tasks ask the driver for splits; one split is one batch.
+def splits_of_a_read() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
+    """Makes a run of batch reads, from discovery to their rows; one split is one batch.
 
     What counts the calls is given: by function or by thread.
     """
-    from pillarbox.sources.channel import SourceChannel
     from pillarbox.sources.connectors.generator import GeneratorSource
-    from pillarbox.spark.source import driver
     from pillarbox.spark.source.data_source import BatchReader
-    from pillarbox.spark.source.driver import DriverReads
     from pillarbox.spark.source.options import Read
 
-    # A task is given one at a time, so that each passes all of the way.
-    driver.MAX_SPLITS_PER_ANSWER = 1
-
-    def read(pause_s: float, splits: int, channel: SourceChannel) -> int:
+    def read(pause_s: float, splits: int) -> int:
         source = GeneratorSource(rows=splits * BATCH_ROWS, splits=splits, batch_rows=BATCH_ROWS)
-        reads = DriverReads()
-        name = f"walk {pause_s} {splits}"
-        reads.registered[name] = source
-        options = {"partitions": "1"}
-        planned = Read.of(source, options, source.arrow_schema())
-        reader = BatchReader(planned, channel.serve(name, reads), name, options)
+        reader = BatchReader(Read.of(source, {"partitions": "1"}, source.arrow_schema()))
         (partition,) = reader.partitions()
         rows = 0
         for batch in reader.read(partition):
             if not rows:
                 time.sleep(pause_s)
             rows += batch.num_rows
-        channel.withdraw(name)
         return rows
 
     def run(counted: Callable[[], Calls], pause_s: float, splits: int) -> tuple[Calls, float]:
         threading.setprofile(_note)
         _calls.clear()
         began = time.monotonic()
-        with SourceChannel() as channel:
-            sys.setprofile(_note)
-            try:
-                _check(read(pause_s, splits, channel), splits * BATCH_ROWS)
-            finally:
-                sys.setprofile(None)
+        sys.setprofile(_note)
+        try:
+            _check(read(pause_s, splits), splits * BATCH_ROWS)
+        finally:
+            sys.setprofile(None)
         return counted(), time.monotonic() - began
 
     yield lambda counted: partial(run, counted)
@@ -301,7 +288,7 @@ def passed(found: Found) -> set[str]:
 
 def walk_of_a_split() -> tuple[Found, Found]:
     """The files of a split, and its threads."""
-    with splits_by_need() as run:
+    with splits_of_a_read() as run:
         return walk(run(_by_function)), walk(run(_by_thread))
 
 

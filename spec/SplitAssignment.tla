@@ -7,43 +7,36 @@
 (* a moment of its own, dies and comes back. A checkpoint is put together from these parts and what the enumerator    *)
 (* knows by then; until it is complete the one before counts, and output counts when its checkpoint is complete.      *)
 (*                                                                                                                    *)
-(* "replayed", a batch read on Spark. A reader is a partition, what it was given is its log, and Spark runs attempts  *)
-(* of it: after a failure, speculatively, because an output is lost, for a later job over the same plan. They hear    *)
-(* the log from its beginning, and nothing goes back when one dies. So each split is in the output of one partition,  *)
-(* and it is the same each time. The enumerator is suspended while nobody reads.                                      *)
-(*                                                                                                                    *)
 (* "planned", a stream of micro-batches on Spark. Nothing is given to a reader that runs: slices of what waits are    *)
 (* dealt out by a plan. A plan is a checkpoint, and Spark's offset: what is known, what waits and from where, and     *)
 (* which slices are read before it. Spark writes it down, has the slices read by as many tasks as there are, and      *)
 (* writes down that they are. What was written down and not done is done again, while splits grow and others appear.  *)
 (*                                                                                                                    *)
-(* Finding, what waits, giving, telling that no more come, hearing, reading, leaving, dying and going on from what    *)
-(* was kept are the same actions. Apart are how tasks take checkpoints and get back what a dead reader had; attempts  *)
-(* and their outputs; plans, what the service has by now and may throw away. Their variables stand still elsewhere.   *)
+(* Finding, what waits and going on from what was kept are the same actions. Apart are how tasks are given splits,    *)
+(* take checkpoints and get back what a dead reader had; plans, what the service has by now and may throw away. Their *)
+(* variables stand still elsewhere. A batch read on Spark is one plan, of all that is there.                          *)
 (*                                                                                                                    *)
 (* The driver dies as well, and goes on from what was kept, with as many readers as it likes. A split may be deleted  *)
 (* and made anew under its name: what is known, and what readers have, are in different parts, and have to let go of  *)
 (* it together. pillarbox.sources: link, split_coordinator, enumerating; the reader of connectors.redis_streams;      *)
-(* pillarbox.spark.source: driver, stream, planning, offsets.                                                         *)
+(* pillarbox.spark.source: stream, planning.                                                                          *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
-    Delivery,   \* how splits come to readers: "pushed", "replayed" or "planned"
+    Delivery,   \* how splits come to readers: "pushed" or "planned"
     Splits,     \* how many there are; they are found in order
     Piece,      \* how many are found at a time, at most
     Length,     \* records of a split
-    Readers,    \* at most; partitions of a batch read; tasks of a micro-batch
-    Crashes,    \* readers and drivers that die, outputs that are lost, plans that Spark drops: at most, together
+    Readers,    \* at most; tasks of a micro-batch
+    Crashes,    \* readers and drivers that die, plans that Spark drops: at most, together
     Remade,     \* whether split 2 is split 1 made anew: they have no end, and one name
-    Attempts,   \* replayed: at a time
-    Jobs,       \* replayed: over the one read, one after the other
     Limit,      \* planned: records of a micro-batch, at most
     AvailableNow, \* planned: whether the query reads what is there when it starts, and ends
     Latest,     \* planned: whether what the first look finds is read only from where it ends then
     Mutant
 
 VARIABLES
-    up, life,   \* the driver, or the enumerator of a batch read: whether it is there; which of its lives this is
+    up, life,   \* the driver: whether it is there; which of its lives this is
     parallelism,
     known,      \* splits 1 to `known` have been taken up
     found,      \* what the discovery thread has found: in which life, which splits, what is known with them
@@ -51,9 +44,8 @@ VARIABLES
     ended,      \* if Remade: whether its name is to be forgotten
     pool,       \* splits that wait, each with the place from which to read
     registered, asked, told, \* what the enumerator holds of each reader: there, has asked, was told that no more come
-    given,      \* of each reader: the splits it was sent since its part of the last complete checkpoint, in order; of a
-                \* partition its log
-    (* who reads: of each reader, or of each attempt *)
+    given,      \* of each reader: the splits it was sent since its part of the last complete checkpoint, in order
+    (* who reads *)
     alive, left,\* whether it is there; whether it has gone because it was through
     heard,      \* how many of `given` have arrived; the others are under way
     has, out,   \* what it has still to read; what it has put out since its part of a checkpoint
@@ -62,10 +54,6 @@ VARIABLES
     staged,     \* a checkpoint that was put together and is not complete; an offset that is not written down
     last,       \* the last complete checkpoint; the last offset that is written down
     committed,
-    (* replayed *)
-    of, job,    \* of each attempt, its partition and its job
-    output,     \* of each job and partition: what was committed, or NoOutput
-    outputs,    \* history, of each partition: all that were ever committed, lost ones included
     (* planned *)
     arrived,    \* of each split: the records that it has by now
     gone,       \* and how many of them the service has been told are done, and throws away
@@ -85,13 +73,10 @@ asking == <<registered, asked, told>>
 reading == <<alive, left, heard, has, out>>
 taking == <<part, staged, last>>
 history == <<committed, twice>>
-batchRead == <<of, job, output, outputs>>
 stream == <<arrived, gone, target, over, phase, begin, written, reads, since>>
-spark == <<batchRead, stream>>
-vars == <<driver, finding, pool, asking, given, reading, taking, history, spark, crashes>>
+vars == <<driver, finding, pool, asking, given, reading, taking, history, stream, crashes>>
 
 Pushed == Delivery = "pushed"
-Replayed == Delivery = "replayed"
 Planned == Delivery = "planned"
 
 Everyone == 1..Readers
@@ -103,23 +88,19 @@ InOrder(splits) == CHOOSE s \in [1..Cardinality(splits) -> splits] : Range(s) = 
 From(s, n) == SubSeq(s, n, Len(s))
 None == [taken |-> FALSE]
 NoOne(value) == [r \in Everyone |-> value]
-(* Those who read. Of a reader in a task there is one at a time.                                                     *)
-Lives == IF Replayed THEN 1..Attempts ELSE Everyone
-Nobody(value) == [a \in Lives |-> value]
-UnderWay(a) == Range(From(given[of[a]], heard[a] + 1))
+UnderWay(a) == Range(From(given[a], heard[a] + 1))
 Waits(a) == has[a] = {} /\ UnderWay(a) = {}
 OfAll(value) == [s \in 1..Splits |-> value]
 Zero == [known |-> 0, waiting |-> {}, parts |-> NoOne({}), slices |-> {}]
-NoOutput == {<<0, 0>>}
 Unsettled == IF Latest THEN OfAll(Length) ELSE OfAll(0)
 (* What the discovery may see of a split.                                                                            *)
 Visible(s) == IF AvailableNow THEN target[s] ELSE arrived[s]
 
 TypeOK ==
-    /\ Delivery \in {"pushed", "replayed", "planned"}
+    /\ Delivery \in {"pushed", "planned"}
     /\ known \in 0..(IF Remade THEN 1 ELSE Splits) /\ parallelism \in Everyone /\ there \in 0..2
     /\ \A f \in found : \A split \in f.splits : split[1] \in 1..Splits
-    /\ \A a \in Lives : heard[a] \in 0..Len(given[of[a]]) /\ (alive[a] => registered[of[a]])
+    /\ \A a \in Everyone : heard[a] \in 0..Len(given[a]) /\ (alive[a] => registered[a])
     /\ committed \subseteq All
     /\ \A s \in 1..Splits : gone[s] <= arrived[s] /\ arrived[s] <= Length
     /\ phase \in {"idle", "planned", "logged", "ran"} /\ (Planned /\ phase = "idle" => begin = last)
@@ -128,10 +109,8 @@ Init ==
     /\ up = ~Planned /\ life = 1 /\ parallelism = Readers /\ known = 0 /\ found = {} /\ pool = {}
     /\ ended = FALSE /\ there = IF Remade THEN 1 ELSE 0
     /\ registered = NoOne(~Planned) /\ asked = NoOne("no") /\ told = NoOne(FALSE) /\ given = NoOne(<<>>)
-    /\ alive = Nobody(Pushed) /\ left = Nobody(FALSE) /\ heard = Nobody(0) /\ has = Nobody({}) /\ out = Nobody({})
+    /\ alive = NoOne(Pushed) /\ left = NoOne(FALSE) /\ heard = NoOne(0) /\ has = NoOne({}) /\ out = NoOne({})
     /\ part = NoOne(None) /\ staged = None /\ last = Zero
-    /\ of = [a \in Lives |-> IF Replayed THEN 1 ELSE a] /\ job = Nobody(0)
-    /\ output = [j \in 1..Jobs |-> NoOne(NoOutput)] /\ outputs = NoOne({})
     /\ arrived = OfAll(IF Planned THEN 0 ELSE Length) /\ gone = OfAll(0) /\ target = OfAll(0) /\ over = FALSE
     /\ phase = "idle" /\ begin = Zero /\ written = {} /\ reads = {} /\ since = Unsettled
     /\ committed = {} /\ twice = {} /\ crashes = 0
@@ -151,7 +130,7 @@ Discover ==
             IN  /\ \A s \in from..to : Visible(s) > 0 \/ Latest
                 /\ found' = found \cup {[life |-> life, splits |-> {<<s, place(s)>> : s \in from..to}, known |-> knows]}
                 /\ known' = IF Mutant = "discovery changes what is known" THEN knows ELSE known
-    /\ UNCHANGED <<driver, there, ended, pool, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, there, ended, pool, asking, given, reading, taking, history, stream, crashes>>
 
 (* Splits and knowledge in one step. What was found in an earlier life is nothing to this one.                       *)
 TakeUp(f) ==
@@ -162,42 +141,39 @@ TakeUp(f) ==
                 /\ known' = IF half THEN known ELSE f.known
                 /\ found' = (found \ {f}) \cup IF half THEN {[f EXCEPT !.splits = {}]} ELSE {}
        ELSE found' = found \ {f} /\ UNCHANGED <<pool, known>>
-    /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, stream, crashes>>
 
 -----------------------------------------------------------------------------
 (* Giving splits out. A request is kept until there is an answer to it. A reader may ask earlier than in Ask, when   *)
 (* it has fetched all that it has.                                                                                   *)
 AskOf(a) ==
-    /\ alive[a] /\ asked[of[a]] = "no" /\ ~told[of[a]]
-    /\ asked' = [asked EXCEPT ![of[a]] = IF Mutant = "asks once" /\ pool = {} /\ known < Splits THEN "dropped" ELSE "yes"]
-    /\ UNCHANGED <<driver, finding, pool, registered, told, given, reading, taking, history, spark, crashes>>
+    /\ alive[a] /\ asked[a] = "no" /\ ~told[a]
+    /\ asked' = [asked EXCEPT ![a] = IF Mutant = "asks once" /\ pool = {} /\ known < Splits THEN "dropped" ELSE "yes"]
+    /\ UNCHANGED <<driver, finding, pool, registered, told, given, reading, taking, history, stream, crashes>>
 Ask(a) == Waits(a) /\ AskOf(a)
 
-(* Who has died may be given splits for as long as nobody has noticed: they go back with the others. To a partition's *)
-(* log it is no matter who hears of it first.                                                                        *)
+(* Who has died may be given splits for as long as nobody has noticed: they go back with the others.                   *)
 Assign(r) ==
     /\ asked[r] = "yes" /\ (registered[r] \/ Mutant = "a request outlives its reader")
     /\ \E split \in pool :
         /\ pool' = pool \ {split}
         /\ given' = IF registered[r] THEN [given EXCEPT ![r] = Append(@, split)] ELSE given
     /\ asked' = [asked EXCEPT ![r] = "no"]
-    /\ UNCHANGED <<driver, finding, registered, told, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, registered, told, reading, taking, history, stream, crashes>>
 
-(* Nothing waits. A task is told so when nothing will be found, for somebody may die and leave it something to do. A   *)
-(* partition's log may be closed earlier: what is found later goes into one that is open, and the last one stays so.  *)
+(* Nothing waits, and nothing will be found: for somebody may die and leave it something to do.                       *)
 NoMore(r) ==
     /\ up /\ asked[r] = "yes" /\ registered[r] /\ pool = {}
-    /\ known = Splits \/ Mutant = "no more because nothing waits" \/ (Replayed /\ \E q \in Present \ {r} : ~told[q])
-    /\ Mutant = "the end waits for the others" => \A q \in Present \ {r} : told[q]
+    /\ known = Splits \/ Mutant = "no more because nothing waits"
     /\ told' = [told EXCEPT ![r] = TRUE] /\ asked' = [asked EXCEPT ![r] = "no"]
-    /\ UNCHANGED <<driver, finding, pool, registered, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, registered, given, reading, taking, history, stream, crashes>>
 
-(* A message arrives; or the next entry of the log, for an attempt has none but the one that it reads.               *)
+(* A message arrives.                                                                                                *)
 Hear(a) ==
-    /\ alive[a] /\ heard[a] < Len(given[of[a]]) /\ (Replayed => has[a] = {})
-    /\ has' = [has EXCEPT ![a] = @ \cup {given[of[a]][heard[a] + 1]}]
+    /\ alive[a] /\ heard[a] < Len(given[a])
+    /\ has' = [has EXCEPT ![a] = @ \cup {given[a][heard[a] + 1]}]
     /\ heard' = [heard EXCEPT ![a] = @ + 1]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, out, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, out, taking, history, stream, crashes>>
 
 Read(a) ==
     /\ alive[a]
@@ -207,14 +183,14 @@ Read(a) ==
             /\ has' = [has EXCEPT ![a] = (@ \ {split}) \cup IF record[2] < Length \/ Remade THEN {record} ELSE {}]
             /\ out' = [out EXCEPT ![a] = @ \cup {record}]
             /\ twice' = twice \cup ({record} \cap out[a])
-    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, taking, committed, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, taking, committed, stream, crashes>>
 
 (* It was told that no more come, and has read what it had. Its output is still to be committed.                     *)
 Leave(a) ==
     /\ alive[a] /\ Waits(a)
-    /\ told[of[a]] \/ (Mutant = "close forgotten" /\ pool = {} /\ \E q \in Present \ {of[a]} : ~told[q])
+    /\ told[a]
     /\ alive' = [alive EXCEPT ![a] = FALSE] /\ left' = [left EXCEPT ![a] = TRUE]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, heard, has, out, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, heard, has, out, taking, history, stream, crashes>>
 
 -----------------------------------------------------------------------------
 (* A split is deleted, at any moment: what nobody has read is lost, and no reader can help it; in a stream, when all  *)
@@ -222,10 +198,10 @@ Leave(a) ==
 Delete ==
     /\ Remade /\ there = 1 /\ there' = 0
     /\ Planned => arrived[1] > 0 /\ \A i \in 1..arrived[1] : <<1, i>> \in committed
-    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, stream, crashes>>
 Make ==
     /\ Remade /\ there = 0 /\ there' = 2
-    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, stream, crashes>>
 
 (* The reader finds that it is gone, or another one: it will read what comes under the name from the beginning. In    *)
 (* Redis it sees that it is gone, or the new ids are above the old place: to go on from there is to begin.            *)
@@ -234,7 +210,7 @@ StartAgain(r) ==
     /\ \E split \in has[r] :
         /\ split[1] = 1
         /\ has' = [has EXCEPT ![r] = {<<2, IF Mutant = "goes on from the old place" THEN split[2] ELSE 0>>}]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, out, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, out, taking, history, stream, crashes>>
 
 (* Or it waits no longer, and has read the split to its end. Nobody is told: that it is missing in a part says it.    *)
 EndGone(r) ==
@@ -242,7 +218,7 @@ EndGone(r) ==
     /\ \E split \in has[r] : split[1] = 2
     /\ has' = [has EXCEPT ![r] = {}]
     /\ known' = IF Mutant = "the name is forgotten at once" THEN 0 ELSE known
-    /\ UNCHANGED <<driver, found, there, ended, pool, asking, given, alive, left, heard, out, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, found, there, ended, pool, asking, given, alive, left, heard, out, taking, history, stream, crashes>>
 
 -----------------------------------------------------------------------------
 (* Checkpoints. First each reader gives its part: what it has, and how many of the splits it was sent that counts in. *)
@@ -250,7 +226,7 @@ Part(r) ==
     /\ Pushed /\ alive[r] /\ staged = None /\ part[r] = None
     /\ part' = [part EXCEPT ![r] = [taken |-> TRUE, heard |-> heard[r], has |-> has[r], out |-> out[r]]]
     /\ out' = [out EXCEPT ![r] = {}]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, has, staged, last, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, left, heard, has, staged, last, history, stream, crashes>>
 
 (* Then the enumerator: what a part does not count in was not read before it, so it waits, wherever it is by now. Who *)
 (* has left gives all that is not in an earlier part; who has died, what the last complete checkpoint has of it.     *)
@@ -273,7 +249,7 @@ Checkpoint ==
            /\ heard' = [r \in Everyone |-> heard[r] - early(r)]
     /\ part' = NoOne(None)
     /\ out' = [r \in Everyone |-> IF left[r] /\ part[r] = None THEN {} ELSE out[r]]
-    /\ UNCHANGED <<driver, finding, pool, asking, alive, left, has, last, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, alive, left, has, last, history, stream, crashes>>
 
 (* From now on it is what counts: for output, and for what goes back when a reader dies. So the enumerator must hear  *)
 (* of it before any reader is started again from it. What a reader had before it, or has been given, and neither has  *)
@@ -299,27 +275,23 @@ Complete ==
            /\ twice' = twice \cup UNION {partOut(r) \cap
                                             (committed \cup UNION {partOut(q) : q \in Present \ {r}}) : r \in Present}
     /\ staged' = None
-    /\ UNCHANGED <<driver, known, found, there, pool, asking, alive, left, has, out, part, spark, crashes>>
+    /\ UNCHANGED <<driver, known, found, there, pool, asking, alive, left, has, out, part, stream, crashes>>
 
 (* Later, when no discovery is under way: what that has found began with more.                                        *)
 Forget ==
     /\ up /\ ended /\ \A f \in found : f.life # life
     /\ known' = 0 /\ ended' = FALSE
-    /\ UNCHANGED <<driver, found, there, pool, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, found, there, pool, asking, given, reading, taking, history, stream, crashes>>
 
 -----------------------------------------------------------------------------
 (* What goes wrong.                                                                                                  *)
 MayCrash == crashes < Crashes /\ crashes' = crashes + 1
 
-(* One that has left may, too, as far as its output is not committed. Of an attempt nothing goes back: what it has    *)
-(* read stands in the log, for the next one.                                                                         *)
+(* One that has left may, too, as far as its output is not committed.                                                *)
 ReaderDies(a) ==
     /\ (alive[a] \/ left[a]) /\ MayCrash
     /\ alive' = [alive EXCEPT ![a] = FALSE] /\ left' = [left EXCEPT ![a] = FALSE] /\ out' = [out EXCEPT ![a] = {}]
-    /\ heard' = IF Replayed THEN [heard EXCEPT ![a] = 0] ELSE heard
-    /\ has' = IF Replayed THEN [has EXCEPT ![a] = {}] ELSE has
-    /\ pool' = IF Mutant = "goes back with the dead" THEN pool \cup Range(SubSeq(given[of[a]], 1, heard[a])) ELSE pool
-    /\ UNCHANGED <<driver, finding, asking, given, taking, history, spark>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, heard, has, taking, history, stream>>
 
 (* It is noticed. What the last complete checkpoint does not count in waits again, from where it was begun; the rest  *)
 (* is for the reader when it comes back. A checkpoint that is not complete is given up: the output of the others stays *)
@@ -340,7 +312,7 @@ AddBack(r) ==
            /\ out' = [q \in Everyone |->
                   IF q = r THEN {}
                   ELSE IF whole \/ staged.parts[q] = None THEN out[q] ELSE out[q] \cup staged.parts[q].out]
-    /\ UNCHANGED <<driver, finding, alive, left, last, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, alive, left, last, history, stream, crashes>>
 
 (* It comes back, and is sent what it had.                                                                           *)
 Return(r) ==
@@ -348,31 +320,23 @@ Return(r) ==
     /\ registered' = [registered EXCEPT ![r] = TRUE] /\ alive' = [alive EXCEPT ![r] = TRUE]
     /\ asked' = [asked EXCEPT ![r] = "no"]
     /\ given' = [given EXCEPT ![r] = @ \o IF Mutant = "goes on where it was" THEN <<>> ELSE InOrder(last.parts[r])]
-    /\ UNCHANGED <<driver, finding, pool, told, left, heard, has, out, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, told, left, heard, has, out, taking, history, stream, crashes>>
 
-(* With the driver everybody goes; what the discovery thread has found may still come. A batch read goes with it.     *)
+(* With the driver everybody goes; what the discovery thread has found may still come.                                *)
 DriverDies ==
-    /\ ~Replayed /\ up /\ ~over /\ MayCrash /\ up' = FALSE
+    /\ up /\ ~over /\ MayCrash /\ up' = FALSE
     /\ pool' = {} /\ registered' = NoOne(FALSE) /\ asked' = NoOne("no") /\ told' = NoOne(FALSE)
-    /\ given' = NoOne(<<>>) /\ alive' = Nobody(FALSE) /\ left' = Nobody(FALSE)
-    /\ heard' = Nobody(0) /\ has' = Nobody({}) /\ out' = Nobody({})
+    /\ given' = NoOne(<<>>) /\ alive' = NoOne(FALSE) /\ left' = NoOne(FALSE)
+    /\ heard' = NoOne(0) /\ has' = NoOne({}) /\ out' = NoOne({})
     /\ part' = NoOne(None) /\ staged' = None
     /\ ended' = FALSE /\ phase' = IF phase \in {"logged", "ran"} THEN "logged" ELSE "idle"
     /\ UNCHANGED <<life, parallelism, known, found, there, last, history>>
-    /\ UNCHANGED <<batchRead, arrived, gone, target, over, begin, written, reads, since>>
-
-(* The enumerator of a batch read that nobody reads is let go of: what it knows and what waits are kept, the logs     *)
-(* stay.                                                                                                             *)
-Suspend ==
-    /\ Replayed /\ up /\ (\A a \in Lives : ~alive[a]) /\ MayCrash /\ up' = FALSE
-    /\ last' = [last EXCEPT !.known = known, !.waiting = IF Mutant = "suspended without what waits" THEN {} ELSE pool]
-    /\ pool' = {}
-    /\ UNCHANGED <<life, parallelism, finding, asking, given, reading, part, staged, history, spark>>
+    /\ UNCHANGED <<arrived, gone, target, over, begin, written, reads, since>>
 
 (* All that was not read to its end waits, and is given to whoever asks. The parts of readers may be ahead of what was *)
 (* known: a name of which there is no split has ended. A stream starts so for the first time, too.                   *)
 Restore(n) ==
-    /\ ~up /\ up' = TRUE /\ life' = life + 1 /\ parallelism' = n /\ (Replayed => n = parallelism)
+    /\ ~up /\ up' = TRUE /\ life' = life + 1 /\ parallelism' = n
     /\ LET kept == IF Mutant = "goes on from what is done" THEN begin ELSE last
            all == kept.waiting \cup UNION {kept.parts[r] : r \in Everyone}
            own == Mutant = "each reader its own"
@@ -385,36 +349,7 @@ Restore(n) ==
     /\ alive' = IF Pushed THEN [r \in Everyone |-> r <= n] ELSE alive
     /\ target' = IF AvailableNow THEN arrived ELSE target
     /\ UNCHANGED <<found, there, ended, asked, told, left, heard, has, out, part, staged, history, crashes>>
-    /\ UNCHANGED <<batchRead, arrived, gone, over, phase, begin, written, reads, since>>
-
------------------------------------------------------------------------------
-(* Attempts of a batch read. Spark starts one where no output is, whether or not another one runs.                   *)
-JobDone(j) == \A p \in Everyone : output[j][p] # NoOutput
-Start(a, j, p) ==
-    /\ Replayed /\ ~alive[a] /\ ~left[a] /\ output[j][p] = NoOutput /\ \A i \in 1..(j - 1) : JobDone(i)
-    /\ alive' = [alive EXCEPT ![a] = TRUE] /\ of' = [of EXCEPT ![a] = p] /\ job' = [job EXCEPT ![a] = j]
-    /\ heard' = [heard EXCEPT ![a] = IF Mutant = "each attempt gets its own" THEN Len(given[p]) ELSE 0]
-    /\ \E anew \in {FALSE, Mutant = "two logs" /\ \A b \in Lives : ~alive[b] /\ ~left[b]} :
-        /\ given' = IF anew THEN NoOne(<<>>) ELSE given
-        /\ told' = IF anew THEN NoOne(FALSE) ELSE told
-        /\ pool' = IF anew THEN {<<s, 0>> : s \in 1..known} ELSE pool
-    /\ UNCHANGED <<driver, finding, registered, asked, left, has, out, taking, history, output, outputs, stream, crashes>>
-
-(* The first attempt that ends gives the output; what comes later is thrown away.                                    *)
-CommitOutput(a) ==
-    /\ Replayed /\ left[a]
-    /\ IF output[job[a]][of[a]] = NoOutput
-       THEN /\ output' = [output EXCEPT ![job[a]][of[a]] = out[a]]
-            /\ outputs' = [outputs EXCEPT ![of[a]] = @ \cup {out[a]}]
-       ELSE UNCHANGED <<output, outputs>>
-    /\ left' = [left EXCEPT ![a] = FALSE] /\ heard' = [heard EXCEPT ![a] = 0] /\ out' = [out EXCEPT ![a] = {}]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, alive, has, taking, history, of, job, stream, crashes>>
-
-(* An executor is lost, and with it an output that others may have used in part.                                     *)
-Lose(j, p) ==
-    /\ output[j][p] # NoOutput /\ MayCrash
-    /\ output' = [output EXCEPT ![j][p] = NoOutput]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, of, job, outputs, stream>>
+    /\ UNCHANGED <<arrived, gone, over, phase, begin, written, reads, since>>
 
 -----------------------------------------------------------------------------
 (* Micro-batches.                                                                                                    *)
@@ -431,7 +366,7 @@ ReadTo(offset, s) ==
 Arrive(s) ==
     /\ Planned /\ arrived[s] < Length /\ (Remade => there = s) /\ (~Remade /\ ~Latest /\ s > 1 => arrived[s - 1] > 0)
     /\ arrived' = [arrived EXCEPT ![s] = @ + 1]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, crashes>>
     /\ UNCHANGED <<gone, target, over, phase, begin, written, reads, since>>
 
 (* A split that is deleted waits no more, and its name is not known: in one step, which counts with the next offset.  *)
@@ -444,7 +379,7 @@ LetGo ==
         /\ pool' = IF Mutant = "the split stays open" THEN pool ELSE pool \ {split}
         /\ known' = IF Mutant = "the name stays known" THEN known ELSE 0
         /\ found' = {f \in found : f.life # life}
-    /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, spark, crashes>>
+    /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, stream, crashes>>
 
 (* Slices of what waits, as many as the limit allows, and the offset behind them. If there is nothing to read, there  *)
 (* is neither offset nor micro-batch, but for the first one: where splits begin is kept from then on.                    *)
@@ -466,7 +401,7 @@ Plan ==
             /\ staged' = [known |-> known, waiting |-> kept, parts |-> NoOne({}), slices |-> slices]
             /\ pool' = open
     /\ phase' = "planned"
-    /\ UNCHANGED <<driver, finding, asking, given, reading, part, last, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, asking, given, reading, part, last, history, crashes>>
     /\ UNCHANGED <<arrived, gone, target, over, begin, written, reads, since>>
 
 (* Where splits begin is settled once Spark knows it, or thinks so.                                                  *)
@@ -480,7 +415,7 @@ LogOffset ==
     /\ up /\ phase = "planned" /\ phase' = "logged"
     /\ last' = staged /\ begin' = last /\ reads' = {} /\ since' = Settled(staged)
     /\ staged' = IF Mutant = "the reader remembers the slices" THEN staged ELSE None
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, part, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, part, history, crashes>>
     /\ UNCHANGED <<arrived, gone, target, over, written>>
 
 (* Spark is told that there is nothing to read. It has the first offset by then.                                     *)
@@ -488,7 +423,7 @@ FindNothing ==
     /\ Planned /\ up /\ ~over /\ phase = "idle" /\ known > 0 /\ Readable = {}
     /\ last # Zero \/ Mutant = "the start is decided again at each restart"
     /\ since' = Settled([known |-> known, waiting |-> pool, slices |-> {}])
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, crashes>>
     /\ UNCHANGED <<arrived, gone, target, over, phase, begin, written, reads>>
 
 (* What the offset says is read, and nothing else; however many tasks there are, each slice has one. The sink takes   *)
@@ -505,7 +440,7 @@ Run ==
            dealt == UNION {RecordsOf(Dealt(slices, task)) : task \in Present}
            read == {record \in dealt : record[2] > gone[record[1]]}
        IN  written' = read /\ reads' = reads \cup {read}
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, crashes>>
     /\ UNCHANGED <<arrived, gone, target, over, begin, since>>
 
 (* Spark writes down that it is done.                                                                                *)
@@ -514,7 +449,7 @@ BatchDone ==
     /\ committed' = committed \cup written /\ twice' = twice \cup (committed \cap written) /\ written' = {}
     /\ begin' = last
     /\ staged' = None
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, part, last, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, part, last, crashes>>
     /\ UNCHANGED <<arrived, gone, target, over, reads, since>>
 
 (* Spark says so, and the service is told, sooner or later, or never.                                                *)
@@ -524,7 +459,7 @@ NotifyCommitted ==
            said(s) == ReadTo(IF Mutant = "says what is planned" THEN Memory ELSE done, s)
        IN  /\ \E s \in 1..Splits : said(s) > gone[s]
            /\ gone' = [s \in 1..Splits |-> IF said(s) > gone[s] THEN said(s) ELSE gone[s]]
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, crashes>>
     /\ UNCHANGED <<arrived, target, over, phase, begin, written, reads, since>>
 
 (* Spark asks once more from the same offset, and the plan before it never was.                                      *)
@@ -532,7 +467,7 @@ Drop ==
     /\ up /\ phase = "planned" /\ MayCrash /\ phase' = "idle" /\ staged' = None /\ life' = life + 1
     /\ known' = IF Mutant = "goes on from memory" THEN known ELSE last.known
     /\ pool' = IF Mutant = "goes on from memory" THEN pool ELSE last.waiting
-    /\ UNCHANGED <<up, parallelism, found, there, ended, asking, given, reading, part, last, history, batchRead>>
+    /\ UNCHANGED <<up, parallelism, found, there, ended, asking, given, reading, part, last, history>>
     /\ UNCHANGED <<arrived, gone, target, over, begin, written, reads, since>>
 
 (* With `availableNow`.                                                                                              *)
@@ -542,71 +477,60 @@ End ==
           /\ Mutant = "ends when all splits are whole" => pool = {}
        \/ Mutant = "ends after a micro-batch" /\ last # Zero
     /\ over' = TRUE
-    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, batchRead, crashes>>
+    /\ UNCHANGED <<driver, finding, pool, asking, given, reading, taking, history, crashes>>
     /\ UNCHANGED <<arrived, gone, target, phase, begin, written, reads, since>>
 
 -----------------------------------------------------------------------------
 Next ==
-    \/ Discover \/ Checkpoint \/ Complete \/ Forget \/ DriverDies \/ Suspend \/ Delete \/ Make
+    \/ Discover \/ Checkpoint \/ Complete \/ Forget \/ DriverDies \/ Delete \/ Make
     \/ LetGo \/ Plan \/ FindNothing \/ LogOffset \/ Run \/ BatchDone \/ NotifyCommitted \/ Drop \/ End
     \/ \E f \in found : TakeUp(f)
-    \/ \E a \in Lives : Ask(a) \/ Hear(a) \/ Read(a) \/ Leave(a) \/ ReaderDies(a) \/ CommitOutput(a)
+    \/ \E a \in Everyone : Ask(a) \/ Hear(a) \/ Read(a) \/ Leave(a) \/ ReaderDies(a)
     \/ \E r \in Everyone :
         \/ Assign(r) \/ NoMore(r) \/ Part(r) \/ AddBack(r) \/ Return(r) \/ Restore(r) \/ StartAgain(r) \/ EndGone(r)
-        \/ \E j \in 1..Jobs : Lose(j, r) \/ \E a \in Lives : Start(a, j, r)
     \/ \E s \in 1..Splits : Arrive(s)
 Spec == Init /\ [][Next]_vars
 
 TakesUp == \E f \in found : TakeUp(f)
 Restores == \E n \in Everyone : Restore(n)
-Starts(j, p) == \E a \in Lives : Start(a, j, p)
 FairSpec ==
     /\ Spec /\ WF_vars(Discover) /\ WF_vars(TakesUp) /\ WF_vars(Restores) /\ WF_vars(Checkpoint) /\ WF_vars(Complete)
     /\ WF_vars(Forget) /\ WF_vars(Delete) /\ WF_vars(Make)
     /\ WF_vars(Plan) /\ WF_vars(LogOffset) /\ WF_vars(Run) /\ WF_vars(BatchDone) /\ WF_vars(End) /\ WF_vars(LetGo)
     /\ \A s \in 1..Splits : WF_vars(Arrive(s))
-    /\ \A a \in Lives :
-        WF_vars(Ask(a)) /\ WF_vars(Hear(a)) /\ WF_vars(Read(a)) /\ WF_vars(Leave(a)) /\ WF_vars(CommitOutput(a))
+    /\ \A a \in Everyone :
+        WF_vars(Ask(a)) /\ WF_vars(Hear(a)) /\ WF_vars(Read(a)) /\ WF_vars(Leave(a))
     /\ \A r \in Everyone :
         /\ WF_vars(Assign(r)) /\ WF_vars(NoMore(r)) /\ WF_vars(Part(r)) /\ WF_vars(AddBack(r)) /\ WF_vars(Return(r))
         /\ WF_vars(StartAgain(r)) /\ WF_vars(EndGone(r))
-        /\ \A j \in 1..Jobs : SF_vars(Starts(j, r))
 
 -----------------------------------------------------------------------------
-(* No record is twice in the committed output; of a batch read, in that of a job.                                    *)
-NothingTwice ==
-    /\ twice = {}
-    /\ \A j \in 1..Jobs : \A p, q \in Everyone :
-        p # q /\ output[j][p] # NoOutput /\ output[j][q] # NoOutput => output[j][p] \cap output[j][q] = {}
+(* No record is twice in the committed output.                                                                        *)
+NothingTwice == twice = {}
 
 (* When all readers were told that no more come, have read what they had, and their output is committed, it is all.   *)
-(* So is that of a job which is done. What the micro-batches that are done have passed is in the output.             *)
+(* What the micro-batches that are done have passed is in the output.                                                 *)
 Ended ==
     /\ Pushed /\ up /\ staged = None
     /\ \A r \in Present : left[r] /\ told[r] /\ Waits(r) /\ out[r] = {} /\ part[r] = None
 NothingLost ==
     /\ Ended => committed = All
-    /\ \A j \in 1..Jobs : JobDone(j) => All \subseteq UNION {output[j][p] : p \in Everyone}
     /\ Planned => \A record \in All :
         record[2] > since[record[1]] /\ record[2] <= ReadTo(begin, record[1]) => record \in committed
 
-(* Whichever attempt of whichever job gives it, a partition's output is the same: who has used a part of one that     *)
-(* was lost goes on with the next. And a micro-batch that is done again gives the same.                              *)
-SameEachTime == (\A r \in Everyone : Cardinality(outputs[r]) <= 1) /\ Cardinality(reads) <= 1
+(* A micro-batch that is done again gives the same.                                                                   *)
+SameEachTime == Cardinality(reads) <= 1
 
 (* Whenever everybody died: each record is committed, or to be read by somebody after what was kept last, or in a      *)
-(* split that is still to be found; and only one of these. A batch read keeps its logs; as long as it is not          *)
-(* suspended, what it knows itself counts.                                                                           *)
+(* split that is still to be found; and only one of these.                                                            *)
 RestoresExactly ==
     ~Remade => \A record \in All :
-        LET kept == IF Replayed /\ up THEN Memory ELSE last
-            in(splits) == Cardinality({split \in splits : split[1] = record[1] /\ split[2] < record[2]})
+        LET in(splits) == Cardinality({split \in splits : split[1] = record[1] /\ split[2] < record[2]})
             places == {r \in Everyone : in(last.parts[r]) > 0}
-            logs == IF Replayed THEN {r \in Everyone : in(Range(given[r])) > 0} ELSE {}
             isDone == record \in committed \/ (phase \in {"logged", "ran"} /\ record \in RecordsOf(last.slices))
         IN  record[2] > since[record[1]] =>
-                (IF isDone THEN 1 ELSE 0) + (IF record[1] > kept.known THEN 1 ELSE 0)
-                    + in(kept.waiting) + Cardinality(places) + Cardinality(logs) = 1
+                (IF isDone THEN 1 ELSE 0) + (IF record[1] > last.known THEN 1 ELSE 0)
+                    + in(last.waiting) + Cardinality(places) = 1
 
 (* The same of a split that is made anew: to be read by who has its name open, from the beginning if that one stands  *)
 (* in the split before, or to be found where the name is closed. A name is open once at most, and known then.         *)
@@ -648,7 +572,4 @@ EndsComplete == over => \A record \in All : record[2] <= target[record[1]] => re
 Ends == <>over
 
 EverythingIsRead == <>(Wanted \subseteq committed)
-
-(* Every job ends, although an attempt may have to wait for splits that are still to be found.                       *)
-JobsEnd == <>(\A j \in 1..Jobs : JobDone(j))
 =============================================================================

@@ -1,8 +1,7 @@
 -------------------------- MODULE SplitAssignmentTrace --------------------------
 (* Were recorded runs of a source's coordinator behaviours of `SplitAssignment`?                                      *)
 (* `spec/source_trace.py` writes the module SplitAssignmentTraceData: of each run how splits come to its readers, its *)
-(* bounds, and its steps in the order in which they took place. Nothing is left for TLC to find, but which attempt of *)
-(* a partition gives its output, as they all have the same. TLC goes along all runs at once, and says of each that it *)
+(* bounds, and its steps in the order in which they took place. Nothing is left for TLC to find. TLC goes along all runs at once, and says of each that it *)
 (* gets to the end of that it is accepted; a run stops where no step of SplitAssignment is the recorded one, or where *)
 (* the state that is recorded is another, or a property does not hold.                                                *)
 EXTENDS Integers, Sequences, FiniteSets, TLC, SplitAssignmentTraceData
@@ -11,19 +10,19 @@ CONSTANT Shows  \* whether TLC says how far each run gets
 
 VARIABLES
     up, life, parallelism, known, found, there, ended, pool, registered, asked, told, given, alive, left, heard, has, out,
-    part, staged, last, committed, of, job, output, outputs, arrived, gone, target, over, phase, begin, written, reads,
+    part, staged, last, committed, arrived, gone, target, over, phase, begin, written, reads,
     since, twice, crashes,
     run,
     through  \* steps of it that have taken place
 
 Of(r) == INSTANCE SplitAssignment WITH
     Delivery <- Runs[r].delivery, Splits <- Runs[r].splits, Piece <- Runs[r].splits, Length <- Runs[r].length,
-    Readers <- Runs[r].readers, Crashes <- Runs[r].crashes, Remade <- FALSE, Attempts <- Runs[r].attempts,
-    Jobs <- Runs[r].jobs, Limit <- Runs[r].splits * Runs[r].length, AvailableNow <- Runs[r].available_now,
+    Readers <- Runs[r].readers, Crashes <- Runs[r].crashes, Remade <- FALSE,
+    Limit <- Runs[r].splits * Runs[r].length, AvailableNow <- Runs[r].available_now,
     Latest <- FALSE, Mutant <- "none"
 
 state == <<up, life, parallelism, known, found, there, ended, pool, registered, asked, told, given, alive, left, heard,
-           has, out, part, staged, last, committed, of, job, output, outputs, arrived, gone, target, over, phase, begin,
+           has, out, part, staged, last, committed, arrived, gone, target, over, phase, begin,
            written, reads, since, twice, crashes>>
 
 SetOf(s) == {s[i] : i \in DOMAIN s}
@@ -47,9 +46,6 @@ Plans(r, knows, waiting, slices) ==
     /\ Of(r)!Plan
     /\ staged'.known = knows /\ staged'.waiting = waiting
     /\ {<<slice.split, slice.from, slice.to>> : slice \in staged'.slices} = slices
-
-(* Others of the partition may have come to its end.                                                                 *)
-Outputs(r, j, p, rows) == \E a \in DOMAIN of : of[a] = p /\ job[a] = j /\ out[a] = rows /\ Of(r)!CommitOutput(a)
 
 (* The service may have heard it before.                                                                             *)
 Notifies(r, positions) ==
@@ -75,9 +71,6 @@ Does(r, e) ==
           [] name = "return" -> Of(r)!Return(e[2]) /\ Added(e[2]) = e[3]
           [] name = "driver dies" -> Of(r)!DriverDies
           [] name = "restore" -> Of(r)!Restore(e[2])
-          [] name = "suspend" -> Of(r)!Suspend
-          [] name = "start" -> Of(r)!Start(e[2], e[3], e[4])
-          [] name = "output" -> Outputs(r, e[2], e[3], e[4])
           [] name = "arrive" -> Of(r)!Arrive(e[2])
           [] name = "plan" -> Plans(r, e[2], e[3], e[4])
           [] name = "log" -> Of(r)!LogOffset
@@ -103,9 +96,7 @@ Step ==
     /\ through' = through + 1 /\ run' = run
 
 (* And at the end everything has been read.                                                                          *)
-HasRead(r) ==
-    IF Runs[r].jobs > 0 THEN \A j \in 1..Runs[r].jobs : Of(r)!JobDone(j)
-    ELSE \A s \in 1..Runs[r].splits : \A i \in 1..arrived[s] : <<s, i>> \in committed
+HasRead(r) == \A s \in 1..Runs[r].splits : \A i \in 1..arrived[s] : <<s, i>> \in committed
 
 Accept ==
     /\ through = Len(Runs[run].steps)

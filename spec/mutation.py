@@ -80,7 +80,7 @@ ABOVE = {
     "the chain": ("tests/task", *of_calls("wait_snapshots")),
     "the collector": of_calls("collectors"),
     "the operator": of_calls(
-        "restored_rows", "wait_snapshots", "operator_properties", "journal_session", "journal", "retry",
+        "restored_rows", "wait_snapshots", "operator_properties", "ledger_session", "ledger_replays", "retry",
         "bytes", "limits_apart", "outcomes", "order_and_limits", "single_flight", "close",
     ),
     "the runners": of_calls(
@@ -92,8 +92,8 @@ ABOVE = {
         "deadlines", "budgets", "failures",
     ),
     "the ledger session": (
-        *of_calls("journal_session", "journal", "journal_failures", "journal_identity", "wait_snapshots"),
-        *of_calls("journal_properties"),
+        *of_calls("ledger_session", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
+        *of_calls("ledger_properties"),
         *in_folder("ledger", "writer", "ledger", "lease", "shared"),
     ),
     # Without Spark.

@@ -1,4 +1,4 @@
-"""Records what the coordinator of a source does, in all uses: tasks, batch reads and micro-batches.
+"""Records what the coordinator of a source does, in tasks and for micro-batches.
 
 `recording` has every coordinator that is made meanwhile be a `RecordedCoordinator`; nothing of what ships
 knows of it. Each event is a line of JSON, appended in one write to one file: the order of the lines is that
@@ -14,11 +14,7 @@ Of coordinators, by `source` (a number):
     failed     it is told that nothing goes on
     request    it asks; finished, leave: see `SplitCoordinator`
     checkpoint a checkpoint was put together; complete: it counts
-    log        a split stands in the log of a partition; closed: the log is
-    suspend    what another enumerator goes on from was taken
     notify     the service is told what is durable
-
-Of attempts of partitions, by `peer`: attempt, asks (for the entries from `index` on), answer, gone.
 
 Whoever runs readers adds `row`, `part` and `plan`, see `spec.source_trace`.
 """
@@ -28,21 +24,19 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pillarbox.sources import split_coordinator
 from pillarbox.sources.enumerating import EnumeratorThread
 from pillarbox.sources.link import AddSplits, Failed, NoMoreSplits
-from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
+from pillarbox.sources.split_coordinator import SplitCoordinator
 
 from .recorded import append
 
-CHANGING = ("serve", "finished", "next", "assign", "no_more_splits")
+CHANGING = ("serve", "finished", "assign", "no_more_splits")
 """Methods that change the pool or a log, and say nothing more."""
 
 _numbers = itertools.count(1)
@@ -53,11 +47,11 @@ def place_of(split: Any, skip: int = 0) -> list[Any]:
     return [split.split_id, (split.start or 0) + skip]
 
 
-class _RecordedEnd:
-    """The way to a reader, for one that says what goes along. It is equal to the one that it stands for."""
+class _RecordedLink:
+    """The way to a reader, for one that says what goes along."""
 
-    def __init__(self, end: Any, say: Callable[..., None], subtask: int) -> None:
-        self._end = end
+    def __init__(self, link: Any, say: Callable[..., None], subtask: int) -> None:
+        self._link = link
         self._say = say
         self._subtask = subtask
 
@@ -69,13 +63,7 @@ class _RecordedEnd:
             self._say("no more", subtask=self._subtask)
         elif isinstance(message, Failed):
             self._say("failed", subtask=self._subtask)
-        self._end.deliver(message)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self._end
-
-    def __hash__(self) -> int:
-        return hash(self._end)
+        self._link.deliver(message)
 
 
 class RecordedCoordinator(SplitCoordinator[Any]):
@@ -88,9 +76,8 @@ class RecordedCoordinator(SplitCoordinator[Any]):
         self._number = next(_numbers)
         self.live: EnumeratorThread[Any, Any] | None = None
         self._waiting: Any = None
-        self._logs: list[list[Any]] = [[] for _ in range(parallelism)]
+        self._ways: dict[Any, Any] = {}
         super().__init__(parallelism, *args, **more)
-        self._replayed = Delivery.REPLAYED in (*args, *more.values())
 
     def say(self, what: str, **words: Any) -> None:
         """Record an event of this coordinator."""
@@ -104,13 +91,19 @@ class RecordedCoordinator(SplitCoordinator[Any]):
         self.say("begin", restored=restored)
         super().begin(*args)
 
-    def open(self, end: Any, subtask: int, *args: Any, **more: Any) -> None:
+    def open(self, link: Any, subtask: int, *args: Any) -> None:
         """Also say who is there, and what it is sent."""
-        with self._observed("open", subtask=subtask, life=getattr(end, "life", "")):
-            super().open(_RecordedEnd(end, self.say, subtask), subtask, *args, **more)
+        with self._observed("open", subtask=subtask, life=getattr(link, "life", "")):
+            way: Any = _RecordedLink(link, self.say, subtask)
+            self._ways[link] = way
+            super().open(way, subtask, *args)
             self.say("opened", subtask=subtask)
             # For whoever waits for it.
-            end.opened = True
+            link.opened = True
+
+    def said(self, link: Any, *args: Any) -> None:
+        """Take what the reader behind `link` says for the link that stands for it here."""
+        super().said(self._ways.get(link, link), *args)
 
     def request(self, subtask: int, *args: Any, **more: Any) -> None:
         """Also say who asks."""
@@ -141,24 +134,10 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             super().complete(number)
             self.say("complete", number=number)
 
-    def suspend(self) -> Any:
-        """Also say so."""
-        with self._observed():
-            found = super().suspend()
-            self.say("suspend")
-            self.live = None
-        return found
-
     def notify_committed(self, positions: Any) -> None:
         """Also say what is durable."""
         with self._observed("notify", positions=dict(positions)):
             super().notify_committed(positions)
-
-    def logged(self, subtask: int, index: int) -> Any:
-        """Whoever reads a log finds nothing that is not recorded."""
-        with self._guard:
-            self._say_logs()
-            return super().logged(subtask, index)
 
     @contextmanager
     def _observed(self, what: str | None = None, **words: Any) -> Iterator[None]:
@@ -170,7 +149,6 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             try:
                 yield
             finally:
-                self._say_logs()
                 self._say_pool()
 
     def _say_pool(self) -> None:
@@ -181,21 +159,6 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             if (waiting, known) != self._waiting:
                 self._waiting = waiting, known
                 self.say("pool", waiting=waiting, known=known)
-
-    def _say_logs(self) -> None:
-        if not self._replayed:
-            return
-        for subtask, log in enumerate(self._logs):
-            while None not in log:
-                new = super().logged(subtask, len(log))
-                if not new:
-                    break
-                for entry in new:
-                    log.append(entry)
-                    if entry is None:
-                        self.say("closed", subtask=subtask)
-                    else:
-                        self.say("log", subtask=subtask, split=place_of(entry))
 
 
 def _changing(name: str) -> Callable[..., Any]:
@@ -223,57 +186,8 @@ def recording(path: str | Path) -> Iterator[None]:
     ]
     for module in modules:
         vars(module)["SplitCoordinator"] = recorded
-    undo = _record_attempts(path)
     try:
         yield
     finally:
-        undo()
         for module in modules:
             vars(module)["SplitCoordinator"] = SplitCoordinator
-
-
-def _record_attempts(path: str | Path) -> Callable[[], None]:
-    """Record what attempts of batch reads ask, where there are such reads."""
-    driver: Any = sys.modules.get("pillarbox.spark.source.driver")
-    if driver is None:
-        return lambda: None
-    reads = driver.DriverReads
-    kept = {name: getattr(reads, name) for name in ("opened", "request", "gone")}
-
-    def opened(self: Any, peer: Any, about: Any) -> None:
-        if about is not None and about["read"] is not None:
-            append(path, "attempt", peer=peer.name, subtask=about["subtask"])
-        kept["opened"](self, peer, about)
-
-    def request(self: Any, peer: Any, body: Any) -> Any:
-        if "next" not in body:
-            return kept["request"](self, peer, body)
-        append(path, "asks", peer=peer.name, index=body["next"])
-        answer = kept["request"](self, peer, body)
-        if isinstance(answer, Collection):
-            _say_answer(path, peer.name, answer)
-        else:
-            answer.add_done_callback(partial(_say_answer_of, path, peer.name))
-        return answer
-
-    def gone(self: Any, peer: Any, said_so: bool) -> None:
-        append(path, "gone", peer=peer.name)
-        kept["gone"](self, peer, said_so)
-
-    for each in (opened, request, gone):
-        setattr(reads, each.__name__, each)
-
-    def undo() -> None:
-        for name, method in kept.items():
-            setattr(reads, name, method)
-
-    return undo
-
-
-def _say_answer_of(path: str | Path, peer: str, done: Future[Any]) -> None:
-    if done.exception() is None:
-        _say_answer(path, peer, done.result())
-
-
-def _say_answer(path: str | Path, peer: str, entries: Any) -> None:
-    append(path, "answer", peer=peer, entries=len([each for each in entries if each]), ends=[] in entries)

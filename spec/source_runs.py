@@ -34,7 +34,7 @@ from pillarbox.sources import (
     SplitReader,
 )
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import OffsetSplit
 from pillarbox.task import InputStatus
@@ -136,7 +136,7 @@ class CountedReader(SplitReader[OffsetSplit]):
         self._splits: list[OffsetSplit] = []
         self._fetches = 0
 
-    def handle_splits_changes(self, change: SplitsChange[OffsetSplit]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[OffsetSplit]) -> None:
         """Take them up."""
         assert isinstance(change, SplitsAdded)
         self._splits += change.splits

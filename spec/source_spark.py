@@ -1,24 +1,19 @@
-"""Has Spark read a source as a batch and in micro-batches, and records what its coordinator does there.
+"""Has Spark read a source in micro-batches, and records what its coordinator does there.
 
-A batch read fails, is let go of, is read again, and once more by another job over the same plan. A stream is
-started again until everything has come: its sink fails, records come while it runs, the number of its tasks
-changes. The planner of a stream is in a process of Spark's: `RecordedReader` stands for its reader there.
+A stream is started again until everything has come: its sink fails, records come while it runs, the number of
+its tasks changes. The planner of a stream is in a process of Spark's: `RecordedReader` stands for its reader.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import spark_partition_id
 
-from pillarbox.spark import register_source
-from pillarbox.spark.source import driver
 from pillarbox.spark.source.data_source import PillarboxSource
 from pillarbox.spark.source.stream import StreamReader
 
@@ -32,44 +27,6 @@ PARTITIONS = 2
 PURPOSE = "on purpose"
 
 _recording = ExitStack()
-
-
-# -- batch reads -----------------------------------------------------------------------------------
-
-
-def record_batch(spark: SparkSession, folder: Path, failures: int = 3) -> Path:
-    """Record a batch read of which so many attempts fail. Spark should try a task twice."""
-    path = folder / "batch.trace"
-    source = Counted(6, 3, piece=2, fetch_s=0.02, failed=str(folder / "failed"), failures=failures)
-    words = {"splits": source.splits, "length": source.length, "readers": PARTITIONS}
-    append(path, "plan", delivery="replayed", **words)
-    kept, driver.SUSPEND_AFTER_S = driver.SUSPEND_AFTER_S, 0.05
-    try:
-        with recording(path):
-            register_source(spark, source, "counted")
-            out = spark.read.format("counted").option("partitions", PARTITIONS).load()
-            out = out.withColumn("partition", spark_partition_id())
-            append(path, "job")
-            for _ in range(failures):
-                # A job that has failed leaves a read that nobody reads for a while.
-                with suppress(PySparkException):
-                    _collect(out, path)
-                    break
-                time.sleep(1.0)
-            append(path, "job")
-            _collect(out, path)
-    finally:
-        driver.SUSPEND_AFTER_S = kept
-    return path
-
-
-def _collect(out: DataFrame, path: Path) -> None:
-    rows = out.collect()
-    # What a task's end has the driver do comes a little later.
-    time.sleep(0.5)
-    for partition in range(PARTITIONS):
-        own = [[row.split, row.record] for row in rows if row.partition == partition]
-        append(path, "output", partition=partition, rows=own)
 
 
 # -- streams ---------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ which they are found, and all have as many records. Whoever drives a run adds:
     row           the reader `life` of a task has put out record `record` of a split
     part          it has given its part of a checkpoint; taken_up: of the messages up to this number
     driver dies   with all readers; restored: another driver begins, with so many readers
-    job           a batch read is begun, or read again; output: the rows of one of its partitions
     arrive        a split has one record more
     restart       a stream is begun, or begun again, with so many tasks
     planned       a micro-batch was planned, from the offset of number `start` on; offset: None or the new one
@@ -51,23 +50,19 @@ class Run:
     length: int
     readers: int
     crashes: int
-    attempts: int
-    jobs: int
     available_now: bool
     steps: Sequence[Step]
 
 
 @dataclass
 class _Life:
-    """A reader of a task, or an attempt of a partition: what it was given, and how much of that it has."""
+    """A reader of a task: what it was given, and how much of that it has."""
 
     name: str = ""
     given: list[tuple[int, list[Place]]] = field(default_factory=list)
     """By the number of the message."""
     heard: int = 0
     """Splits."""
-    partition: int = 0
-    ends: bool = False
 
 
 def run_of(events: Sequence[Event]) -> Run:
@@ -90,11 +85,6 @@ class _Reader:
         self.left: set[int] = set()
         self.asked: set[int] = set()
         self.told: set[int] = set()
-        # Attempts, by their peers, and the logs of partitions.
-        self.attempts: dict[str, tuple[int, _Life]] = {}
-        self.logs: dict[int, list[Place]] = {}
-        self.jobs = 0
-        self.suspended = False
         # Micro-batches.
         self.number = 0
         self.phase = "down"
@@ -113,8 +103,6 @@ class _Reader:
             plan["length"],
             plan["readers"],
             self.crashes,
-            max(1, len(self.attempts)),
-            self.jobs,
             plan.get("available_now", False),
             self.steps,
         )
@@ -174,8 +162,7 @@ class _Reader:
 
     def _request(self, event: Event) -> None:
         reader = event["subtask"] + 1
-        # Attempts say by `asks` what they ask.
-        if self.plan["delivery"] == "pushed" and reader not in self.asked | self.told | self.missing:
+        if reader not in self.asked | self.told | self.missing:
             self.asked.add(reader)
             self.steps.append(("ask", reader))
 
@@ -246,77 +233,6 @@ class _Reader:
         self.steps.append(("restore", event["readers"]))
         # What is known then is that of the checkpoint.
         self.known = event["known"]
-
-    # -- batch reads -----------------------------------------------------------------------------------
-
-    def _suspend(self, event: Event) -> None:
-        self.crashes += 1
-        self.suspended = True
-        self.steps.append(("suspend",))
-
-    def _begin(self, event: Event) -> None:
-        if self.suspended:
-            self.suspended = False
-            self.steps.append(("restore", self.plan["readers"]))
-
-    def _job(self, event: Event) -> None:
-        self.jobs += 1
-
-    def _attempt(self, event: Event) -> None:
-        number, partition = len(self.attempts) + 1, event["subtask"] + 1
-        self.attempts[event["peer"]] = number, _Life(partition=partition)
-        self.steps.append(("start", number, self.jobs, partition))
-
-    def _asks(self, event: Event) -> None:
-        number, life = self.attempts[event["peer"]]
-        log = self.logs.setdefault(life.partition, [])
-        self._replay(number, life, event["index"])
-        if event["index"] == len(log) and life.partition not in self.asked | self.told:
-            self.asked.add(life.partition)
-            self.steps.append(("ask", number))
-
-    def _replay(self, number: int, life: _Life, upto: int) -> None:
-        """An attempt has read so many entries of the log of its partition."""
-        log = self.logs.setdefault(life.partition, [])
-        if upto > len(log):
-            self.steps.append(NEVER)
-            return
-        for split, place in log[life.heard : upto]:
-            self.steps.append(("hear", number))
-            records = range(place + 1, self.plan["length"] + 1)
-            self.steps += [("read", number, (split, record)) for record in records]
-        life.heard = upto
-
-    def _log(self, event: Event) -> None:
-        partition, places = event["subtask"] + 1, self._places([event["split"]])
-        self.asked.discard(partition)
-        self.logs.setdefault(partition, []).extend(places)
-        self.steps.append(("assign", partition, places))
-
-    def _closed(self, event: Event) -> None:
-        partition = event["subtask"] + 1
-        self.asked.discard(partition)
-        self.told.add(partition)
-        self.steps.append(("no more", partition))
-
-    def _answer(self, event: Event) -> None:
-        _, life = self.attempts[event["peer"]]
-        life.ends = event["ends"]
-
-    def _gone(self, event: Event) -> None:
-        if event["peer"] not in self.attempts:
-            return
-        number, life = self.attempts[event["peer"]]
-        if life.ends:
-            self._replay(number, life, len(self.logs.get(life.partition, [])))
-            self.steps.append(("leave", number))
-        else:
-            self.crashes += 1
-            self.steps.append(("reader dies", number))
-
-    def _output(self, event: Event) -> None:
-        rows = {(int(split), record) for split, record in event["rows"]}
-        self.steps.append(("output", self.jobs, event["partition"] + 1, rows))
 
     # -- micro-batches ---------------------------------------------------------------------------------
 

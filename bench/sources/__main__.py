@@ -1,6 +1,6 @@
 """The cost of the sources beside code written by hand: `python -m bench.sources [PART ...]`.
 
-Parts: files, folders, redis, kafka, micro-batches, drift, splits, or all. The table goes to stdout; it, and
+Parts: files, folders, redis, kafka, micro-batches, splits, or all. The table goes to stdout; it, and
 all rounds, to out/bench/sources.json, where the parts that were not measured stay as they were; plots beside
 it. A part whose server cannot be had is left out, and that is said. With `--check` the exit code is 1 when a
 target is missed.
@@ -24,7 +24,7 @@ from typing import Any
 from bench.sources.measure import Effort, Figure
 from bench.table import Column, print_table
 
-CORES = {"files": 1, "folders": 2, "redis": 1, "kafka": 1, "micro-batches": 2, "drift": 2, "splits": 2}
+CORES = {"files": 1, "folders": 2, "redis": 1, "kafka": 1, "micro-batches": 2, "splits": 2}
 """The parts, and how many cores Spark has in each."""
 MODULES = {
     "files": "files",
@@ -36,20 +36,15 @@ MODULES = {
 }
 
 
-def measure(part: str, spark: Any, folder: Path, effort: Effort) -> tuple[list[Figure], dict[str, Any]]:
-    """The figures of a part, and what else belongs into the JSON file."""
+def measure(part: str, spark: Any, folder: Path, effort: Effort) -> list[Figure]:
+    """The figures of a part."""
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    if part == "drift":
-        from bench.sources import drift
-
-        figures, runs = drift.measure(spark, folder, effort, say)
-        return figures, {"drift": {"max_drift": drift.MAX_DRIFT, "runs": runs}}
     module = import_module(f"bench.sources.{MODULES[part]}")
     found: list[Figure] = module.measure(spark, folder, effort, say)
-    return found, {}
+    return found
 
 
 def jars(part: str) -> list[Path]:
@@ -72,7 +67,7 @@ def run(parts: Sequence[str], effort: Effort, path: Path) -> dict[str, Any]:
             folder = Path(name)
             try:
                 with session(CORES[part], folder, jars(part)) as spark:
-                    figures, more = measure(part, spark, folder / "part", effort)
+                    figures = measure(part, spark, folder / "part", effort)
             except pytest.skip.Exception as reason:
                 print(f"{part} is left out: {reason}", file=sys.stderr)
                 continue
@@ -81,7 +76,7 @@ def run(parts: Sequence[str], effort: Effort, path: Path) -> dict[str, Any]:
         added = [{**asdict(each), "size": effort.size, "load": os.getloadavg()[0]} for each in figures]
         order = list(CORES)
         kept["figures"] = sorted(others + added, key=lambda each: order.index(each["part"]))
-        kept |= {**more, "python": platform.python_version(), "cores": os.cpu_count()}
+        kept |= {"python": platform.python_version(), "cores": os.cpu_count()}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(kept, indent=1) + "\n")
     return dict(json.loads(path.read_text())) if path.exists() else {"figures": []}

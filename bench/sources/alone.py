@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from pillarbox.sources import Fetched, Source
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
-from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
+from pillarbox.sources.reader import ReaderContext, read_splits
+from pillarbox.sources.split_coordinator import SplitCoordinator
 
 
 def fetched(source: Source[Any, Any]) -> Iterator[Fetched]:
     """All that one reader gets of it, split by split."""
-    enumerator: Any = source.create_enumerator(SplitCoordinator(1, Delivery.PLANNED))
+    enumerator: Any = source.create_enumerator(SplitCoordinator(1, planned=True))
     try:
         splits: list[Any] = []
         while True:
@@ -21,7 +20,6 @@ def fetched(source: Source[Any, Any]) -> Iterator[Fetched]:
             if not found:
                 break
             splits += found
-        left = iter(splits)
-        yield from read_splits(source.create_reader(ReaderContext()), lambda: next(left, None))
+        yield from read_splits(source.create_reader(ReaderContext()), splits)
     finally:
         enumerator.close()

@@ -1,7 +1,4 @@
-"""Draws what the sources were measured at, from its JSON file: `python -m bench.sources.plots`.
-
-`--drift docs/pictures/drift.svg` draws one of the plots to a place of its own.
-"""
+"""Draws what the sources were measured at, from its JSON file: `python -m bench.sources.plots`."""
 
 from __future__ import annotations
 
@@ -13,39 +10,9 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from bench.plots import BY_HAND, OURS, TARGET, save
+from bench.plots import OURS, save
 
 JSON = Path("out/bench/sources.json")
-
-
-def drift_plot(drift: dict[str, Any], path: Path) -> None:
-    """The drift over time, with alignment and without, in micro-batches and in tasks."""
-    runs = drift["runs"]
-    places = ["micro-batches", "tasks"]
-    figure, panels = plt.subplots(1, len(places), figsize=(10, 3.6), sharey=True)
-    for place, axes in zip(places, panels, strict=True):
-        for run in runs:
-            if not run["where"].startswith(place):
-                continue
-            known = "known" in run["where"]
-            colour = OURS if run["aligned"] else BY_HAND
-            label = "not aligned" if not run["aligned"] else "aligned"
-            if run["aligned"] and place == "micro-batches":
-                label += ", positions known" if known else ", positions unknown"
-            style = "--" if run["aligned"] and known else "-"
-            axes.plot(run["seconds"], run["drift"], style, color=colour, label=label)
-        held = [run for run in runs if run["aligned"] and run["where"].startswith(place)]
-        limit = drift["max_drift"] + max((run["step"] for run in held), default=0.0)
-        axes.axhline(limit, color=TARGET, linestyle=":", label="max_drift and the largest batch")
-        axes.axhline(drift["max_drift"], color=TARGET, linestyle="-", linewidth=1, label="max_drift")
-        axes.set_title(f"Spark, {place}" if place == "micro-batches" else "StreamTasks", fontsize=10)
-        axes.set_xlabel("seconds since the first rows")
-        axes.set_ylim(0, 5 * drift["max_drift"])
-        axes.legend(loc="upper right", frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("fastest split ahead of the slowest,\nseconds of event time")
-    figure.tight_layout()
-    save(panels[0], path)
 
 
 def ratio_plot(figures: list[dict[str, Any]], path: Path) -> None:
@@ -73,9 +40,6 @@ def draw(measured: dict[str, Any], folder: Path) -> list[Path]:
     if any(each["unit"] == "rows/s" and each["ratios"] for each in measured["figures"]):
         paths.append(folder / "sources_rates.svg")
         ratio_plot(measured["figures"], paths[-1])
-    if measured.get("drift"):
-        paths.append(folder / "sources_drift.svg")
-        drift_plot(measured["drift"], paths[-1])
     return paths
 
 
@@ -84,15 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sources.plots", description=__doc__)
     parser.add_argument("--json", type=Path, default=JSON, help="what was measured")
     parser.add_argument("--out", type=Path, default=JSON.parent, help="the folder of the plots")
-    parser.add_argument("--drift", type=Path, help="draw only the drift, to this file")
     options = parser.parse_args(arguments)
     measured = json.loads(options.json.read_text())
-    if options.drift is None:
-        print("\n".join(str(path) for path in draw(measured, options.out)))
-        return 0
-    if not measured.get("drift"):
-        parser.error(f"{options.json} has no drift: python -m bench.sources drift")
-    drift_plot(measured["drift"], options.drift)
+    print("\n".join(str(path) for path in draw(measured, options.out)))
     return 0
 
 

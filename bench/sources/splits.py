@@ -15,7 +15,6 @@ from bench.sources.session import count_and_sum
 from bench.sources.tasks import read
 from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.spark import register_source
-from pillarbox.spark.source.data_source import PillarboxSource
 
 SPLITS = 10_000
 ROWS = 10
@@ -29,10 +28,7 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
     splits = effort.of(SPLITS, least=8)
     rows = splits * ROWS
     many, few = GeneratorSource(rows=rows, splits=splits), GeneratorSource(rows=rows, splits=2)
-    by_need, two = register_source(spark, many, "many_splits"), register_source(spark, few, "two_splits")
-    # Without the helper there is no way to the driver, and splits are dealt out by rule.
-    members = {"registered": many, "format_name": "splits_by_rule", "parallelism": 2}
-    spark.dataSource.register(type("ByRule", (PillarboxSource,), members))
+    in_many, in_two = register_source(spark, many, "many_splits"), register_source(spark, few, "two_splits")
     expected = (rows, rows * (rows - 1) // 2)
     nbytes: list[float] = []
 
@@ -48,7 +44,7 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
             must_be([expected], micro_batches(spark.readStream.format(name).load(), place), name)
             nbytes.append((place / "offsets" / "0").stat().st_size)
             offset = json.loads((place / "offsets" / "0").read_text().splitlines()[-1])
-            must_be(splits if name == by_need else 2, len(offset["slices"]), "slices of the micro-batch")
+            must_be(splits if name == in_many else 2, len(offset["slices"]), "slices of the micro-batch")
 
         return run
 
@@ -60,15 +56,14 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
 
     folder.mkdir()
     ways = [
-        Way("Spark, batch, 2 splits", in_batch(two)),
-        Way(f"Spark, batch, {splits:,} by need", in_batch(by_need)),
-        Way(f"Spark, batch, {splits:,} by rule", in_batch("splits_by_rule")),
-        Way("Spark, one micro-batch, 2 splits", in_stream(two)),
-        Way(f"Spark, one micro-batch, {splits:,}", in_stream(by_need)),
+        Way("Spark, batch, 2 splits", in_batch(in_two)),
+        Way(f"Spark, batch, {splits:,}", in_batch(in_many)),
+        Way("Spark, one micro-batch, 2 splits", in_stream(in_two)),
+        Way(f"Spark, one micro-batch, {splits:,}", in_stream(in_many)),
         Way("StreamTasks, 2 splits", in_tasks(few)),
         Way(f"StreamTasks, {splits:,} by need", in_tasks(many)),
     ]
-    bases = {1: 0, 2: 0, 4: 3, 6: 5}
+    bases = {1: 0, 3: 2, 5: 4}
     runs = rounds(ways, effort, say)
     figures = []
     for at, way in enumerate(ways):

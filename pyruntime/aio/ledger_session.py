@@ -361,12 +361,12 @@ class LedgerSession:
     def _conflict_of(self, key: bytes, input: bytes, other: bytes, one: str = "") -> LedgerConflictError:
         columns = ", ".join(self._differing(other, input)) or "its version"
         return LedgerConflictError(
-            f"two rows of this run have one key, and differ in {columns}{one}. "
-            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
-            "differs, name the columns that count, with Ledger(..., inputs=[...])",
             key,
             input,
             other,
+            f"two rows of this run have one key, and differ in {columns}{one}. "
+            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
+            "differs, name the columns that count, with Ledger(..., inputs=[...])",
         )
 
     # -- results come -------------------------------------------------------------------------

@@ -119,6 +119,8 @@ MAX_BODY_BYTES = 65_536
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 _IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
+# A LiteLLM proxy gives under the second name what the provider said, and its own limits too.
+_RETRY_AFTER = ("retry-after", "llm_provider-retry-after")
 
 
 class Answer(NamedTuple):
@@ -387,10 +389,11 @@ def retry_after_of(error: BaseException) -> float | None:
     """Seconds, 0 or more, after which the service asked to be called again; None where `error` says nothing.
 
     Read are `Retry-After` (RFC 9110, 10.2.3: seconds or an HTTP date) and, before it, `retry-after-ms` and
-    `x-ms-retry-after-ms`, which say the same in milliseconds. A date is made a delay at once, against the
-    `Date` of the same answer, so that a wrong clock on this machine does not matter; against this machine's
-    clock where the answer has none. What cannot be read counts as nothing said. `RateLimit-Reset` and the
-    like are not read: they are seconds with some services and a point in time with others.
+    `x-ms-retry-after-ms`, which say the same in milliseconds; behind it LiteLLM's `llm_provider-retry-after`.
+    A date is made a delay at once, against the `Date` of the same answer, so that a wrong clock on this
+    machine does not matter; against this machine's clock where the answer has none. What cannot be read
+    counts as nothing said. `RateLimit-Reset` and the like are not read: they are seconds with some services
+    and a point in time with others.
 
     The errors are those that `status_of` knows. Any thread; raises nothing.
     """
@@ -409,7 +412,7 @@ def delay_of(headers: Any) -> float | None:
         milliseconds = _number(_header(headers, name))
         if milliseconds is not None:
             return milliseconds / 1000.0
-    text = _header(headers, "retry-after")
+    text = next((text for name in _RETRY_AFTER if (text := _header(headers, name)) is not None), None)
     if text is None:
         return None
     seconds = _number(text)

@@ -154,7 +154,7 @@ class SnapshotError(PillarboxError):
 
 
 class PlainRows:
-    """Makes values of the rows of a task and of its input's state: here, those that they are."""
+    """Makes values of the rows of a task: here, those that they are."""
 
     def encode(self, rows: Sequence[Any]) -> Any:
         """Rows as values of a snapshot."""
@@ -164,14 +164,6 @@ class PlainRows:
         """The rows that were encoded."""
         rows: list[Any] = given
         return rows
-
-    def encode_state(self, state: Any) -> Any:
-        """The state of an input as a value of a snapshot."""
-        return [state]
-
-    def decode_state(self, given: Any) -> Any:
-        """The state of an input that was encoded."""
-        return given[0]
 
 
 class SnapshotCodec:
@@ -225,7 +217,7 @@ class _Writer:
         last = list(snapshot.operators)[-1:]
         return {
             "barrier": [barrier.id, barrier.timestamp, options.aligned, options.savepoint, options.drain],
-            "input": self._checked("state of the input", self._row_codec.encode_state(snapshot.input)),
+            "input": self._checked("state of the input", [snapshot.input]),
             "operators": [
                 [
                     uid,
@@ -375,7 +367,7 @@ class _Reader:
         operators = given["operators"]
         return TaskSnapshot(
             CheckpointBarrier(id_, timestamp, CheckpointOptions(*options)),
-            self._row_codec.decode_state(given["input"]),
+            given["input"][0],
             {
                 uid: OperatorSnapshot(
                     self._state(state, place == len(operators) - 1),

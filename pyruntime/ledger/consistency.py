@@ -122,4 +122,4 @@ def _rows(content: bytes | bytearray) -> Iterator[bytes]:
 
 def _raise_conflict(key: bytes, inputs: dict[bytes, bool]) -> NoReturn:
     one, other = list(inputs)[-2:]
-    raise LedgerConflictError.of_key(key, one, other)
+    raise LedgerConflictError(key, one, other)

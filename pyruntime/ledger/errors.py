@@ -45,8 +45,10 @@ class LedgerValueError(LedgerError, TypeError):
 class LedgerConflictError(LedgerError):
     """Two rows of one execution have one key and different inputs, so that it names neither."""
 
-    def __init__(self, message: str, key: bytes, input: bytes, other: bytes) -> None:
-        super().__init__(message)
+    def __init__(self, key: bytes, input: bytes, other: bytes, message: str = "") -> None:
+        super().__init__(
+            message or f"two rows of this execution have the key {key.hex()} and different inputs"
+        )
         self.key = key
         """The key of both, as a `RowIdentity` makes it."""
         self.input = input
@@ -54,15 +56,8 @@ class LedgerConflictError(LedgerError):
         self.other = other
         """That of the other row."""
 
-    @classmethod
-    def of_key(cls, key: bytes, input: bytes, other: bytes) -> LedgerConflictError:
-        """The error about a key of which only the hash is known."""
-        return cls(
-            f"two rows of this execution have the key {key.hex()} and different inputs", key, input, other
-        )
-
-    def __reduce__(self) -> tuple[type[LedgerConflictError], tuple[str, bytes, bytes, bytes]]:
-        return type(self), (str(self), self.key, self.input, self.other)
+    def __reduce__(self) -> tuple[type[LedgerConflictError], tuple[bytes, bytes, bytes, str]]:
+        return type(self), (self.key, self.input, self.other, str(self))
 
 
 class LedgerWarning(UserWarning):

@@ -194,13 +194,7 @@ class Ledger:
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
-        return LedgerReader(
-            self.folder(scope),
-            scope.about,
-            accept_errors=not self.retry_errors,
-            version=self.kept_version,
-            some_inputs=self.inputs is not None,
-        )
+        return LedgerReader(self, scope)
 
     @property
     def kept_version(self) -> str:
@@ -225,12 +219,9 @@ class Ledger:
         on_commit, on_failure: called on the writer's thread, and must not wait.
         """
         return LedgerWriter(
-            self.folder(scope),
+            self,
+            scope,
             self.reader(scope) if reader is None else reader,
-            loss_window=self.loss_window,
-            commit_rows=self.commit_rows,
-            commit_bytes=self.commit_bytes,
-            about=scope.about,
             execution=execution_id() if execution is None else execution,
             one_input=one_input,
             on_commit=on_commit,

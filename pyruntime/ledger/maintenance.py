@@ -65,13 +65,13 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
         closed = {name: size for name, size in closed.items() if is_own(folder, scope.about, name, size)}
         if len(closed) < 2:
             return done
-        _merge(folder, closed, scope, done)
+        _merge(ledger, folder, closed, scope, done)
     folder.close()
     return done
 
 
-def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
-    reader = LedgerReader(folder, scope.about, only=closed)
+def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
+    reader = LedgerReader(ledger, scope, only=closed)
     segment_id = secrets.token_hex(8)
     # spec: Ledger!Merge
     target = folder.create(segment_id + PART, header(segment_id, scope.about))

@@ -13,12 +13,11 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.format import (
     ERROR,
-    NOBODY,
     ForeignSegmentError,
     Frame,
     Origin,
@@ -33,6 +32,10 @@ from pillarbox.ledger.index import KeyIndex
 from pillarbox.ledger.keys import is_answer
 from pillarbox.ledger.local_folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
 from pillarbox.ledger.object_folder import ObjectFolder
+
+if TYPE_CHECKING:
+    from pillarbox.ledger.keys import Scope
+    from pillarbox.ledger.ledger import Ledger
 
 Folder = LocalFolder | ObjectFolder
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -64,31 +67,21 @@ def undisturbed(method: Method) -> Method:
 class LedgerReader:
     """The finished calls of one scope. Any thread.
 
-    about: whose they are, as `Scope.about` says it: a segment of others is not believed.
-    accept_errors: `get` gives rows that failed for good, too.
-    version: of the function, as it is kept. some_inputs: whether columns that are not asked for do not count.
-    only: the segments that are read, with the bytes of each; None for all.
+    What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
+    for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
+    each; None for all.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        about: Mapping[str, str] | None = None,
-        *,
-        accept_errors: bool = True,
-        version: str = "",
-        some_inputs: bool = False,
-        only: Mapping[str, int] | None = None,
-    ) -> None:
-        self._folder = folder
+    def __init__(self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None) -> None:
+        self._folder = ledger.folder(scope)
         self._only = only
-        self._owner = NOBODY if about is None else owner_of(about)
-        self.accepts_errors = accept_errors
-        self.version = version
-        self._some_inputs = some_inputs
+        self._owner = owner_of(scope.about)
+        self.accepts_errors = not ledger.retry_errors
+        self.version = ledger.kept_version
+        self._some_inputs = ledger.inputs is not None
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
         self._forgotten = 0
@@ -208,15 +201,13 @@ class LedgerReader:
         """
         frames = self._frames
         for number in range(len(frames)):
-            rows = None
             with self._mutex:
                 is_same = frames is self._frames
                 try:
                     rows = self._rows(number) if is_same else None
+                    places = [] if rows is None else self._counting(rows, number)
                 except FileNotFoundError:
                     is_same = False
-                if rows is not None:
-                    places = [row for row in range(rows.count) if self._counts(rows, number, row)]
             if not is_same:
                 raise LedgerError(
                     f"the segments of {self._folder.path} were merged or deleted while they were read: try "
@@ -428,13 +419,17 @@ class LedgerReader:
                 error, error_at = (number, rows, row), at
         return error
 
-    def _counts(self, rows: Rows, number: int, row: int) -> bool:
-        key = rows.key(row)
-        if len(self._index.find(key)) == 1:
-            return True
-        # Each input and version has a record that counts.
-        place = self._place(key, like=rows.origin(row))
-        return place is not None and (place[0], place[2]) == (number, row)
+    def _counting(self, rows: Rows, number: int) -> list[int]:
+        """The rows of a frame that count for their key: one for each input and version."""
+        places = []
+        for row in range(rows.count):
+            key = rows.key(row)
+            if len(self._index.find(key)) > 1:
+                place = self._place(key, like=rows.origin(row))
+                if place is None or (place[0], place[2]) != (number, row):
+                    continue
+            places.append(row)
+        return places
 
     def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""

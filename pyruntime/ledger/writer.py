@@ -33,7 +33,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
 from pillarbox.ledger.format import (
@@ -55,6 +55,10 @@ from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.values import encode
+
+if TYPE_CHECKING:
+    from pillarbox.ledger.keys import Scope
+    from pillarbox.ledger.ledger import Ledger
 
 COMMIT_LOCK_TIMEOUT_S = 30.0
 """Seconds that a commit waits for the folder's lock."""
@@ -138,7 +142,7 @@ class Committer:
         if conflicts and self._one_input:
             # spec: Ledger!Refuse
             (key, input), other = next(iter(conflicts.items()))
-            raise LedgerConflictError.of_key(key, input, other.input)
+            raise LedgerConflictError(key, input, other.input)
         new: dict[tuple[bytes, bytes], str] = {}
         accepts_errors = self.reader.accepts_errors
         for number, pair in zip(entries, pairs, strict=True):
@@ -231,22 +235,19 @@ class LedgerWriter:
 
     def __init__(
         self,
-        folder: Folder,
+        ledger: Ledger,
+        scope: Scope,
         reader: LedgerReader,
         *,
-        loss_window: float,
-        commit_rows: int,
-        commit_bytes: int,
-        about: Mapping[str, str],
         execution: bytes,
         one_input: bool = True,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._committer = Committer(folder, reader, about, commit_rows, execution, one_input)
-        self._loss_window = loss_window
-        self._commit_rows = commit_rows
-        self._commit_bytes = commit_bytes
+        folder = ledger.folder(scope)
+        self._loss_window = ledger.loss_window
+        self._commit_rows, self._commit_bytes = ledger.commit_rows, ledger.commit_bytes
+        self._committer = Committer(folder, reader, scope.about, ledger.commit_rows, execution, one_input)
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._lease: Lease | None = None

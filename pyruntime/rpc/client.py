@@ -364,10 +364,7 @@ class RpcClient:
                 self._pending.pop(body[0]).set_result(body[1])
             elif kind == "error":
                 self._pending.pop(body[0]).set_exception(RemoteError(*body[1]))
-        if kind == "push":
-            self._stream.acknowledge()
-        else:
-            self._stream.acknowledge_soon()
+        self._stream.acknowledge_soon()
 
     def _heard(self, body: Any) -> None:
         if self._receive is not None:

@@ -51,7 +51,7 @@ MAX_KEPT_NBYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 """For a connection to be made and both sides to be known."""
 ACKNOWLEDGE_DELAY_S = 0.005
-"""After a request or an answer: those of this time are acknowledged together."""
+"""After a message: those of this time are acknowledged together."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
 """Seconds without a frame of the peer, after which a connection is cut off."""
@@ -480,17 +480,16 @@ class MessageStream:
         self._acknowledged = number
         self._pump()
 
-    def acknowledge(self) -> None:
-        """Have the peer know what was heard."""
+    def acknowledge_soon(self) -> None:
+        """Have the peer know what was heard, in a moment, for all of that time. Nobody waits for it."""
+        if not self._acknowledging:
+            self._acknowledging = True
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self._acknowledge)
+
+    def _acknowledge(self) -> None:
         self._acknowledging = False
         if self._connection is not None:
             self._connection.send("ack", self.received)
-
-    def acknowledge_soon(self) -> None:
-        """The same in a moment, for all that is heard until then. Nobody waits for it."""
-        if not self._acknowledging:
-            self._acknowledging = True
-            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self.acknowledge)
 
     def is_new(self, number: int) -> bool:
         """Return True if a message was not heard before. Raises ProtocolError if one before it is missing."""

@@ -370,12 +370,11 @@ class Sessions:
                 self._pushed(peer, body)
             else:
                 self._gone(peer, True)
-        if kind == "ask":
+        if kind != "leave":
             peer._stream.acknowledge_soon()
         elif peer._connection is connection:
             connection.send("ack", peer._stream.received)
-            if peer._is_gone:
-                peer._connection = None
+            peer._connection = None
 
     def _pushed(self, peer: Peer, body: Any) -> None:
         try:
@@ -530,7 +529,12 @@ class Hosted(ABC, Generic[V]):
 class ServiceHost(Hosted[RpcServer]):
     """Serves any number of services, each with a name, to clients that outlive their connections.
 
-    host, port, advertise, grace, certificate: see `pillarbox.sources.SourceChannel`.
+    host: where to listen. The default is this machine alone; "0.0.0.0" is for clients on others. Whoever
+        connects must prove that he knows the secret, which travels in a `RpcHandle`.
+    port: 0 for any that is free. advertise: the name or address by which clients reach this machine; None for
+        `host`, or, where that is every address, for this machine's name.
+    grace: seconds after its connection has broken in which a client may come back.
+    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """Sources: one `Source` for batch, stream and task. The interfaces of FLIP-27, and what runs them."""
 
-from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import SplitEnumerator
 from pillarbox.sources.event_time import WatermarkStrategy
@@ -17,7 +16,6 @@ __all__ = [
     "OffsetSplit",
     "SimpleSource",
     "Source",
-    "SourceChannel",
     "SourceCoordinator",
     "SourceInput",
     "Split",

@@ -239,12 +239,12 @@ class EnumeratorThread(Generic[S, C]):
     """Runs the enumerator of `source` on a thread of its own, and its `discover` on another.
 
     coordinator: the enumerator's context, which deals out what is found.
-    restored: what to go on from, or a function that gives it, which may block; None for a new run.
+    restored: what to go on from; None for a new run.
     on_demand: whether a discovery begins only when somebody calls `look`.
     failed: called once, on the enumerator's thread, after the coordinator's readers, with what ended it:
         making the enumerator, a first discovery that failed, or what the enumerator has raised.
 
-    Discovery begins with `begin`. It goes on at once while it finds something and there is room,
+    Discovery begins with `start`. It goes on at once while it finds something and there is room,
     otherwise after the source's interval. A bounded source, and one without an interval, is `exhausted` when
     a discovery has found nothing. Only a discovery before which nothing was known ends the run by failing; a
     later one is logged and tried again. One that breaks the contract of `discover` always ends it.
@@ -255,7 +255,7 @@ class EnumeratorThread(Generic[S, C]):
         source: Source[S, C],
         coordinator: SplitCoordinator[S],
         *,
-        restored: Checkpoint[S, C] | Callable[[], Checkpoint[S, C]] | None = None,
+        restored: Checkpoint[S, C] | None = None,
         on_demand: bool = False,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -294,7 +294,6 @@ class EnumeratorThread(Generic[S, C]):
         self._condition = threading.Condition()
         self._order: tuple[float, Callable[[], None]] | None = None
         self._closed = False
-        self._accepts = threading.Event()
         self._made: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="pillarbox-enumerator", daemon=True)
         self._discoverer = threading.Thread(target=self._run_orders, name="pillarbox-discover", daemon=True)
@@ -306,18 +305,9 @@ class EnumeratorThread(Generic[S, C]):
         """The error for those who ask for something when it has ended. Any thread."""
         return self.failure or self._reason
 
-    def begin(self) -> EnumeratorThread[S, C]:
-        """Have the enumerator made, and begin; does not wait for the source. Any thread, once.
-
-        What is submitted meanwhile runs when the enumerator is there, and fails with what making it raises.
-        """
-        self._thread.start()
-        self._accepts.wait()
-        return self
-
     def start(self) -> EnumeratorThread[S, C]:
-        """The same, and wait until the enumerator is there. Raises what the source raises in making it."""
-        self.begin()
+        """Have the enumerator made, and begin. Any thread, once. Raises what making it raises."""
+        self._thread.start()
         try:
             self._made.result()
         except BaseException:
@@ -418,7 +408,6 @@ class EnumeratorThread(Generic[S, C]):
     def _run(self) -> None:
         self._processor = MailboxProcessor(_rest, latency_interval=None)
         self._executor = self._processor.executor()
-        self._accepts.set()
         try:
             self._make_enumerator()
             self._made.set_result(None)
@@ -439,7 +428,7 @@ class EnumeratorThread(Generic[S, C]):
                 _fail(answer, self.over)
 
     def _make_enumerator(self) -> None:
-        restored = self._restored() if callable(self._restored) else self._restored
+        restored = self._restored
         if restored is None:
             self.enumerator = self.source.create_enumerator(self._coordinator)
         else:

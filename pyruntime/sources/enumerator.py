@@ -144,13 +144,6 @@ class SplitEnumerator(ABC, Generic[S, C]):
         knows and that is not here has been read to its end, and `handle_finished` does not come for it.
         """
 
-    def position_at(self, split: S, timestamp: float) -> Any:
-        """The position in `split` before which no event is later than `timestamp` seconds; None if unknown.
-
-        For alignment in micro-batches: where it is known, no split is read further ahead than is allowed.
-        """
-        return None
-
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         """Hear what a reader says. Raises TypeError here: a source with events has an enumerator for them."""
         raise TypeError(f"{type(self).__name__} knows no event {event.kind!r}")

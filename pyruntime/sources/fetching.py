@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import TIMEOUT_MAX, Lock
 from typing import Any, Generic, TypeVar
@@ -39,7 +39,6 @@ from pillarbox.sources.reader import (
     SourceReader,
     SplitReader,
     SplitsAdded,
-    SplitsRemoved,
     approximate_nbytes,
     rest_of,
 )
@@ -59,8 +58,6 @@ STILL_FETCHES = (
 )
 MAX_SPLITS_NAMED = 5
 """Splits that an error names."""
-MAX_REMOVED_KNOWN = 10_000
-"""Splits that were removed and of which a client may still give rows."""
 
 
 class ReadFailed(PillarboxError):
@@ -94,7 +91,7 @@ class Threading(enum.Enum):
 class _Held(Progress[S]):
     """A split that a reader has. `position` is where the rows end that were fetched.
 
-    The fetcher's thread writes that one, `stopped` and `turn`, the task's thread the others.
+    The fetcher's thread writes that one and `turn`, the task's thread the others.
     """
 
     def __init__(self, split: S) -> None:
@@ -102,14 +99,8 @@ class _Held(Progress[S]):
         self.fetcher: Fetcher[S]
         self.given: Any = split.start
         """The position behind the rows that `poll` has given."""
-        self.removed = False
-        """True if what was fetched of it is to be dropped."""
-        self.paused = False
-        """True if nothing of it is to be fetched."""
         self.came = 0.0
         """The seconds that its client had looked when it found the rows that `poll` gave last."""
-        self.stopped = False
-        """True if the fetcher has heeded that it is paused."""
         self.turn: float | None = None
         """The seconds that its client had looked when it began to look for this split; None: it does not."""
 
@@ -120,31 +111,26 @@ was there that comes up to these: less, if others of the same fetch follow."""
 
 
 class Fetcher(Generic[S]):
-    """Runs a `SplitReader` of `owner` in a thread of its own: do what was told, fetch, hand over, and again.
+    """Runs a `SplitReader` of `owner` in a thread of its own: take splits up, fetch, hand over, and again.
 
     Made and used by one thread, the task's. number: of the thread, in its name. bell: rung when there is a
     failure. Where the owner has one split at a time, the split reader is given the next one when it has
-    finished the one before, and is never asked to pause one.
+    finished the one before.
 
-    A fetch is woken when there is something told. What it has got is handed over all the same.
+    A fetch is woken when there are new splits. What it has got is handed over all the same.
     """
 
     def __init__(self, owner: FetchingReader[S], number: int, handover: Handover, bell: Doorbell) -> None:
         name = f"pillarbox-fetch-{owner.context.subtask}-{number}"
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.handover = handover
-        self.skipped = False
-        """True while `take` takes nothing."""
         self.looked_until = 0.0
         """The seconds that its client had looked up to what was taken last."""
-        self.failure: ReadFailed | None = None
-        """The error that the hand-over raises, once what was fetched before has been taken."""
         self._owner = owner
         self._bell = bell
         self._has_many = owner.threading is Threading.MANY_SPLITS
-        # Guarded by `_changed`: what the thread was told, and whether it is in a fetch, or about to be.
+        # Guarded by `_changed`: the new splits, and whether the thread is in a fetch, or about to be.
         self._changed = threading.Condition(threading.Lock())
-        self._told = False
         self._new: list[_Held[S]] = []
         self._closing = False
         self._fetching = False
@@ -152,7 +138,6 @@ class Fetcher(Generic[S]):
         self._reader: SplitReader[S] | None = None
         self._waiting: deque[_Held[S]] = deque()
         self._active: dict[str, _Held[S]] = {}
-        self._removed: deque[str] = deque(maxlen=MAX_REMOVED_KNOWN)
         # Seconds in which the reader has fetched; and for the task's thread: up to when all of it is in the
         # hand-over, and when the fetch at hand began.
         self._total = 0.0
@@ -160,28 +145,23 @@ class Fetcher(Generic[S]):
 
     # -- for the task's thread -------------------------------------------------------------------
 
-    def tell(self, new: Sequence[_Held[S]] = ()) -> None:
-        """Read these splits too, and heed which of the others are removed, and which are paused."""
+    def add(self, new: Sequence[_Held[S]]) -> None:
+        """Read these splits too."""
         for held in new:
             held.fetcher = self
         with self._changed:
-            self._told = True
             self._new.extend(new)
             self._changed.notify()
             self._wake_up()
 
     def take(self) -> Found | None:
         """The next rows that were fetched; None if there are none. Raises the failure behind them."""
-        if not self.skipped:
-            return self.handover.try_take()  # type: ignore[no-any-return]
-        # spec: SplitPerThread!PollRaises, SplitPerThread!PassOver
-        if self.failure is not None:
-            raise self.failure
-        return None
+        # spec: SplitPerThread!PollRaises
+        return self.handover.try_take()  # type: ignore[no-any-return]
 
     def arm(self) -> bool:
         """Have the bell rung when `take` has something; False if it has now."""
-        return self.failure is None if self.skipped else self.handover.arm_wakeup_consumer(self._bell.ring)
+        return self.handover.arm_wakeup_consumer(self._bell.ring)
 
     def looked(self) -> float:
         """Seconds in which the client has looked for rows and found nothing but what is in the hand-over.
@@ -216,9 +196,6 @@ class Fetcher(Generic[S]):
     def _run(self) -> None:
         try:
             self._reader = reader = self._owner.make_split_reader()  # spec: SplitPerThread!Make
-            if self._has_many and self._owner.is_aligned:
-                # For nothing, but that one which cannot pause splits says so now.
-                reader.pause_or_resume_splits((), ())
             self._fetch_all(reader)
         except BaseException as error:
             # Before the client is closed, which may take its time, or hang.
@@ -243,9 +220,7 @@ class Fetcher(Generic[S]):
         # Spark prints it too.
         failure.__cause__ = DEFAULT.chain(error)
         # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
-        self.failure = failure
         self.handover.fail(failure)
-        self._bell.ring()
 
     def _fetch_all(self, reader: SplitReader[S]) -> None:
         contract = ReaderContract(reader, "fetch")
@@ -274,8 +249,6 @@ class Fetcher(Generic[S]):
         for fetched in fetched_now:
             contract.check_kind(fetched)
             held = self._active.get(fetched.split_id)
-            if held is None and fetched.split_id in self._removed:
-                continue
             contract.check(fetched, held)
             assert held is not None
             if fetched.finished:
@@ -286,74 +259,30 @@ class Fetcher(Generic[S]):
         return checked
 
     def _prepare(self, reader: SplitReader[S]) -> bool:
-        """Do what was told, and wait until there is something to fetch; False: end."""
+        """Take new splits up, and wait until there is something to fetch; False: end."""
         while True:
-            readable = self._choose(reader)
+            if not self._active and self._waiting:
+                # spec: SplitFetch!Choose
+                self._take_up([self._waiting.popleft()], reader)
             with self._changed:
-                while not (readable or self._told or self._closing):
+                while not (self._active or self._new or self._closing):
                     self._changed.wait()
                 if self._closing:
                     return False
-                if not self._told:
+                if not self._new:
                     self._fetching = True  # spec: SplitFetch!GoFetch, SplitPerThread!GoFetch
                     return True
-                self._told = False
                 new, self._new = self._new, []
-            self._heed(new, reader)  # spec: SplitFetch!TakeUp, SplitPerThread!TakeUp
+            if self._has_many:
+                self._take_up(new, reader)  # spec: SplitFetch!TakeUp
+            else:
+                self._waiting.extend(new)
 
-    def _choose(self, reader: SplitReader[S]) -> bool:
-        """Find a split to fetch from; False: there is none.
-
-        One at a time: go to the next where that one must wait.
-        """
-        for held in self._active.values():
-            if not held.stopped:
-                return True
-        chosen = next((held for held in self._waiting if not held.paused), None)
-        if chosen is None:
-            return False
-        # spec: SplitFetch!Choose, Alignment!Choose
-        # What is paused goes back into the queue, to where it was read: or the splits behind it would wait
-        # for it while it waits for them.
-        self._waiting.remove(chosen)
-        self._waiting.extendleft(self._active.values())
-        self._take_away(tuple(self._active), reader)
-        self._take_up([chosen], reader)
-        return True
-
-    def _heed(self, new: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
-        # What was removed first: a new one may have its name, and may itself be removed by now.
-        new = [held for held in new if not held.removed]
-        self._waiting = deque(held for held in self._waiting if not held.removed)
-        self._take_away(tuple(name for name, held in self._active.items() if held.removed), reader)
-        if self._has_many and new:
-            self._take_up(new, reader)
-        else:
-            self._waiting.extend(new)
-        pause, resume = list[str](), list[str]()
-        for split_id, held in self._active.items():
-            if held.paused != held.stopped:
-                held.stopped = held.paused
-                held.turn = None if held.stopped else self._total
-                (pause if held.stopped else resume).append(split_id)
-        if self._has_many and (pause or resume):
-            reader.pause_or_resume_splits(pause, resume)
-
-    def _take_up(self, splits: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
-        for held in splits:
-            split_id = held.split.split_id
-            if split_id in self._removed:
-                self._removed.remove(split_id)
-            self._active[split_id] = held
-            held.stopped, held.turn = False, self._total
-        reader.handle_splits_changes(SplitsAdded(tuple(rest_of(h.split, h.position) for h in splits)))
-
-    def _take_away(self, split_ids: tuple[str, ...], reader: SplitReader[S]) -> None:
-        if split_ids:
-            for split_id in split_ids:
-                self._active.pop(split_id).turn = None
-            self._removed.extend(split_ids)
-            reader.handle_splits_changes(SplitsRemoved(split_ids))
+    def _take_up(self, new: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
+        for held in new:
+            self._active[held.split.split_id] = held
+            held.turn = self._total
+        reader.handle_splits_changes(SplitsAdded(tuple(held.split for held in new)))
 
 
 class FetchingReader(SourceReader[S]):
@@ -363,8 +292,7 @@ class FetchingReader(SourceReader[S]):
     behind it. So a snapshot needs no lock: it is what `poll` has given.
 
     make_split_reader: makes a split reader; called in the thread that will use it.
-    threading: see `Threading`. A split reader must be able to pause splits for MANY_SPLITS only: with the
-    others it is just not asked to fetch.
+    threading: see `Threading`.
     max_batches, max_bytes: what may wait for the task, for each thread; one batch always may.
     grace: seconds that `close` waits for fetches that do not heed their wake-up. Their threads are then
     abandoned; they are daemons.
@@ -410,8 +338,6 @@ class FetchingReader(SourceReader[S]):
         self._bell = Doorbell()
         self._turn = 0
         self._started = 0
-        self.is_aligned = False
-        """True if splits are going to be paused."""
         self._thread = 0
 
     # -- as a reader; the task's thread ------------------------------------------------------------
@@ -443,9 +369,6 @@ class FetchingReader(SourceReader[S]):
                 continue
             held, fetched, came, looked = found
             held.came, fetcher.looked_until = came, looked
-            # A split that was given again is held anew: what was fetched of the old one is not the new one's.
-            if held.removed:
-                continue
             if fetched.finished:
                 self._held.pop(fetched.split_id, None)
                 if self.threading is Threading.SPLIT_PER_THREAD:
@@ -459,8 +382,8 @@ class FetchingReader(SourceReader[S]):
         """Seconds in which the split's client has looked for its rows since `poll` gave some, and found none.
 
         Those of fetches that are behind what `poll` has given; so what was fetched and waits counts, and the
-        time in which nothing is fetched, as too much waits, does not. 0 while the split is paused, waits for
-        its turn, or is not there.
+        time in which nothing is fetched, as too much waits, does not. 0 while the split waits for its turn,
+        or is not there.
         """
         self._check_thread()
         held = self._held.get(split_id)
@@ -502,47 +425,15 @@ class FetchingReader(SourceReader[S]):
             for held in added:
                 self._open([held])
         elif added and fetchers:
-            fetchers[0].tell(added)  # spec: SplitFetch!AddSplits
+            fetchers[0].add(added)  # spec: SplitFetch!AddSplits
         elif added:
             self._open(added)
         self._bell.ring()
-
-    def remove_splits(self, split_ids: Collection[str]) -> None:
-        """Read these no more; `poll` gives nothing of them. Those that it does not have are passed over."""
-        self._check_thread()
-        removed = self._known(split_ids)
-        for held in removed:
-            del self._held[held.split.split_id]
-            held.removed = True
-        for fetcher in {held.fetcher for held in removed}:
-            if self.threading is Threading.SPLIT_PER_THREAD:
-                self._end(fetcher)  # spec: SplitPerThread!RemoveSplits
-            else:
-                fetcher.tell()  # spec: SplitFetch!RemoveSplits
 
     def splits(self) -> list[S]:
         """The splits that are not finished, each from where the rows end that `poll` has given."""
         self._check_thread()
         return [rest_of(held.split, held.given) for held in self._held.values()]
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Give nothing of the splits `pause`, but what was fetched already, until they are in `resume`.
-
-        Those that it does not have are passed over.
-        """
-        self._check_thread()
-        self.is_aligned = True
-        fetchers = set()
-        for split_ids, paused in ((pause, True), (resume, False)):
-            for held in self._known(split_ids):
-                held.paused = paused  # spec: SplitFetch!Pause, SplitFetch!Resume
-                # Of one that has a thread of its own nothing at all is taken.
-                # spec: SplitPerThread!Pause, SplitPerThread!Resume
-                held.fetcher.skipped = paused and self.threading is Threading.SPLIT_PER_THREAD
-                fetchers.add(held.fetcher)
-        for fetcher in fetchers:
-            fetcher.tell()
-        self._bell.ring()
 
     def close(self) -> None:
         """End the threads: wake what they fetch, and wait for them, `grace` seconds in all. Idempotent.
@@ -568,7 +459,7 @@ class FetchingReader(SourceReader[S]):
     def _open(self, splits: Sequence[_Held[S]]) -> None:
         fetcher = Fetcher(self, self._started, Handover(*self._room), self._bell)
         self._started += 1
-        fetcher.tell(splits)
+        fetcher.add(splits)
         # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()
@@ -582,9 +473,6 @@ class FetchingReader(SourceReader[S]):
             self._fetchers = [each for each in self._fetchers if each is not fetcher]
             self._ending = [each for each in self._ending if each.thread.is_alive()] + [fetcher]
         fetcher.close()
-
-    def _known(self, split_ids: Collection[str]) -> list[_Held[S]]:
-        return [self._held[split_id] for split_id in split_ids if split_id in self._held]
 
     def _check_open(self) -> None:
         if self._closed:

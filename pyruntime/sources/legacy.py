@@ -1,11 +1,10 @@
-"""Old functions and formats as a `Source`: for `StreamTask`, and for Spark, batch and streaming.
+"""Old functions and formats as a `Source`: functions for `StreamTask`, formats for Spark's batches, too.
 
-*A function* is a split for each of its instances. A position is a state of the function and how many rows
-came since; a reader takes the rows together with the state, under the checkpoint lock. For micro-batches the
-enumerator runs it too, ahead, to know how far it comes: one is so many rows from a state, which a task reads.
+*A function* is a split for each of its instances. A position is a state of the function: a reader takes the
+rows together with it, under the checkpoint lock.
 
-*A format* has its own splits, or one for each file of a folder. A position is how many records of the split
-were read: after a restart so many are read and dropped.
+*A format* has its own splits. A position is how many records of the split were read: after a restart so many
+are read and dropped.
 
 Both are read by generators, as a `SimpleSource` is.
 """
@@ -13,23 +12,17 @@ Both are read by generators, as a `SimpleSource` is.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.redaction import shown_address
-from pillarbox.sources.connectors.files.discovery import FileEnumerator
-from pillarbox.sources.connectors.files.source import FileSource
-from pillarbox.sources.connectors.files.split import END
-from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext
-from pillarbox.sources.serializer import named_serializer
+from pillarbox.sources.serializer import ExactJsonSerializer, Serializer
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
@@ -43,36 +36,35 @@ log = logging.getLogger("pillarbox")
 
 MAX_RECORDS_AHEAD = 1_000
 CANCEL_TIMEOUT_S = 5.0
-MAX_MICRO_BATCH_ROWS = 100_000
-FIRST_ROW_TIMEOUT_S = 1.0
-"""A micro-batch waits so long for the first row of a function that was just started."""
-NEXT_ROW_TIMEOUT_S = 0.05
-"""A micro-batch takes what has come if nothing follows for so long."""
 MAX_FETCH_RECORDS = 1_000
 
 
 @dataclass(eq=False, repr=False)
 class _LegacySource(Source[Any, Any]):
-    """Rows and their schema, and how states or splits are written."""
+    """Makes old code, and writes its states or splits, with the version of what has written them."""
 
     make: Callable[[], Any]
     _: KW_ONLY
-    schema: pa.Schema | None = None
-    serializer: Any = "json"
+    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
 
     boundedness = Boundedness.BOUNDED
 
     def __post_init__(self) -> None:
         check_callable("make", self.make)
-        self.serializer = named_serializer(self.serializer)
+        if not all(hasattr(self.serializer, name) for name in ("version", "to_json", "from_json")):
+            raise TypeError(
+                f"serializer={self.serializer!r}: must be a Serializer, such as DataclassSerializer(State)"
+            )
 
-    def arrow_schema(self) -> pa.Schema:
-        """The columns that were given. Raises TypeError if none were."""
-        return super().arrow_schema() if self.schema is None else self.schema
+    def write(self, value: Any) -> list[Any]:
+        """A state or a split, as JSON can hold it."""
+        return [self.serializer.version, self.serializer.to_json(value)]
 
-    def row_of(self, record: Any) -> Any:
-        """The record itself; where there is a schema, one that is not a tuple is a row of one column."""
-        return record if self.schema is None or isinstance(record, tuple) else (record,)
+    def read(self, written: Any) -> Any:
+        """Read what `write` has written. Raises ValueError for what it has not."""
+        if not (isinstance(written, list) and len(written) == 2):
+            raise ValueError(f"written={written!r:.200}: must be a version, and what it has written")
+        return self.serializer.from_json(*written)
 
 
 # -- functions --------------------------------------------------------------------------------------
@@ -80,35 +72,20 @@ class _LegacySource(Source[Any, Any]):
 
 @dataclass(frozen=True)
 class FunctionSplit(Split):
-    """The rows that one instance of a function emits, or a part of them.
-
-    A position is `count` rows from the beginning, found by running from `state`, taken after `base` rows.
-    """
+    """The rows that one instance of a function emits. A position is its state; None is the beginning."""
 
     subtask: int = 0
-
-    @property
-    def rows(self) -> int | None:
-        """Rows up to `stop`."""
-        return None if self.stop is None else int(self.stop["count"] - self.begin["count"])
-
-    @property
-    def begin(self) -> dict[str, Any]:
-        """The position to run from."""
-        return self.start or {"count": 0, "base": 0, "state": None}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FromSourceFunction(_LegacySource):
-    """The source that runs a `SourceFunction`.
+    """The source that runs a `SourceFunction`. For tasks.
 
-    make: makes the function, one for each run of it; it must pickle where the source travels. A restart, or
-        a task of a micro-batch, goes on from a state of it, and must then get the same rows. One without
-        both `snapshot_state` and `restore_state` starts over after a restart, and is for tasks only.
+    make: makes the function, one for each run of it. A restart goes on from a state of it, and must then get
+        the same rows. One without both `snapshot_state` and `restore_state` starts over after a restart.
     bounded: True if the function comes to an end of its own.
     parallelism: how many instances run, each a split; more than 1 for a `ParallelSourceFunction` only.
-    schema: the columns of its rows, for Spark. A record that is not a tuple is then a row of one column.
-    serializer: how states are written: "json", a name that `register_serializer` knows, a `PickleSerializer`.
+    serializer: how states are written; by default they are what JSON can hold.
     capacity: records that a function may be ahead. grace: seconds that it has to end after its `cancel`.
 
     The function's watermarks, or if it has none the times of `collect_with_timestamp`, are its event time.
@@ -128,9 +105,6 @@ class FromSourceFunction(_LegacySource):
         self.name = name = type(function).__qualname__
         if not isinstance(function, legacy.SourceFunction):
             raise TypeError(f"make={self.make!r}: must make a SourceFunction, not {name}")
-        if self.schema is not None and not isinstance(function, legacy.CheckpointedSource):
-            what = f"make={self.make!r}: makes a {name}, which cannot go on after a restart, as Spark needs"
-            raise ValueError(f"{what}: it must have both snapshot_state and restore_state")
         parallel = isinstance(function, legacy.ParallelSourceFunction)
         if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
             what = f"{name} is not a ParallelSourceFunction"
@@ -142,14 +116,14 @@ class FromSourceFunction(_LegacySource):
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: int = 0) -> _FunctionEnumerator:
         """The enumerator of a run in which so many splits were found."""
-        return _FunctionEnumerator(context, checkpoint, self)
+        return _FunctionEnumerator(context, checkpoint, self.parallelism)
 
     restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FunctionSplit]:
         """Runs the functions, each with a thread that takes its rows."""
-        reader = partial(_FunctionReader, self, context.schema)
-        return FetchingReader(context, reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
+        make_reader = partial(_FunctionReader, self)
+        return FetchingReader(context, make_reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
 
 
 class FunctionRun(legacy.SourceContext):
@@ -158,9 +132,8 @@ class FunctionRun(legacy.SourceContext):
     It is the function's context. Confined to one thread, which takes the rows, but for `wake_up` and what the
     function calls.
 
-    begun, count: rows from the beginning of the split to where the run begins, and to behind what was taken;
-    position, timestamp, idle, ended: there. The timestamp is the latest watermark, without any the latest
-    event time.
+    position, timestamp, idle, ended: behind what was taken. The timestamp is the latest watermark, without
+    any the latest event time.
     """
 
     def __init__(self, source: FromSourceFunction, split: FunctionSplit) -> None:
@@ -168,12 +141,10 @@ class FunctionRun(legacy.SourceContext):
         self._function = function = source.make()
         if isinstance(function, legacy.ParallelSourceFunction):
             function.runtime_context = legacy.RuntimeContext(source.name, split.subtask, source.parallelism)
-        position = split.begin
-        if position["state"] is not None and isinstance(function, legacy.CheckpointedSource):
-            function.restore_state(source.serializer.read(position["state"]))
+        if split.start is not None and isinstance(function, legacy.CheckpointedSource):
+            function.restore_state(source.read(split.start))
         super().__init__(source.capacity, atomic_sections=function.atomic_sections, name=source.name)
-        self.begun = self.count = position["base"]
-        self.position = {**position, "count": self.count}
+        self.position = split.start
         self.timestamp: float | None = None
         self.idle = self.ended = False
         self._error: BaseException | None = None
@@ -186,7 +157,7 @@ class FunctionRun(legacy.SourceContext):
 
         Raises what the function has raised, instead of them: behind that the state is not known.
         """
-        function, serializer = self._function, self._source.serializer
+        function = self._function
         with self._lock:
             with self._changed:
                 records, self._records = self._records, []
@@ -196,11 +167,9 @@ class FunctionRun(legacy.SourceContext):
                 raise self._error
             self.timestamp = self._latest if self._watermark is None else self._watermark
             self.idle = self.is_idle
-            self.count += len(records)
             if records and isinstance(function, legacy.CheckpointedSource):
-                state = serializer.write(function.snapshot_state())
-                self.position = {"count": self.count, "base": self.count, "state": state}
-        return [self._source.row_of(record) for record in records]
+                self.position = self._source.write(function.snapshot_state())
+        return records
 
     def wait_for_news(self, seconds: float | None = None) -> bool:
         """Wait for an element, the end or a wake-up, at most so long; False: nothing of that."""
@@ -253,51 +222,22 @@ class FunctionRun(legacy.SourceContext):
 
 
 class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
-    """Finds a split for each instance; for micro-batches runs the function ahead of the readers. Confined."""
+    """Finds a split for each instance; knows how many it has found."""
 
-    def __init__(self, context: EnumeratorContext[Any], checkpoint: int, source: FromSourceFunction) -> None:
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: int, parallelism: int) -> None:
         super().__init__(context, checkpoint)
-        self._source = source
-        # The run of each split, and its positions behind what the latest micro-batch has read.
-        self._ahead: dict[str, tuple[FunctionRun, list[dict[str, Any]]]] = {}
+        self._parallelism = parallelism
 
     def discover(self, checkpoint: int, most: int) -> tuple[Sequence[FunctionSplit], int]:
-        numbers = range(self._source.parallelism)[checkpoint : checkpoint + most]
+        numbers = range(self._parallelism)[checkpoint : checkpoint + most]
         return [FunctionSplit(f"function-{n}", subtask=n) for n in numbers], checkpoint + len(numbers)
-
-    def advance(self, split: FunctionSplit, limit: ReadLimit) -> FunctionSplit | None:
-        start, most = split.begin, MAX_MICRO_BATCH_ROWS
-        wanted = start["count"] + (most if limit.rows is None else min(max(limit.rows, 1), most))
-        run, marks = self._ahead.get(split.split_id, (None, []))
-        timeout = NEXT_ROW_TIMEOUT_S
-        if run is None or not run.begun <= start["count"] <= run.count:
-            if run is not None:
-                run.close()
-            run, marks, timeout = FunctionRun(self._source, split), [], FIRST_ROW_TIMEOUT_S
-        deadline = time.monotonic() + timeout
-        while run.count < wanted and not run.ended and (left := deadline - time.monotonic()) > 0.0:
-            if run.wait_for_news(left) and run.take_rows():
-                marks.append(run.position)
-                deadline = time.monotonic() + NEXT_ROW_TIMEOUT_S
-        # A position behind `start` has its state, or that of a mark in between: there is none amid a section.
-        marks = [start, *(mark for mark in marks if mark["count"] > start["count"])]
-        self._ahead[split.split_id] = run, marks
-        if run.ended and run.count <= wanted:
-            return split
-        latest = [mark for mark in marks if mark["count"] <= wanted][-1]
-        count = min(run.count, wanted)
-        return split.up_to({**latest, "count": count}) if count > start["count"] else None
-
-    def close(self) -> None:
-        while self._ahead:
-            self._ahead.popitem()[1][0].close()
 
 
 class _FunctionReader(LoopReader[FunctionSplit]):
     """Gives what a function emits, with its state behind that."""
 
-    def __init__(self, source: FromSourceFunction, wanted: pa.Schema | None) -> None:
-        super().__init__(source, wanted, self._rows_of)
+    def __init__(self, source: FromSourceFunction) -> None:
+        super().__init__(source, None, self._rows_of)
         self._source = source
         self._run: FunctionRun | None = None
 
@@ -308,38 +248,34 @@ class _FunctionReader(LoopReader[FunctionSplit]):
             run.wake_up()
 
     def _rows_of(self, split: FunctionSplit) -> Iterator[Yielded]:
-        given, left = split.begin["count"], sys.maxsize if split.rows is None else split.rows
         with closing(FunctionRun(self._source, split)) as self._run:
             run = self._run
             if self._woken.is_set():
                 run.wake_up()
             told: tuple[float | None, bool] = (None, False)
-            while left and not run.ended:
+            while not run.ended:
                 run.wait_for_news()
-                before = run.count
-                # Those between the state and the start were read before.
-                rows = run.take_rows()[max(0, given - before) :][:left]
-                given, left = given + len(rows), left - len(rows)
+                rows = run.take_rows()
                 news = run.timestamp, run.idle
-                # In front of the start there is no position to tell.
-                if rows or (news != told and run.count >= given):
+                if rows or news != told:
                     told = news
                     yield Fetched(split.split_id, rows, run.position, False, run.timestamp, run.idle)
                 else:
                     yield None
-        if left and split.stop is not None:
-            what = f"source {self._source.name} has emitted {left} rows less than before"
-            raise ValueError(f"{what}: from a state that is restored it must emit the same rows again")
 
 
 # -- formats ----------------------------------------------------------------------------------------
+
+
+ALL_RECORDS = 2**63 - 1
+"""The `stop` of a split of a format, which alone knows how many records there are."""
 
 
 @dataclass(frozen=True)
 class FormatSplit(Split):
     """A split of a format; `start` is how many records were read. subtask: its only reader, if replicated."""
 
-    stop: Any = END
+    stop: Any = ALL_RECORDS
     payload: Any = None
     subtask: int | None = None
     rows: int | None = None
@@ -354,12 +290,14 @@ class FromInputFormat(_LegacySource):
     make: makes the format, one for each who uses it; it must pickle where the source travels. With a
         `ReplicatingInputFormat` each reader reads all splits, in tasks; so it is refused with a schema.
     parameters: for `configure`. min_splits: for `create_input_splits`, called once, on the discovery thread.
-    schema, serializer: as for `FromSourceFunction`, for splits. batch: records of one fetch.
+    schema: the columns of its records, for Spark. A record that is not a tuple is then a row of one column.
+    serializer: as for `FromSourceFunction`, for splits. batch: records of one fetch.
 
     Splits go to who asks, one near to them if there is one, or as the format's `choose` says. Calls `make()`
     once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
+    schema: pa.Schema | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     min_splits: int = 1
     batch: int = MAX_FETCH_RECORDS
@@ -387,9 +325,13 @@ class FromInputFormat(_LegacySource):
         format.configure(self.parameters)
         return format
 
-    def payload(self, split: Any) -> Any:
-        """The split as the format opens it."""
-        return self.serializer.read(split.payload)
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that were given. Raises TypeError if none were."""
+        return super().arrow_schema() if self.schema is None else self.schema
+
+    def row_of(self, record: Any) -> Any:
+        """The record itself; where there is a schema, one that is not a tuple is a row of one column."""
+        return record if self.schema is None or isinstance(record, tuple) else (record,)
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
         """The enumerator of a run; `checkpoint` is the splits that were not found yet, None at first."""
@@ -423,7 +365,7 @@ class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
         created = format.create_input_splits(source.min_splits)
         nbytes, rows = (None if each is None else round(each / max(1, len(created))) for each in total)
         for number, split in enumerate(created):
-            written, hosts = source.serializer.write(split), [*getattr(split, "hosts", ())]
+            written, hosts = source.write(split), [*getattr(split, "hosts", ())]
             one = FormatSplit(str(number), payload=written, rows=rows, nbytes=nbytes, hosts=hosts)
             if source.replicated:
                 readers = range(self.context.parallelism)
@@ -436,7 +378,7 @@ class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
 
     def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
         if type(self._format).choose is not legacy.InputFormat.choose:
-            own = [self._source.payload(split) for split in pending]
+            own = [self._source.read(split.payload) for split in pending]
             chosen = self._format.choose(own, reader.subtask)
             if chosen is not None:
                 return own.index(chosen)
@@ -468,7 +410,7 @@ class _FormatReader(LoopReader[Any]):
             self._ends.callback(format.close_input_format)
             format.open_input_format()
         self._is_open = True
-        format.open(self._source.payload(split))
+        format.open(self._source.read(split.payload))
         while not format.reached_end():
             record = format.next_record()
             if record is not None:
@@ -487,53 +429,3 @@ class _FormatReader(LoopReader[Any]):
         if self._is_open:
             self._is_open = False
             self._format.close()
-
-
-class FromFolder(FromInputFormat):
-    """The source that watches a folder, and reads each new file by an `InputFormat`.
-
-    path: a file, a folder, a pattern, or a URI that Arrow's file systems know. What `open` of the format gets
-        is a path in that file system.
-    make, parameters, schema, batch: as for `FromInputFormat`.
-    interval: seconds between two looks; None: one look, then the source is bounded.
-    options: of `FileSource`, which finds the files: what it says of files that come late, grow or change, and
-        raises, holds here. recursive: False unless folders in the folder count.
-    """
-
-    def __init__(self, path: str, make: Any, *, interval: float | None = 1.0, **options: Any) -> None:
-        own = {name: options.pop(name) for name in ("parameters", "schema", "batch") if name in options}
-        super().__init__(make, **own)
-        if self.replicated:
-            raise ValueError(f"make={make!r}: makes a ReplicatingInputFormat; each file goes to one reader")
-        if interval is not None:
-            check_duration("interval", interval, above_zero=True)
-        # Each file as a whole, as it is: its format is none of `FileSource`.
-        options = {"recursive": False} | options | {"format": "text", "split_bytes": sys.maxsize}
-        self._files = FileSource(path, discovery_interval=interval, **options)
-        self.split_type, self.boundedness = self._files.split_type, self._files.boundedness
-
-    def __repr__(self) -> str:
-        return f"FromFolder({shown_address(self._files.path)!r})"
-
-    split_serializer = property(lambda self: self._files.split_serializer)
-    checkpoint_serializer = property(lambda self: self._files.checkpoint_serializer)
-
-    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
-        """Finds files as `FileSource` does, and gives each as a whole."""
-        return _WholeFiles(context, checkpoint, self._files)
-
-    restore_enumerator = create_enumerator
-
-    def payload(self, split: Any) -> str:
-        """The path."""
-        return str(split.path)
-
-
-class _WholeFiles(FileEnumerator):
-    """Finds files and gives each as a whole: positions are records, and only the format knows how many."""
-
-    advance = SplitEnumerator.advance
-
-    def discover(self, checkpoint: Any, most: int) -> Any:
-        found, known = super().discover(checkpoint, most)
-        return [replace(split, stop=END, weight=None) for split in found], known

@@ -14,7 +14,7 @@ import math
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,15 +71,6 @@ class SplitsAdded(Generic[S]):
     splits: tuple[S, ...]
 
 
-class SplitsRemoved(NamedTuple):
-    """Splits that the reader is to read no more. What it has got of them is dropped."""
-
-    split_ids: tuple[str, ...]
-
-
-SplitsChange = SplitsAdded[S] | SplitsRemoved
-
-
 class SplitReader(ABC, Generic[S]):
     """Reads splits with a client that may block. One thread, its fetcher, calls all but `wake_up`.
 
@@ -89,7 +80,7 @@ class SplitReader(ABC, Generic[S]):
 
     @abstractmethod
     def fetch(self) -> Sequence[Fetched]:
-        """The next rows of the splits that are not paused; blocks until there are some.
+        """The next rows of its splits; blocks until there are some.
 
         May give nothing now and then, and must where it was woken up. Nothing that it has taken from the
         service may be lost by that: it gives it, or the next call does. One call should take seconds at most,
@@ -97,23 +88,14 @@ class SplitReader(ABC, Generic[S]):
         """
 
     @abstractmethod
-    def handle_splits_changes(self, change: SplitsChange[S]) -> None:
-        """Take splits up, or let go of them, before the next `fetch`."""
+    def handle_splits_changes(self, change: SplitsAdded[S]) -> None:
+        """Take splits up, before the next `fetch`."""
 
     def wake_up(self) -> None:
         """Have a `fetch` that blocks return soon; the next one, if none is running. Any thread.
 
         It must not wait for its fetcher to go on.
         """
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Fetch nothing of the splits `pause` until they are in `resume`. Named by their ids.
-
-        Needed for event-time alignment of a reader that has more than one split at a time: it is called
-        before the first fetch then, with none, so that one that cannot is refused at once. Raises
-        NotImplementedError here.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def close(self) -> None:
         """Let go of everything. Called once, after the last `fetch`, also after a failure."""
@@ -162,19 +144,8 @@ class SourceReader(ABC, Generic[S]):
         """Read these too."""
 
     @abstractmethod
-    def remove_splits(self, split_ids: Collection[str]) -> None:
-        """Read these no more. `poll` gives nothing of them from now on."""
-
-    @abstractmethod
     def splits(self) -> list[S]:
         """The splits that it has, each starting where the rows end that `poll` has given: its snapshot."""
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Give nothing of the splits `pause`, but what was fetched already, until they are in `resume`.
-
-        Called with none where alignment begins. Raises NotImplementedError here.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def handle_source_event(self, event: SourceEvent) -> None:
         """Hear what the enumerator says. Raises TypeError here: one with events has a reader for them."""
@@ -207,11 +178,11 @@ class Doorbell:
     def ring(self) -> bool:
         """Have whoever waits look again. Returns True, as an `Alarm` goes on then. Any thread."""
         # It stays where it is: whoever took it away might take one that was made since it was read.
-        future = self._future  # spec: SplitPerThread!PokeReads
+        future = self._future
         if future is not None:
             # Several threads may come at the same time.
             with suppress(InvalidStateError):
-                future.set_result(None)  # spec: SplitPerThread!PokeSets, SplitPerThread!CallArmed
+                future.set_result(None)  # spec: SplitPerThread!CallArmed
         return True
 
 
@@ -319,3 +290,35 @@ def _told(value: Any) -> str:
     """A value of a reader may be long, and is named by its class as well."""
     shown = repr(value)
     return "None" if value is None else f"{shown[:80]}{'...' * (len(shown) > 80)} ({type(value).__name__})"
+
+
+def read_splits(reader: SourceReader[S], splits: Sequence[S]) -> Generator[Fetched, None, None]:
+    """Read `splits` with `reader`: starts it, gives what it polls as it comes, and closes it.
+
+    For whoever has no task around it: Spark's partitions, tests, a loop of one's own. What is finished is
+    given too, even with no rows.
+
+    In the thread that iterates, which waits where nothing is there. Closing the iterator closes the reader.
+    Raises what the reader raises.
+    """
+    contract = None if reader.is_checked else ReaderContract(reader, "poll")
+    left = {split.split_id: Progress(split) for split in splits}
+    try:
+        reader.start()
+        reader.add_splits(splits)
+        while left:
+            fetched = reader.poll()
+            if fetched is None:
+                future = reader.available()
+                if future is not None:
+                    future.result()
+                continue
+            if contract is not None:
+                contract.check_kind(fetched)
+                contract.check(fetched, left.get(fetched.split_id))
+                left[fetched.split_id].position = fetched.position
+            if fetched.finished:
+                del left[fetched.split_id]
+            yield fetched
+    finally:
+        reader.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import Fetched, ReaderContext, Records, SplitReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import Fetched, ReaderContext, Records, SplitReader, SplitsAdded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import OffsetSplit, Split
 
@@ -62,10 +62,6 @@ class SimpleSource(Source[S, Any]):
             f"{type(self).__name__} has no `end`, so split {split.split_id!r}, which has no stop, cannot be "
             "cut into micro-batches"
         )
-
-    def position_at(self, split: S, timestamp: float) -> Any:
-        """The position before which no event of a split is later than so many seconds; None if unknown."""
-        return None
 
     @property
     def boundedness(self) -> Boundedness:
@@ -128,10 +124,6 @@ class ListingEnumerator(SplitEnumerator[S, Any]):
             return None
         return split.up_to(stop)
 
-    def position_at(self, split: S, timestamp: float) -> Any:
-        """As the source says."""
-        return self._source.position_at(split, timestamp)
-
 
 class LoopReader(SplitReader[S]):
     """Reads one split at a time with a generator.
@@ -156,10 +148,10 @@ class LoopReader(SplitReader[S]):
         self._rows: Iterator[Yielded] | None = None
         self._woken = threading.Event()
 
-    def handle_splits_changes(self, change: SplitsChange[S]) -> None:
-        """Go to another split, or leave the one that is read."""
+    def handle_splits_changes(self, change: SplitsAdded[S]) -> None:
+        """Go to another split."""
         self._leave()
-        self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
+        self._split = change.splits[0]
 
     def wake_up(self) -> None:
         """End a wait for what is not there yet. Any thread."""

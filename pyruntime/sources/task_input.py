@@ -15,10 +15,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from pillarbox.sources.event_time import REPORT_INTERVAL_S, EventTimeReader, WatermarkStrategy
+from pillarbox.sources.event_time import SplitWatermarks, WatermarkStrategy
 from pillarbox.sources.link import (
     AddSplits,
-    CoordinatorLink,
     Event,
     Failed,
     Message,
@@ -38,10 +37,10 @@ from pillarbox.sources.reader import (
 )
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
+from pillarbox.sources.split_coordinator import CoordinatorLink
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.failures import Failures
 from pillarbox.task.protocols import InputStatus, OperatorOutput, TaskOutput
-from pillarbox.validate import check_duration
 
 S = TypeVar("S", bound=Split)
 
@@ -69,11 +68,10 @@ class SourceInput(Generic[S]):
     3. A bounded source's reader asks for a split when it has fetched all that it has; one of a source without
        an end asks until there is none. The input ends when no other comes and all are finished.
     4. With `watermarks`, the lowest watermark of its splits that are not idle is emitted when it rises, and
-       idleness when all are idle or it has none. With `max_drift` the watermarks of the splits are reported
-       to the coordinator, which says up to which time they may be read; of those beyond nothing is emitted.
+       idleness when all are idle or it has none.
 
     link: to the coordinator, opened with the first `emit_next` and closed with the input. context: the
-    reader's place; its `send` is the link's. clock: seconds, monotonic. report_every: seconds.
+    reader's place; its `send` is the link's. clock: seconds, monotonic.
 
     Made and called on the mailbox thread. Raises TypeError or ValueError for a bad argument.
     """
@@ -86,24 +84,19 @@ class SourceInput(Generic[S]):
         watermarks: WatermarkStrategy | None = None,
         context: ReaderContext | None = None,
         clock: Callable[[], float] = time.monotonic,
-        report_every: float = REPORT_INTERVAL_S,
     ) -> None:
         if not isinstance(source, Source):
             raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
-        check_duration("report_every", report_every)
         self._link = link
         self._serializer = source.split_serializer
         self._unbounded = source.boundedness is not Boundedness.BOUNDED
         place = replace(context or ReaderContext(), send=link.send)
         self._reader: SourceReader[S] = source.create_reader(place)
         self._contract = None if self._reader.is_checked else ReaderContract(self._reader, "poll")
-        self._poll = self._reader.poll
-        self._event_time: EventTimeReader | None = None
-        self._is_aligned = watermarks is not None and watermarks.max_drift is not None
+        self._event_time: SplitWatermarks | None = None
         if watermarks is not None:
             columns = _columns(source, place, watermarks)
-            self._event_time = EventTimeReader(self._reader, watermarks, columns, clock, report_every)
-            self._poll = self._event_time.poll
+            self._event_time = SplitWatermarks(self._reader, watermarks, columns, clock)
         self._started = self._done = self._closed = False
         self._restored: ReaderState[S] | None = None
         # What has come from the coordinator, on any thread.
@@ -127,7 +120,7 @@ class SourceInput(Generic[S]):
         if self._inbox:
             self._hear()
         if self._at_hand is None:
-            fetched = self._poll()
+            fetched = self._reader.poll()
             if fetched is None:
                 self._emit_event_time(output, waiting=True)
                 self._done = self._no_more and not self._splits and not self._inbox
@@ -189,8 +182,6 @@ class SourceInput(Generic[S]):
     def _start(self) -> None:
         self._started = True
         self._reader.start()
-        if self._is_aligned:
-            self._reader.pause_or_resume_splits((), ())
         self._link.open(self._receive, self._restored)
         self._ask()
 
@@ -210,8 +201,6 @@ class SourceInput(Generic[S]):
                 self._reader.handle_source_event(message.event)
             elif isinstance(message, Failed):
                 raise message.error
-            elif self._event_time is not None and self._is_aligned:
-                self._event_time.limit(message.seconds)
 
     def _add(self, message: AddSplits[S]) -> None:
         if message.number <= self._taken_up:
@@ -268,7 +257,6 @@ class SourceInput(Generic[S]):
             self._event_time.passed(fetched)
         if fetched.finished:
             del self._splits[fetched.split_id]
-            # spec: Alignment!Finish
             self._link.finished([fetched.split_id])
             if not self._splits:
                 self._ask()
@@ -288,8 +276,6 @@ class SourceInput(Generic[S]):
         idle = idle and (bool(self._splits) or (self._unbounded and not self._no_more))
         if idle != self._idle:
             self._set_idle(idle, output)
-        if changed := self._event_time.report(waiting=waiting):
-            self._link.report(changed)  # spec: Alignment!Report
 
     def _set_idle(self, idle: bool, output: TaskOutput) -> None:
         self._idle = idle

@@ -4,6 +4,7 @@ import warnings
 
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
+from pillarbox.spark.client_columns import embed_text, lookup
 from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
@@ -31,8 +32,10 @@ __all__ = [
     "async_udf",
     "call_failed",
     "called_once",
+    "embed_text",
     "estimate_cost",
     "failed_rows",
+    "lookup",
     "register_source",
     "retry_failed",
     "skipped_rows",

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
@@ -26,7 +28,7 @@ from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, decode_column
-from pillarbox.spark.results import RowEncoder, ValueEncoder
+from pillarbox.spark.results import EncodedRow, RowEncoder, ValueEncoder
 from pillarbox.spark.schema import holds, time_zone
 
 log = logging.getLogger("pillarbox")
@@ -124,13 +126,11 @@ class LedgerPlan:
             whole, others = range(len(self.columns)), ()
         names = self._names(others)
         values_of = self._values_of(others)
-        # Without names given, the arguments of a column are known by their places, as they always were.
-        is_plain = self.arguments is not None and self.inputs is None
         return RowIdentity(
             None if self.key is None else self._values_of(key),
             lambda row: (names, values_of(row)),
             self._values_of(whole),
-            None if is_plain else self._names(whole),
+            self._names(whole),
             dict(enumerate(self.columns)),
         )
 
@@ -381,9 +381,18 @@ class ResultCodec:
         self._encoder = RowEncoder(results, zone) if is_row else ValueEncoder(results, zone)
         self._is_row = is_row
         self._is_exact = _is_exact(results)
+        # Of the block whose rows came last: they come together.
+        self._block: list[pa.Array] | None = None
+        self._columns: list[Sequence[Any]] = []
 
     def __call__(self, result: Any) -> Any:
         """The kept form of `result`: one that gives the same rows, or an equal value."""
+        if type(result) is EncodedRow:
+            if result.block is not self._block:
+                self._block = result.block
+                self._columns = [_values_to_keep(array) for array in result.block]
+            values = tuple([column[result.index] for column in self._columns])
+            return values if self._is_row else values[0]
         if self._is_exact:
             is_plain = self._encoder.is_plain
             if all(map(is_plain, result)) if self._is_row and type(result) is list else is_plain(result):
@@ -403,6 +412,20 @@ def _is_exact(kind: T.DataType) -> bool:
     if isinstance(kind, T.ArrayType):
         return not is_vector(kind) and _is_exact(kind.elementType)
     return not isinstance(kind, T.TimestampType)
+
+
+def _values_to_keep(column: pa.Array) -> Sequence[Any]:
+    """The values of a column of a block, of kinds that a ledger keeps; vectors of one length as NumPy's."""
+    kind = column.type
+    if pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type) and len(column):
+        numbers = column.flatten()
+        if not column.null_count and not numbers.null_count and not pa.types.is_temporal(kind.value_type):
+            lengths = np.diff(column.offsets.to_numpy())
+            if lengths[0] and (lengths == lengths[0]).all():
+                # A row is a view: its bytes are copied once, into the ledger's buffer.
+                rows: Sequence[Any] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+                return rows
+    return [plain(value) for value in decode_column(column)]
 
 
 def plain(value: Any) -> Any:

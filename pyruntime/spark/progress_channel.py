@@ -19,9 +19,9 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from pyspark import TaskContext
 
@@ -79,21 +79,14 @@ class ProgressHandle(NamedTuple):
     operator: int
 
 
-class Counted(Protocol):
-    """Has counts, such as a job, or one function of its chain."""
-
-    def statistics(self) -> Totals | None:
-        """The counts so far; None before it has begun. Any thread."""
-
-
 class ProgressReporter:
-    """Sends the totals of `job` to the driver until it is closed. A task never fails because of it."""
+    """Sends what `totals` gives to the driver until it is closed. A task never fails because of it."""
 
     _unreached: ClassVar[set[Any]] = set()
     """Addresses of drivers that a task of this process has waited for in vain."""
 
-    def __init__(self, way: ProgressHandle, job: Counted) -> None:
-        self._job = job
+    def __init__(self, way: ProgressHandle, totals: Callable[[], Totals | None]) -> None:
+        self._totals = totals
         self._addresses = way.handle.addresses
         self._thread = acquire_loop()
         self._client = way.handle.connect(ATTEMPTS.to_json(_this_attempt(way.operator)))
@@ -124,7 +117,7 @@ class ProgressReporter:
             self._send()
 
     def _send(self) -> None:
-        statistics = self._job.statistics()
+        statistics = self._totals()
         if statistics is not None:
             self._client.push(to_json(statistics))
 

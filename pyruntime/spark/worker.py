@@ -239,7 +239,7 @@ def _run_job(
             identify=_identity_behind(plans),
         )
         reporters += [
-            ProgressReporter(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
+            ProgressReporter(each.progress, _totals_of(job, each.uid))
             for each in plans
             if each.progress is not None
         ]
@@ -279,6 +279,11 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
+def _totals_of(job: ResultStream, uid: str | None) -> Callable[[], Totals | None]:
+    """Gives the counts of one function so far; None before it has begun."""
+    return job.statistics if uid is None else lambda: job.statistics_by_uid().get(uid)
+
+
 def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:
     ledger_sessions = [
         None if plan.ledger_plan is None else plan.ledger_plan.open(plan.options) for plan in plans
@@ -292,15 +297,3 @@ def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:
 def _identity_behind(plans: Sequence[OperatorPlan]) -> RowIdentity | None:
     """The identity of rows of the input, for the ledger of a function behind the first one."""
     return next((each.ledger_plan.row_identity() for each in plans[1:] if each.ledger_plan is not None), None)
-
-
-class _CountsOf:
-    """The counts of one function of a chain."""
-
-    def __init__(self, job: ResultStream, uid: str) -> None:
-        self._job = job
-        self._uid = uid
-
-    def statistics(self) -> Totals | None:
-        """Its counts so far; None before it has begun. Any thread."""
-        return self._job.statistics_by_uid().get(self._uid)

@@ -35,7 +35,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox.action_executor import TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures, raise_of
@@ -319,7 +318,7 @@ AFTER_BARRIER = "after a barrier, in the same call; a barrier must be the last e
 AFTER_DATA = "after the end of its data"
 
 
-class OperatorChain(TaskActionExecutor):
+class OperatorChain:
     """Runs elements through operators. Confined.
 
     1. The operator at position i gets elements from link i and emits into link i + 1; the last one emits into

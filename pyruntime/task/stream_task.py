@@ -35,10 +35,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
-from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 from pillarbox.task.chain import OperatorChain
@@ -66,54 +65,8 @@ from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 
-T = TypeVar("T")
-
 END_OF_TASK = "go on with the end of the task"
 """The description of the mail in which a task that comes to its end goes on."""
-
-
-class LockedActions(TaskActionExecutor):
-    """Runs the actions of a chain in another executor, such as under a lock. Thread-safe if `inner` is."""
-
-    __slots__ = ("_chain", "_inner")
-
-    def __init__(self, inner: TaskActionExecutor, chain: OperatorChain) -> None:
-        self._inner = inner
-        self._chain = chain
-
-    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Call `fn(*args)` in `inner`, then move elements; returns the result of `fn`. Raises as they do."""
-        result: T = self._inner.run(self._chain.run, fn, *args)
-        return result
-
-
-def check_of(mailbox: TaskMailbox, lock: Any) -> Callable[[], None]:
-    """The check of a task's thread: raises `WrongThreadError` for any but the mailbox thread.
-
-    Where there is a lock that says whether a thread holds it, whoever holds it may touch the chain too.
-    """
-    is_held = holder_of(lock)
-
-    def check() -> None:
-        if not is_held():
-            mailbox.check_is_mailbox_thread()
-
-    return check
-
-
-def holder_of(lock: Any) -> Callable[[], bool]:
-    """The test whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
-
-    False always for a lock that has neither, and for None. Any thread.
-    """
-    if hasattr(lock, "is_held"):
-        return partial(getattr, lock, "is_held")
-    owned: Callable[[], bool] = getattr(lock, "_is_owned", _never)
-    return owned
-
-
-def _never() -> bool:
-    return False
 
 
 class StreamTask:
@@ -130,7 +83,7 @@ class StreamTask:
 
     clock: for metrics, in seconds, never going back; None: the monotonic clock.
     responder: hears how checkpoints come out.
-    action_executor: what every action runs in. mailbox: one that this thread owns; for tests.
+    mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
     Raises TypeError for an input, output or operator that is none, ValueError for no operators or two of
@@ -146,7 +99,6 @@ class StreamTask:
         name: str = "task",
         clock: Callable[[], float] | None = None,
         responder: CheckpointResponder | None = None,
-        action_executor: TaskActionExecutor = IMMEDIATE,
         mailbox: TaskMailbox | None = None,
         latency_interval: float | None = 1.0,
     ) -> None:
@@ -157,18 +109,11 @@ class StreamTask:
         self._input = input
         self.output = output
         mailbox = TaskMailbox() if mailbox is None else mailbox
-        # For what is not an action of the mailbox: under the lock, if there is one; nothing moves at its end.
-        self._call = action_executor.run
-        is_alone = action_executor is IMMEDIATE
-        check = mailbox.check_is_mailbox_thread
-        if not is_alone:
-            check = check_of(mailbox, getattr(action_executor, "lock", None))
-        self.chain = OperatorChain(operators, output, check=check)
-        actions = self.chain if is_alone else LockedActions(action_executor, self.chain)
+        self.chain = OperatorChain(operators, output, check=mailbox.check_is_mailbox_thread)
         self.processor = MailboxProcessor(
             self._process_input,
             mailbox,
-            action_executor=actions,
+            run_action=self.chain.run,
             clock=time.monotonic if clock is None else clock,
             latency_interval=latency_interval,
         )
@@ -339,7 +284,7 @@ class StreamTask:
             self._close(None)
 
     def _restore(self, snapshot: TaskSnapshot | None) -> None:
-        self._call(self._open, snapshot)
+        self._open(snapshot)
         self._checkpointing.refuse(None)
         self._state = TaskState.RUNNING
 
@@ -435,7 +380,7 @@ class StreamTask:
         self._closed = True
         failures.run("closing the input", self._input.close)
         closing: dict[str, Any] = {}
-        failures.run("closing the operators", lambda: closing.update(self._call(self.chain.close, failures)))
+        failures.run("closing the operators", lambda: closing.update(self.chain.close(failures)))
         return closing
 
     def _end_close(self, cause: BaseException | None, failures: Failures) -> None:

@@ -62,12 +62,6 @@ class OperatorHarness:
         """The watermarks that were emitted, in seconds."""
         return self.output.watermarks
 
-    def take_records(self) -> list[Any]:
-        """The records that were emitted since the last time; what was emitted is forgotten."""
-        records = self.output.records
-        self.output.elements.clear()
-        return records
-
     # -- what goes in -------------------------------------------------------------------------
 
     def push(self, *records: Any) -> None:

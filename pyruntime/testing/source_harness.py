@@ -1,7 +1,7 @@
 """`SourceHarness`: runs a source in one process, in steps, for tests of connectors. Confined to one thread.
 
-Its enumerator, its readers and the coordinator of every use between them, without Spark, without a task and
-without a channel. What is written down goes through JSON, as it would in a checkpoint.
+Its enumerator, its readers and the coordinator of every use between them, without Spark, and without a
+task. What is written down goes through JSON, as it would in a checkpoint.
 """
 
 # Why not the coordinator of tasks with its two threads. A test that steps must know what has happened when
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from types import TracebackType
@@ -36,11 +36,8 @@ from pillarbox.sources.link import (
     Failed,
     Message,
     SourceEvent,
-    event_from_json,
-    event_to_json,
 )
-from pillarbox.sources.reader import ReaderContext, SourceReader
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SourceReader, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.task.failures import Failures
@@ -106,7 +103,8 @@ class SourceHarness(Generic[S, C]):
         self._make_enumerator(snapshot)
         for subtask in range(readers):
             self._make_reader(subtask)
-            self.context.open(_Readers(self, subtask), subtask, host)
+            way: Any = _Readers(self, subtask)
+            self.context.open(way, subtask, host, None)
 
     @property
     def pending(self) -> list[S]:
@@ -259,14 +257,6 @@ class SourceHarness(Generic[S, C]):
         self._make_reader(subtask).add_splits(splits)
         self.enumerator.add_reader(ReaderInfo(subtask, self._host))
 
-    def pause_or_resume(self, pause: Collection[str] = (), resume: Collection[str] = ()) -> None:
-        """Have the readers hold these splits back, or let go of them."""
-        for reader in self.readers.values():
-            held = {split.split_id for split in reader.splits()}
-            mine = [[split_id for split_id in ids if split_id in held] for ids in (pause, resume)]
-            if any(mine):
-                reader.pause_or_resume_splits(*mine)
-
     def close(self) -> None:
         """Close the readers and the enumerator. Idempotent. Raises their first error."""
         self._close(None)
@@ -389,7 +379,7 @@ class _Readers(Generic[S]):
 
 
 def _through_json(event: SourceEvent) -> SourceEvent:
-    return event_from_json(json.loads(json.dumps(event_to_json(event))))
+    return SourceEvent(event.kind, json.loads(json.dumps(event.payload)))
 
 
 def _less(limit: ReadLimit, piece: Split) -> ReadLimit:

@@ -29,8 +29,7 @@ from typing import Any
 from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitReader
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import Threading
-from pillarbox.sources.reader import ReaderContext, SplitsAdded, SplitsRemoved, is_json
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, is_json, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 
@@ -50,17 +49,13 @@ RULES = {
     "options": "its options make the same source, and one that is unknown is a ValueError that names it",
     "discovery": "discovery changes nothing, finds each split once, and comes to an end",
     "splits": "splits are frozen dataclasses that JSON and pickle give back as they are",
-    "rows": "each row comes once, and a source that has an end stays there",
+    "rows": "each row comes once, whatever the number of readers, and a source that has an end stays there",
     "types": "rows have the columns and types of arrow_schema, or those that ReaderContext.schema asks for",
     "replay": "the same range gives the same rows in the same order, at any later time",
-    "positions": "from each position on come the rows that are missing, and no other",
-    "stop": "no row at or after `stop` is handed out, and each one before it is",
+    "positions": "from each position to another come the rows between them, to the end all, and no other",
     "checkpoints": "from a checkpoint anywhere, with any number of readers, no row is lost or comes twice",
-    "parallelism": "each row comes once, whatever the number of readers",
     "micro_batches": "micro-batches go forward, have each row once, and have it again when read again",
     "wake_ups": "a wake-up loses no row, and a split is finished at some time",
-    "removed_splits": "of a split that is removed nothing comes, and given again it goes on where it says",
-    "paused_splits": "of a split that is paused nothing is fetched until it is resumed, then without a gap",
     "idle": f"a fetch that finds nothing blocks: {IDLE_FETCHES} of them take {MIN_IDLE_S} s or more",
     "blocked_fetch": "a fetch that blocks returns soon after a wake-up, also one that came before it",
     "new_rows": "rows that are added are read once, also by who was restarted meanwhile",
@@ -253,10 +248,12 @@ class SourceSuite:
     # -- rows ----------------------------------------------------------------------------------------
 
     def _rows(self, rule: str) -> None:
-        with SourceHarness(self.make(), timeout=self.timeout) as harness:
-            self._compare(self._told(harness.read_all), self._expected, self._method, rule)
-            if found := harness.discover():
-                raise _broken((harness.enumerator, "discover"), rule, f"{found} after the end")
+        for readers in (1, 2, 3):
+            with SourceHarness(self.make(), readers=readers, timeout=self.timeout) as harness:
+                found = self._told(harness.read_all)
+                self._compare(found, self._expected, self._method, f"{rule}, here {readers}")
+                if more := harness.discover():
+                    raise _broken((harness.enumerator, "discover"), rule, f"{more} after the end")
 
     def _types(self, rule: str) -> None:
         schema = self.make().arrow_schema()
@@ -305,14 +302,9 @@ class SourceSuite:
 
     def _positions(self, rule: str) -> None:
         for split in self._found:
-            rows = _rows(self._read(split))
-            for count, position in _places(self._read(split)):
-                self._check_range(self.make(), split.starting_at(position), rows[count:], rule)
-
-    def _stop(self, rule: str) -> None:
-        for split in self._found:
             rows, places = _rows(self._read(split)), _places(self._read(split))
             for count, position in places:
+                self._check_range(self.make(), split.starting_at(position), rows[count:], rule)
                 self._check_range(self.make(), split.up_to(position), rows[:count], rule)
             for (first, start), (last, stop) in pairwise([*places[:1], *places]):
                 piece = split.starting_at(start).up_to(stop)
@@ -327,11 +319,6 @@ class SourceSuite:
             self._compare(rows, self._expected, self._method, f"{rule}, here after {polls} polls")
             if ended:
                 return
-
-    def _parallelism(self, rule: str) -> None:
-        for readers in (1, 2, 3):
-            found = self._read_all(self.make(), readers=readers)
-            self._compare(found, self._expected, self._method, f"{rule}, here {readers}")
 
     def _micro_batches(self, rule: str) -> None:
         for limit in LIMITS:
@@ -392,58 +379,6 @@ class SourceSuite:
                     if time.monotonic() > deadline:
                         raise _broken((reader, "fetch"), rule, f"no end of {split!r} in {self.timeout:g} s")
             self._compare(rows, _rows(self._read(split)), f"{_name(reader)}.wake_up", rule, ordered=True)
-
-    def _removed_splits(self, rule: str) -> None:
-        (first, *others), method = self._found, "handle_splits_changes"
-        rows, given = list[Any](), first
-        with self._split_reader(self.make()) as reader:
-            for _ in range(MAX_PREFIXES):
-                reader.handle_splits_changes(SplitsAdded((given,)))
-                fetched = self._first_fetched(reader)
-                rows += rows_of(fetched.records)
-                if fetched.finished:
-                    break
-                reader.handle_splits_changes(SplitsRemoved((first.split_id,)))
-                for other in others[:1]:
-                    reader.handle_splits_changes(SplitsAdded((other,)))
-                    found = self._first_fetched(reader)
-                    if found.split_id != other.split_id:
-                        raise _broken((reader, method), rule, f"rows of {found.split_id!r} after its removal")
-                    self._compare_front(rows_of(found.records), other, f"{_name(reader)}.{method}", rule)
-                    if not found.finished:
-                        reader.handle_splits_changes(SplitsRemoved((other.split_id,)))
-                given = first.starting_at(fetched.position)
-        self._compare_front(rows, first, f"{_name(reader)}.{method}", rule)
-
-    def _paused_splits(self, rule: str) -> None:
-        source, splits = self.make(), self._found[:2]
-        with self._split_reader(source) as reader:
-            pauses = type(reader).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
-            if not (_reads_many(source) and pauses and len(splits) == 2):
-                raise unittest.SkipTest("it has no two splits at the same time that it can pause")
-            paused, other = (split.split_id for split in splits)
-            rows: dict[str, list[Any]] = {paused: [], other: []}
-            left, method, deadline = (
-                set(rows),
-                (reader, "pause_or_resume_splits"),
-                time.monotonic() + self.timeout,
-            )
-            reader.handle_splits_changes(SplitsAdded(tuple(splits)))
-            reader.pause_or_resume_splits([paused], [])
-            # One call says what is new, and leaves what was said before.
-            reader.pause_or_resume_splits([other], [])
-            reader.pause_or_resume_splits([], [other])
-            while left and time.monotonic() < deadline:
-                if other not in left:
-                    reader.pause_or_resume_splits([], [paused])
-                for fetched in self._fetch(reader):
-                    if fetched.split_id == paused and other in left:
-                        raise _broken(method, rule, f"rows of {paused!r}, which is paused")
-                    rows[fetched.split_id] += rows_of(fetched.records)
-                    left -= {fetched.split_id} if fetched.finished else set()
-        for split in splits:
-            due = _rows(self._read(split))
-            self._compare(rows[split.split_id], due, f"{_name(reader)}.{method[1]}", rule, ordered=True)
 
     def _idle(self, rule: str) -> None:
         with self._idle_split_reader() as reader:

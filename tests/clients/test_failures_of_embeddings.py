@@ -66,9 +66,11 @@ def test_a_service_that_is_overloaded_or_ill_is_asked_again(status: int) -> None
 
 
 @pytest.mark.contract
-def test_a_service_is_asked_again_no_sooner_than_it_says() -> None:
+# The second is that of a LiteLLM proxy.
+@pytest.mark.parametrize("header", ["Retry-After", "llm_provider-retry-after"])
+def test_a_service_is_asked_again_no_sooner_than_it_says(header: str) -> None:
     began = time.monotonic()
-    results, service = run(first(lambda: error(429, "rate_limit_exceeded", **{"Retry-After": "1"})))
+    results, service = run(first(lambda: error(429, "rate_limit_exceeded", **{header: "1"})))
     check_all(results)
     assert service.sizes == [4, 4]
     assert time.monotonic() - began >= 1.0

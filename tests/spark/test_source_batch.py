@@ -1,4 +1,4 @@
-"""Batch reads of a source: every split once, dealt out by rule or by need, whichever task dies."""
+"""Batch reads of a source: every split once, whichever task dies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pillarbox.spark import register_source
 from tests.spark.unit import source_logs
-from tests.spark.unit.source_logs import LogSource, RangeSource, append, register_by_rule
+from tests.spark.unit.source_logs import LogSource, RangeSource, append
 
 cloudpickle.register_pickle_by_value(source_logs)
 
@@ -19,20 +19,11 @@ RunScript = Callable[..., list[str]]
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("register", [register_by_rule, register_source])
-def test_every_row_of_every_split_is_read_once(spark: SparkSession, register: Callable[..., str]) -> None:
-    name = register(spark, RangeSource(25, 40), "ranges")
+def test_every_row_of_every_split_is_read_once(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(25, 40), "ranges")
     df = spark.read.format(name).load()
     assert df.schema.simpleString() == "struct<file:string,n:bigint>"
     assert sorted(row.n for row in df.collect()) == list(range(1000))
-
-
-def test_by_need_a_split_is_given_out_when_a_task_asks(spark: SparkSession) -> None:
-    name = register_source(spark, RangeSource(6, 10, slow="r0"), "slow_ranges")
-    df = spark.read.format(name).option("partitions", "2").load()
-    parts = df.rdd.mapPartitions(lambda rows: [sorted({row.file for row in rows})]).collect()
-    # The one that has the slow split gets no other.
-    assert sorted(parts) == [["r0"], ["r1", "r2", "r3", "r4", "r5"]]
 
 
 def test_a_later_action_on_the_same_plan_reads_the_same_partitions(spark: SparkSession) -> None:
@@ -126,19 +117,8 @@ def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, t
     assert run_script(KILLED, str(tmp_path), str(root), master="local[4,9]") == ["True True"]
 
 
-def test_events_go_both_ways(spark: SparkSession) -> None:
-    name = register_source(spark, RangeSource(4, 3, talks=True), "talking")
-    df = spark.read.format(name).option("partitions", "1").load()
-    # The second action reads what was given out to the first.
-    for _ in range(2):
-        rows = df.collect()
-        assert sorted(row.n for row in rows) == list(range(12))
-        # Each row says what the enumerator had answered.
-        assert {row.file for row in rows} == {"heard hello from 0"}
-
-
-def test_without_a_channel_events_are_refused(spark: SparkSession) -> None:
-    name = register_by_rule(spark, RangeSource(4, 3, talks=True), "mute")
+def test_events_are_refused(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(4, 3, talks=True), "mute")
     with pytest.raises(Exception, match="no way to its enumerator"):
         spark.read.format(name).load().collect()
 
@@ -149,9 +129,8 @@ def test_what_discovery_raises_reaches_the_user(spark: SparkSession, tmp_path: P
         spark.read.format(name).load().collect()
 
 
-@pytest.mark.parametrize("register", [register_by_rule, register_source])
-def test_ten_thousand_splits(spark: SparkSession, register: Callable[..., str]) -> None:
-    name = register(spark, RangeSource(10_000, 3), "many_ranges")
+def test_ten_thousand_splits(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(10_000, 3), "many_ranges")
     row = spark.read.format(name).load().selectExpr("count(*) AS rows", "sum(n) AS total").collect()[0]
     assert (row.rows, row.total) == (30_000, sum(range(30_000)))
 
@@ -161,5 +140,3 @@ def test_bad_arguments_are_refused(spark: SparkSession) -> None:
         register_source(spark, 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name='a b': must be letters"):
         register_source(spark, RangeSource(1, 1), "a b")
-    with pytest.raises(TypeError, match="channel=3: must be a SourceChannel"):
-        register_source(spark, RangeSource(1, 1), channel=3)  # type: ignore[arg-type]

@@ -15,10 +15,9 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("StreamState", 27),
-        ("Alignment", 13),
-        ("SplitFetch", 18),
-        ("SplitPerThread", 17),
-        ("SplitAssignment", 43),
+        ("SplitFetch", 13),
+        ("SplitPerThread", 13),
+        ("SplitAssignment", 38),
         ("SeenFiles", 5),
     ],
 )

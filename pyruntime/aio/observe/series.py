@@ -39,7 +39,7 @@ def read_totals(source: Any) -> Totals:
     """The totals of what may be observed, as they are now. Any thread.
 
     source: `Totals`; an object with `totals` (a `Progress`, a `Watch`), or with a method `statistics()` (the
-        iterator of `async_map`), or with an `alignment_hold` (the `SourceCoordinator` of a task's source).
+        iterator of `async_map`).
 
     Raises TypeError for anything else.
     """
@@ -51,13 +51,8 @@ def read_totals(source: Any) -> Totals:
         found = source.statistics()
         if found is None or isinstance(found, Totals):
             return found or Totals()
-    if hasattr(source, "alignment_hold"):
-        hold = source.alignment_hold
-        if hold is None:
-            return Totals()
-        return Totals(held_splits=len(hold.held), held_seconds=max(0.0, time.time() - hold.since))
     raise TypeError(
-        f"source={source!r}: must be a Progress, a Watch, the iterator of async_map, a SourceCoordinator, "
+        f"source={source!r}: must be a Progress, a Watch, the iterator of async_map, "
         f"or totals, not {type(source).__name__}"
     )
 

@@ -107,10 +107,6 @@ class Totals:
     finished_waiting: int = _level("Finished rows that wait to be emitted, most of them for their order")
     held_bytes: int = _level("Bytes of rows held, by estimate; 0 without max_bytes", "held", "bytes")
     capacity: int = _level("Calls that may be in flight")
-    held_splits: int = _level("Splits of a source that event-time alignment holds back")
-    held_seconds: float = _level(
-        "For how long it has held splits back for the same ones", "splits_held", "seconds", default=0.0
-    )
     retries_by_reason: Mapping[str, int] = _table("Attempts followed by another", "retries", "reason")
     """The class of the error; "result" for a predicate, "timeout.attempt" for a limit of time."""
     errors_by_type: Mapping[str, int] = _table("Rows that failed for good", "errors", "type")

@@ -133,13 +133,6 @@ class GeneratorSource(SimpleSource[GeneratorSplit]):
         own = pa.repeat(pa.scalar(split.number, pa.int32()), len(at))
         return pa.RecordBatch.from_arrays([ids, own, event_time, _mixed(ids, self.seed)], schema=SCHEMA)
 
-    def position_at(self, split: GeneratorSplit, timestamp: float) -> int | None:
-        """The first row that may be later."""
-        ahead = timestamp - self.first_event - split.number * self.skew
-        if ahead < 0.0:
-            return 0
-        return int(ahead / self.interval) + 1 if self.interval else NO_END
-
     def event_seconds(self, split: GeneratorSplit, rows: pa.Array) -> pa.Array:
         """The event times of these rows of a split, in seconds since 1970, without disorder."""
         return pc.add(pc.multiply(rows, self.interval), self.first_event + split.number * self.skew)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsChange, SplitsRemoved
+from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import DataLossError, Split
 
@@ -82,7 +82,6 @@ class LogSource(Source[S, Checkpoint]):
     discovery_interval: float = option(10.0, above=0.0, unit="seconds")
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
     on_change: str = option("fail", one_of=("fail", "follow"))
-    event_time: str | None = None
     password_env: str | None = None
     service: Any = field(init=False)
     """The service that has the logs, as each connector sets it; its text shows no secret."""
@@ -292,7 +291,6 @@ class Cursor(Generic[S]):
     def __init__(self, split: S) -> None:
         self.split = split
         self.position: Any = split.start
-        self.paused = False
         self.ended = split.start == split.stop
         """True if there is nothing more to be read."""
 
@@ -317,34 +315,23 @@ class LogReader(SplitReader[S], Generic[S, K]):
 
     @abstractmethod
     def read(self, live: Sequence[K]) -> list[Fetched]:
-        """The next records of these, which are not paused; looks for them for about `LOOK_S`."""
+        """The next records of these; looks for them for about `LOOK_S`."""
 
     def settle(self, live: Sequence[K]) -> None:
         """Heed that these are read now. Those that it finds to be at their end it says are `ended`."""
 
-    def handle_splits_changes(self, change: SplitsChange[S]) -> None:
-        """Take splits up, or let go of them."""
+    def handle_splits_changes(self, change: SplitsAdded[S]) -> None:
+        """Take splits up."""
         self.changed = True
-        if isinstance(change, SplitsRemoved):
-            for split_id in change.split_ids:
-                self.cursors.pop(split_id, None)
-            return
         for split in change.splits:
             cursor: Any = self.cursor_type(split)
             # One of a log that is no longer named ends where it stands.
             cursor.ended |= not self.source.selects(split)
             self.cursors[split.split_id] = cursor
 
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Fetch nothing of some splits for a while. What the client has fetched of them it may drop."""
-        self.changed = True
-        for split_ids, paused in ((pause, True), (resume, False)):
-            for split_id in self.cursors.keys() & split_ids:
-                self.cursors[split_id].paused = paused
-
     def fetch(self) -> Sequence[Fetched]:
         """The next records of splits that have any."""
-        live = [cursor for cursor in self.cursors.values() if not cursor.paused]
+        live = [*self.cursors.values()]
         if self.changed:
             self.changed = False
             self.settle(live)

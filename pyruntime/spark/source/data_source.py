@@ -7,10 +7,7 @@ others. Sources are registered on the driver.
 from __future__ import annotations
 
 import re
-import threading
-import uuid
-import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -21,13 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
+from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.options import (
     CONNECTORS,
     AllowedSources,
@@ -35,47 +29,31 @@ from pillarbox.spark.source.options import (
     Read,
     Registered,
     arrow_schema,
-    schema_to_text,
     spark_schema,
 )
-from pillarbox.spark.source.packing import pack
-from pillarbox.spark.source.planning import MAX_SPLITS_UNLIMITED
+from pillarbox.spark.source.planning import MAX_SPLITS_UNLIMITED, pack
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
-STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_drift")
+STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions")
 
 LOADED = "loaded"
 """The option with which `register_source` asks whether a server can load the source: asks it nothing else."""
-
-SERVICE = "reads"
-
-_lock = threading.Lock()
-_own: SourceChannel | None = None
-_services: weakref.WeakKeyDictionary[SourceChannel, DriverReads] = weakref.WeakKeyDictionary()
 
 
 class PillarboxSource(DataSource):
     """`spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")`, once it is registered.
 
     `spark.dataSource.register(PillarboxSource)` does that; or `register_source`, which makes a name of a
-    source's own, gives splits out while the read runs, and lets a reader and the enumerator talk in batch
-    reads.
+    source's own. Splits of a batch read are dealt out to its tasks when it is planned.
 
     Options: `source` is the short name of a connector ("files", "generator", "kafka", "redis"),
     or of what else `register_source` was told to allow. `partitions` is the most tasks. For streams:
-    `min_partitions`; `max_rows`, `max_bytes` and `max_files` of a micro-batch; `timestamp` (a column),
-    `out_of_order`, `idle_after` and `max_drift`, all three in seconds, align splits in event time;
-    `channel.host`, `channel.port` and `channel.advertise` say where the driver listens for its tasks,
-    by default on this machine alone. All others are the source's.
+    `min_partitions`; `max_rows`, `max_bytes` and `max_files` of a micro-batch. All others are the source's.
     """
 
     registered: ClassVar[Registered] = AllowedSources(CONNECTORS)
     """The source, or its class, that the name stands for, or those that the option `source` may name."""
     format_name: ClassVar[str] = "pillarbox"
-    registration: ClassVar[str] = ""
-    """As what the driver's Python process knows it: a name may be registered anew, for another source."""
-    driver: ClassVar[RpcHandle | None] = None
-    """The way to the driver's Python process, where there is one."""
     parallelism: ClassVar[int | None] = None
     """The tasks that Spark runs at a time, where it is known."""
 
@@ -86,7 +64,7 @@ class PillarboxSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the source has. Raises what making the source from its options raises."""
-        if self.registration and self.options.get(LOADED) == self.registration:
+        if LOADED in self.options:
             return StructType()
         return spark_schema(Read.of(self.registered, self.options).source.arrow_schema())
 
@@ -103,7 +81,7 @@ class PillarboxSource(DataSource):
                 raise ValueError(
                     f"option {name!r} is for spark.readStream; spark.read reads all that there is"
                 )
-        return BatchReader(read, self.driver, self.registration, self.options)
+        return BatchReader(read)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""
@@ -121,29 +99,14 @@ class PillarboxSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads a bounded source.
+    """Reads a bounded source."""
 
-    driver: the way to the driver's Python process; None: splits are dealt out by rule. of, options: as what
-    the source was registered there, and its options.
-    """
-
-    def __init__(self, read: Read, driver: RpcHandle | None, of: str, options: Mapping[str, str]) -> None:
+    def __init__(self, read: Read) -> None:
         self._read = read
-        self._driver = driver
-        self._of = of
-        self._options = dict(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
-        if self._driver is None:
-            return deal_out(self._read)
-        name, count = uuid.uuid4().hex, self._read.partitions
-        with self._driver.connect() as client:
-            client.request({
-                "open": name, "of": self._of, "partitions": count, "options": self._options,
-                "schema": schema_to_text(self._read.schema),
-            })  # fmt: skip
-        return [TaskPartition(number, self._driver, None, name) for number in range(count)]
+        return deal_out(self._read)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task. Spark makes a partition itself where there is none."""
@@ -152,13 +115,13 @@ class BatchReader(DataSourceReader):
 
 def deal_out(read: Read) -> list[TaskPartition]:
     """Discover all splits of a bounded source, and deal them out by rule. Raises what discovery raises."""
-    context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, Delivery.PLANNED)
+    context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, planned=True)
     enumerator = read.source.create_enumerator(context)
     try:
         steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_UNLIMITED)
         found = [split for splits, _ in steps for split in splits]
         parts = pack(found, read.partitions, enumerator.assigned_to)
-        return [TaskPartition(number, None, part) for number, part in enumerate(parts)]
+        return [TaskPartition(*part) for part in enumerate(parts)]
     finally:
         enumerator.close()
 
@@ -167,8 +130,6 @@ def register_source(
     spark: SparkSession,
     source: AnySource | type[AnySource] | Collection[str | type[AnySource]] | None = None,
     name: str | None = None,
-    *,
-    channel: SourceChannel | None = None,
 ) -> str:
     """Have `spark.read.format(name)` and `spark.readStream.format(name)` read `source`; gives the name.
 
@@ -178,12 +139,6 @@ def register_source(
         connectors. Nothing else is imported, whatever the option says.
     name: by default "pillarbox" for a list and None, else the class's name in lower case, without "source" at
         its end.
-    channel: where tasks ask this process for splits, started. By default one on this machine alone, if Spark
-        runs here; on a cluster there is none unless you give one.
-
-    With a channel, splits of batch reads are given out by need, while discovery goes on, and readers and
-    enumerator can say events to each other. Without one they are dealt out when the read is planned. Streams
-    have a channel of their own.
 
     On the driver; any thread. Raises TypeError or ValueError for a bad argument, and ValueError where the
     server of Spark Connect lacks a module that the source needs. The idea of a short name is
@@ -193,32 +148,22 @@ def register_source(
     name = default if name is None else name
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
-    if channel is not None and not isinstance(channel, SourceChannel):
-        raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
     use_driver_python(spark)
-    registration = uuid.uuid4().hex
     context: Any = None
     # That of Connect has none.
     with suppress(Exception):
         context = spark.sparkContext
-    if channel is None and context is not None and context.master.startswith("local"):
-        channel = _own_channel()
-    reads = {} if channel is None else _reads_of(channel).registered
-    reads[registration] = registered
     members: dict[str, Any] = {
         "registered": registered,
-        "registration": registration,
         "format_name": name,
         "parallelism": None if context is None else int(context.defaultParallelism),
-        "driver": None if channel is None else channel.handle(SERVICE),
     }
     try:
         spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
         if context is None:
             # The server of Spark Connect may lack a module that is here.
-            _ = spark.read.format(name).option(LOADED, registration).load().schema
+            _ = spark.read.format(name).option(LOADED, "true").load().schema
     except PySparkException as error:
-        del reads[registration]
         if error.getCondition() == "DATA_SOURCE_ALREADY_EXISTS":
             raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
         missing = re.findall(r"(?m)^(?:ModuleNotFound|Import|Attribute)Error: .*$", str(error))
@@ -243,21 +188,3 @@ def _resolve(source: Any) -> tuple[Registered, str]:
         f"source={source!r}: must be a Source, a class of them, a list of what the option 'source' may name, "
         "or None"
     )
-
-
-def _own_channel() -> SourceChannel:
-    """The channel of this process, on this machine alone."""
-    global _own
-    with _lock:
-        if _own is None:
-            _own = SourceChannel().start()
-        return _own
-
-
-def _reads_of(channel: SourceChannel) -> DriverReads:
-    with _lock:
-        if channel not in _services:
-            reads = DriverReads()
-            channel.serve(SERVICE, reads)
-            _services[channel] = reads
-        return _services[channel]

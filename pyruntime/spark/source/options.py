@@ -6,25 +6,20 @@ source. Spark wants what a data source gives in exactly the Arrow types that it 
 
 from __future__ import annotations
 
-import base64
 import os
 import pkgutil
 import re
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.source import Source
 from pillarbox.spark.schema import arrow_field
-
-T = TypeVar("T", int, float)
 
 AnySource = Source[Any, Any]
 
@@ -33,10 +28,6 @@ CONNECTORS = {
     "generator": "pillarbox.sources.connectors.generator:GeneratorSource",
     "kafka": "pillarbox.sources.connectors.kafka:KafkaSource",
     "redis": "pillarbox.sources.connectors.redis_streams:RedisStreamSource",
-}
-_REMOVED = {
-    "postgres": "Pillarbox has no connector for PostgreSQL any more: read a table with spark.read.jdbc, and "
-    "its changes through Debezium and Kafka; docs/tables.md shows both",
 }
 
 DEFAULT_MAX_FILES = 10_000
@@ -78,7 +69,7 @@ class AllowedSources:
                     CONNECTORS
                 )
                 kind = ValueError if isinstance(each, str) else TypeError
-                raise kind(f"source=[{each!r}]: {_REMOVED.get(str(each), why)}")
+                raise kind(f"source=[{each!r}]: {why}")
         if not self._found:
             raise ValueError("source=[]: must name a source, or be None for the connectors")
 
@@ -94,7 +85,7 @@ class AllowedSources:
                 f"{allowed}. Whoever registers the format may allow others: register_source(spark, [...]) "
                 "with a list of what this option may name"
             )
-            raise ValueError(f"option 'source' is {name!r}: {_REMOVED.get(name, why)}")
+            raise ValueError(f"option 'source' is {name!r}: {why}")
         try:
             found = pkgutil.resolve_name(found) if isinstance(found, str) else found
         except (ImportError, AttributeError) as error:
@@ -115,8 +106,7 @@ class Read:
 
     schema: as Spark wants the rows; None where nobody has asked for rows yet. partitions: the most tasks of a
     read, or of a micro-batch. min_partitions: slices of a micro-batch are cut until there are so many, where
-    they can be. limit: what a micro-batch may read. watermarks: how splits are aligned, None if they are not.
-    channel: the arguments of a stream's `SourceChannel`.
+    they can be. limit: what a micro-batch may read.
     """
 
     source: AnySource = field(repr=False)
@@ -124,8 +114,6 @@ class Read:
     partitions: int
     min_partitions: int
     limit: ReadLimit
-    watermarks: WatermarkStrategy | None
-    channel: dict[str, Any] = field(repr=False)
 
     @classmethod
     def of(
@@ -151,19 +139,13 @@ class Read:
                 )
         return cls(
             schema=schema,
-            partitions=_number(rest, "partitions", int, 1) or parallelism or os.cpu_count() or 1,
-            min_partitions=_number(rest, "min_partitions", int, 1) or 1,
+            partitions=_number(rest, "partitions") or parallelism or os.cpu_count() or 1,
+            min_partitions=_number(rest, "min_partitions") or 1,
             limit=ReadLimit(
-                rows=_number(rest, "max_rows", int, 1),
-                nbytes=_number(rest, "max_bytes", int, 1),
-                files=_number(rest, "max_files", int, 1) or DEFAULT_MAX_FILES,
+                rows=_number(rest, "max_rows"),
+                nbytes=_number(rest, "max_bytes"),
+                files=_number(rest, "max_files") or DEFAULT_MAX_FILES,
             ),
-            watermarks=_watermarks(rest),
-            channel={
-                "host": rest.pop("channel.host", "127.0.0.1"),
-                "port": _number(rest, "channel.port", int, 0) or 0,
-                "advertise": rest.pop("channel.advertise", None),
-            },
             # The last, for it takes the options that are left.
             source=_make_source(registered, rest.pop("source", None), rest, schema),
         )
@@ -183,31 +165,13 @@ def _make_source(
     return given
 
 
-def _watermarks(rest: dict[str, str]) -> WatermarkStrategy | None:
-    timestamp = rest.pop("timestamp", None)
-    out_of_order = _number(rest, "out_of_order", float, 0)
-    idle_after = _number(rest, "idle_after", float, 0)
-    max_drift = _number(rest, "max_drift", float, 0)
-    if max_drift is not None:
-        return WatermarkStrategy(timestamp, out_of_order or 0.0, idle_after, max_drift)
-    given = {"timestamp": timestamp, "out_of_order": out_of_order, "idle_after": idle_after}
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"option {name!r} is for splits that are aligned: give 'max_drift' too")
-    return None
-
-
-def _number(rest: dict[str, str], name: str, kind: Callable[[str], T], least: int) -> T | None:
+def _number(rest: dict[str, str], name: str) -> int | None:
     given = rest.pop(name, None)
     if given is None:
         return None
-    try:
-        value = kind(given)
-    except ValueError:
-        value = None
-    if value is None or not least <= value < LARGEST:
-        what = "a whole number" if kind is int else "a number of seconds"
-        raise ValueError(f"option {name!r} is {given!r}: must be {what}, at least {least}")
+    value = int(given) if given.strip().isdecimal() else 0
+    if not 1 <= value < LARGEST:
+        raise ValueError(f"option {name!r} is {given!r}: must be a whole number, at least 1")
     return value
 
 
@@ -233,13 +197,3 @@ def spark_schema(arrow: pa.Schema) -> StructType:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema in which Spark wants the rows of `schema`."""
     return pa.schema([arrow_field(column) for column in schema])
-
-
-def schema_to_text(schema: pa.Schema) -> str:
-    """A schema as text, short enough for a message of the channel."""
-    return base64.b64encode(zlib.compress(schema.serialize().to_pybytes())).decode()
-
-
-def schema_from_text(text: str) -> pa.Schema:
-    """Read what `schema_to_text` has made."""
-    return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(base64.b64decode(text))))

@@ -1,33 +1,138 @@
-"""The plans of a stream, one for each micro-batch: `MicroBatches`; the alignment of its splits: `Aligner`.
+"""Plans: offsets of a stream, `MicroBatches`, which makes one after the other, and partitions, `pack`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
 plan is an assignment of slices, so it is made on the enumerator's thread, as in every use of a source.
+
+Spark writes an offset into its log before it runs the micro-batch that ends there. So a micro-batch that is
+run again after a crash, by another process or with other parallelism, reads the same ranges: they stand in
+the offset. Spark asks a Python data source for no preferred machines, so nearness has no say in partitions.
 """
 
 from __future__ import annotations
 
-import math
-import time
+import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
-from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
-from pillarbox.sources.event_time import WatermarkStrategy
+from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
-from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
-from pillarbox.spark.source.offsets import Offset
+from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
-T = TypeVar("T")
+
+VERSION = 1
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Offset(Generic[S, C]):
+    """The place of a stream after some micro-batches. A plain value.
+
+    number: how many micro-batches lie before it; with 0 nothing is known yet, and nothing else is written.
+    checkpoint: what the enumerator knows. splits: those that are not finished, each starting where the next
+    read begins, those that have waited longest first. slices: what is read between the offset before this
+    one and this one.
+    """
+
+    number: int = 0
+    checkpoint: C | None = None
+    splits: tuple[S, ...] = ()
+    slices: tuple[S, ...] = ()
+
+    def positions(self) -> dict[str, Any]:
+        """The position up to which each split has been read, by its id."""
+        found = {split.split_id: split.start for split in self.splits if split.start is not None}
+        return found | {split.split_id: split.stop for split in self.slices}
+
+
+class OffsetCodec(Generic[S, C]):
+    """Writes the offsets of a source as JSON, and reads them. Thread-safe."""
+
+    def __init__(self, source: Source[S, C]) -> None:
+        self._splits = source.split_serializer
+        self._checkpoints = source.checkpoint_serializer
+
+    def to_json(self, offset: Offset[S, C]) -> Json:
+        """As the offset log holds it."""
+        if offset.number == 0:
+            return {"version": VERSION, "number": 0}
+        return {
+            "version": VERSION,
+            "number": offset.number,
+            "enumerator": {
+                "version": self._checkpoints.version,
+                "checkpoint": self._checkpoints.to_json(cast("C", offset.checkpoint)),
+            },
+            "split_version": self._splits.version,
+            "splits": self._write(offset.splits),
+            "slices": self._write(offset.slices),
+        }
+
+    def from_json(self, written: Json) -> Offset[S, C]:
+        """Read what `to_json` has written. Raises ValueError for what it has not."""
+        number = number_of(written)
+        if number == 0:
+            return Offset()
+        kept = written["enumerator"]
+        return Offset(
+            number=number,
+            checkpoint=self._checkpoints.from_json(kept["version"], kept["checkpoint"]),
+            splits=self._read(written, "splits"),
+            slices=self._read(written, "slices"),
+        )
+
+    def slices(self, start: Json, end: Json) -> tuple[S, ...]:
+        """Give what is read from `start` to `end`: what `end` says, and nothing else.
+
+        Raises ValueError unless the one follows the other, or is the same.
+        """
+        begun, number = number_of(start), number_of(end)
+        if begun == number:
+            return ()
+        if number != begun + 1:
+            raise ValueError(
+                f"a micro-batch from offset {begun} to {number}: must be from one offset to the next. Has "
+                "the checkpoint folder been changed?"
+            )
+        return self._read(end, "slices")
+
+    def _write(self, splits: tuple[S, ...]) -> Any:
+        # A source with a place of its own for long lists says so.
+        write_list = getattr(self._splits, "list_to_json", None)
+        return [self._splits.to_json(split) for split in splits] if write_list is None else write_list(splits)
+
+    def _read(self, written: Json, name: str) -> tuple[S, ...]:
+        read, split_version = self._splits.from_json, written["split_version"]
+        read_list = getattr(self._splits, "list_from_json", None)
+        if read_list is not None:
+            return tuple(read_list(split_version, written[name]))
+        return tuple(read(split_version, each) for each in written[name])
+
+
+def number_of(written: Json) -> int:
+    """Give the number of an offset. Raises ValueError for what is none of Pillarbox."""
+    if not isinstance(written, dict) or not isinstance(written.get("number"), int):
+        raise ValueError(
+            "the checkpoint folder holds an offset that is not one of Pillarbox: was the folder that of "
+            "another source?"
+        )
+    version = written.get("version")
+    if version != VERSION:
+        raise ValueError(f"offset of version {version!r}: this Pillarbox reads version {VERSION}")
+    number: int = written["number"]
+    return number
+
+
+# -- micro-batches ---------------------------------------------------------------------------------
 
 MAX_SPLITS_UNLIMITED = 10_000
 """Splits that one discovery finds at most."""
@@ -46,10 +151,6 @@ class Candidate(Generic[S]):
     split: S
     rest: S
     """The part that may still be read."""
-    one_row: bool = False
-    """True if one row may be read at most: enough to learn where the split is in time."""
-    else_one_of: S | None = None
-    """The part of which one row may be read where nothing of `rest` is there: over a gap in time."""
     slice: S | None = None
 
 
@@ -100,125 +201,6 @@ class Plan(Generic[S]):
         return True
 
 
-class Aligner(Generic[S]):
-    """Holds back splits that are more than `max_drift` seconds ahead of the slowest; none if it is None.
-
-    A split of which nothing was read yet is read for one row, where there are others: then it is known where
-    it is. The slowest may always be read, were it for one row. One with nothing to read for `idle_after`
-    seconds counts for nothing until it has been read again; one that is held back does not become idle.
-
-    Confined to the enumerator's thread. What is decided is `pillarbox.sources.alignment`'s; here it meets
-    slices: they are cut where the enumerator knows the position of a time, and else a split that is ahead
-    waits.
-    """
-
-    def __init__(self, strategy: WatermarkStrategy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._strategy = strategy
-        self._max_drift = math.inf if strategy.max_drift is None else strategy.max_drift
-        self._alignment = Alignment(self._max_drift)
-        self._clock = clock
-        self._open: Collection[str] = ()
-        self._nothing_since: dict[str, float] = {}
-        self.holds = HoldReport(strategy.idle_after, clock)
-        """Its `hold` is for any thread."""
-        # Of the plan: all watermarks, those of splits that are not idle, how far these may be read, and
-        # whom that holds back.
-        self._times: dict[str, float] = {}
-        self._awake: dict[str, float] = {}
-        self._slowest: float | None = None
-        self._limit = math.inf
-        self._held: dict[str, S] = {}
-
-    def begin(self, open_splits: Collection[str], times: Mapping[str, float]) -> None:
-        """Go on from an offset. open_splits: those that are open, now and at any time later."""
-        self._alignment = Alignment(self._max_drift)
-        self._open = open_splits
-        self._nothing_since.clear()
-        if self._max_drift < math.inf:
-            self._alignment.report({name: at for name, at in times.items() if name in open_splits})
-
-    def finished(self, split_id: str) -> None:
-        """The split, which is open no more, is read to its end by the micro-batch that was planned."""
-        # Before its tasks report it: it must not count when they do.
-        self._nothing_since.pop(split_id, None)
-        self._alignment.forget([split_id])
-
-    def report(self, latest: Mapping[str, float]) -> None:
-        """Tasks have read splits up to these event times, in seconds. Those that are not open are ignored."""
-        known = self._alignment.watermarks()
-        for name, at in latest.items():
-            if name in self._open:
-                self._nothing_since.pop(name, None)
-                at = max(at - self._strategy.out_of_order, known.get(name, -math.inf))
-                self._alignment.report({name: at})
-
-    def plan(self) -> None:
-        """A micro-batch is planned."""
-        if self._strategy.idle_after is not None:
-            due = self._clock() - self._strategy.idle_after
-            for name, since in self._nothing_since.items():
-                if since <= due:
-                    self.rests(name)
-        self._times = self._alignment.watermarks()
-        self._awake = self._alignment.held(-math.inf)
-        self._slowest = self._alignment.slowest()
-        self._limit = self._alignment.may_read_to()
-
-    def allows(self, each: Candidate[S], enumerator: SplitEnumerator[S, Any]) -> bool:
-        """Say in a candidate what may be read of it; False while it is held back."""
-        rest, split_id = each.rest, each.split.split_id
-        at = self._times.get(split_id)
-        if self._slowest is None:
-            each.one_row = self._max_drift < math.inf and len(self._open) > 1 and at is None
-            return True
-        if self._awake.keys() == {split_id}:
-            # All the others rest.
-            return True
-        position = enumerator.position_at(rest, self._limit + self._strategy.out_of_order)
-        if position is None:
-            each.one_row = at is None
-            held = at is not None and at > self._limit
-        else:
-            if at is not None and at <= self._slowest:
-                each.else_one_of = rest
-            if isinstance(position, int):
-                position = max(position, rest.start or 0)
-                if isinstance(rest.stop, int):
-                    position = min(position, rest.stop)
-            each.rest = rest.up_to(position)
-            held = position == rest.start and each.else_one_of is None
-        if held:
-            self._held[split_id] = rest
-            self.looked(split_id, True)
-        return not held
-
-    def planned(self, anything: bool, enumerator: SplitEnumerator[S, Any]) -> None:
-        """A micro-batch has been planned, and `anything` is read: note who is held where nothing is."""
-        held, self._held = self._held, {}
-        # One that has nothing to read is not held: whether they have any, one row says.
-        if anything or not any(enumerator.advance(each, ReadLimit(rows=1)) for each in held.values()):
-            held = {}
-        # Of one that was never read it is known that its next row is beyond the limit.
-        times = {name: self._times.get(name, self._limit) for name in held}
-        self.holds.update(times, self._alignment.waited_for())
-
-    def looked(self, split_id: str, found: bool) -> None:
-        """There was something to read of the split, or it is held back; or there was nothing."""
-        if found:
-            self._nothing_since.pop(split_id, None)
-        elif self._strategy.idle_after is not None:
-            self._nothing_since.setdefault(split_id, self._clock())
-
-    def rests(self, split_id: str) -> None:
-        """Nobody waits for the split until it has been read again."""
-        if split_id in self._alignment.watermarks():
-            self._alignment.report({split_id: None})
-
-    def times(self) -> dict[str, float]:
-        """The watermarks that are known, in seconds, by split id."""
-        return self._alignment.watermarks()
-
-
 class MicroBatches(Generic[S, C]):
     """Plans the micro-batches of one query, one after the other. One thread uses it.
 
@@ -228,10 +210,9 @@ class MicroBatches(Generic[S, C]):
     thread: EnumeratorThread[S, C]
     """The enumerator's thread, once an offset was taken up."""
 
-    def __init__(self, source: Source[S, C], parallelism: int, aligner: Aligner[S]) -> None:
+    def __init__(self, source: Source[S, C], parallelism: int) -> None:
         self._source = source
-        self.aligner = aligner
-        self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, Delivery.PLANNED)
+        self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, planned=True)
         self.number = -1
         """That of the offset from which the next micro-batch goes on; -1 while there is none."""
         self._available_now: ReadLimit | None = None
@@ -254,7 +235,7 @@ class MicroBatches(Generic[S, C]):
         self._open.clear()
         self.thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
         self.number = offset.number
-        self.thread.call(self._restored, offset)
+        self.thread.call(self._restored)
         if self._available_now is not None:
             self._freeze(self._available_now)
 
@@ -293,27 +274,12 @@ class MicroBatches(Generic[S, C]):
             self.number = -1
             self.thread.close()
 
-    # -- for the tasks, as `DriverRead`; any thread --------------------------------------------------
-
-    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Have `fn` called on the enumerator's thread."""
-        return self.thread.submit(fn, *args)
-
-    def joined(self, subtask: int, host: str) -> Future[None]:
-        """A task is there."""
-        return self.submit(self.coordinator.add_reader, subtask, host)
-
-    def answer(self, subtask: int, host: str, body: Any) -> Future[None]:
-        """Take how far a task has read splits in event time."""
-        return self.submit(self.aligner.report, body["times"])
-
     # -- the enumerator's thread: steps of a plan ----------------------------------------------------
 
-    def _restored(self, offset: Offset[S, C]) -> None:
+    def _restored(self) -> None:
         self._take_pending()
         self._endless = False
         self._began_with = self.thread.enumerator.checkpoint
-        self.aligner.begin(self._open, offset.times)
 
     def _begin(self, plan: Plan[S]) -> bool:
         """Begin a discovery if it is due, so that it goes on while slices are cut; and cut them."""
@@ -354,7 +320,6 @@ class MicroBatches(Generic[S, C]):
         self._take_pending()
         read, enumerator = plan.read, self.thread.enumerator
         self._let_go({each.split.split_id for each in read})
-        self.aligner.planned(bool(read), enumerator)
         begins = self.number == 0 and enumerator.checkpoint != self._began_with
         return self._behind(read) if read or begins else None
 
@@ -377,7 +342,6 @@ class MicroBatches(Generic[S, C]):
         """Nothing more of it is read; what comes by its name is another one."""
         del self._open[split_id]
         self.thread.forget([split_id])
-        self.aligner.finished(split_id)
 
     def _let_go(self, read: Collection[str]) -> None:
         """Splits that are gone, but those that are `read` now, are open no more."""
@@ -408,7 +372,6 @@ class MicroBatches(Generic[S, C]):
             checkpoint=self.thread.enumerator.snapshot(),
             splits=tuple(self._open.values()),
             slices=tuple(slices),
-            times=self.aligner.times(),
         )
 
     # -- the enumerator's thread: slices -------------------------------------------------------------
@@ -422,14 +385,14 @@ class MicroBatches(Generic[S, C]):
             for at, each in enumerate(found):
                 if plan.spent:
                     return
-                piece = self._front(each, plan.share(len(found) - at))
+                piece = self._advanced(each.split, each.rest, plan.share(len(found) - at))
                 if piece is None:
                     continue
                 if not plan.takes(piece):
                     # What waits longest is not passed by, or a large one would wait for ever.
                     return
                 each.slice = piece if each.slice is None else each.slice.up_to(piece.stop)
-                if piece.stop != each.rest.stop and not each.one_row:
+                if piece.stop != each.rest.stop:
                     each.rest = each.rest.starting_at(piece.stop)
                     if piece.rows or piece.nbytes:
                         again.append(each)
@@ -444,24 +407,10 @@ class MicroBatches(Generic[S, C]):
             if self._frozen is not None:
                 target = self._targets.get(split.split_id)
                 if target is None or (target.stop is not None and target.stop == split.start):
-                    self.aligner.rests(split.split_id)
                     continue
                 rest = split.up_to(target.stop)
             found.append(Candidate(split, rest))
-        self.aligner.plan()
-        return [each for each in found if self.aligner.allows(each, self.thread.enumerator)]
-
-    def _front(self, each: Candidate[S], share: ReadLimit) -> S | None:
-        """Give what can be read now of a candidate, within its share."""
-        if each.one_row:
-            share = share._replace(rows=1)
-        piece = self._advanced(each.split, each.rest, share)
-        if piece is None and each.else_one_of is not None:
-            each.one_row = True
-            piece = self._advanced(each.split, each.else_one_of, share._replace(rows=1))
-        if each.slice is None:
-            self.aligner.looked(each.split.split_id, piece is not None)
-        return piece
+        return found
 
     def _advanced(self, split: S, rest: S, limit: ReadLimit) -> S | None:
         piece = self.thread.enumerator.advance(rest, limit)
@@ -491,3 +440,75 @@ class MicroBatches(Generic[S, C]):
                 )
                 if target is not None:
                     self._targets[split.split_id] = target
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def pack(splits: Sequence[S], most: int, assigned_to: Callable[[S], int | None]) -> list[list[S]]:
+    """Deal `splits` out to at most `most` partitions, none of them empty; each keeps their order.
+
+    A split for which `assigned_to` gives a number goes to the partition of that number, modulo `most`. The
+    others go, the largest first, to whichever has least to read: by bytes if all splits know theirs, else by
+    rows, else by their number (the greedy rule for scheduling of Graham, 1969). Pieces of one split, of which
+    there are at most `most`, go to different partitions: a reader has a split once.
+    """
+    sizes = _sizes(splits)
+    rules = [assigned_to(split) for split in splits]
+    ruled = any(rule is not None for rule in rules)
+    count = most if ruled else min(most, max(1, len(splits)))
+    chosen: list[list[int]] = [[] for _ in range(count)]
+    for at, rule in enumerate(rules):
+        if rule is not None:
+            chosen[rule % most].append(at)
+    heap = [(sum(sizes[at] for at in places), number) for number, places in enumerate(chosen)]
+    heapq.heapify(heap)
+    held: set[tuple[str, int]] = set()
+    free = [at for at, rule in enumerate(rules) if rule is None]
+    for at in sorted(free, key=lambda at: -sizes[at]):
+        split_id, passed = splits[at].split_id, []
+        while (split_id, heap[0][1]) in held:
+            passed.append(heapq.heappop(heap))
+        load, number = heap[0]
+        held.add((split_id, number))
+        chosen[number].append(at)
+        heapq.heapreplace(heap, (load + sizes[at], number))
+        for each in passed:
+            heapq.heappush(heap, each)
+    return [[splits[at] for at in sorted(places)] for places in chosen if places]
+
+
+def _sizes(splits: Sequence[S]) -> list[int]:
+    for sizes in ([split.nbytes for split in splits], [split.rows for split in splits]):
+        if None not in sizes:
+            # One that says 0 is a split all the same.
+            return [(size or 0) + 1 for size in sizes]
+    return [1] * len(splits)
+
+
+def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | None]) -> list[S]:
+    """Cut `splits` until there are about `least`, as far as `advance` can cut them. All of them is the same.
+
+    Of one split there are at most `least` pieces.
+
+    The pieces of a split are as large as their share of all rows, or bytes; one whose size nobody knows is
+    left whole.
+    """
+    if len(splits) >= least:
+        return list(splits)
+    by_rows = all(split.rows is not None for split in splits)
+    sizes = [(split.rows if by_rows else split.nbytes) or 0 for split in splits]
+    whole = sum(sizes)
+    found: list[S] = []
+    for rest, size in zip(splits, sizes, strict=True):
+        pieces = -(-least * size // whole) if whole else 1
+        share = max(1, -(-size // max(1, pieces)))
+        limit = ReadLimit(rows=share) if by_rows else ReadLimit(nbytes=share)
+        for _ in range(pieces - 1):
+            front = advance(rest, limit)
+            if front is None or front.stop == rest.stop:
+                break
+            found.append(front)
+            rest = rest.starting_at(front.stop)
+        found.append(rest)
+    return found

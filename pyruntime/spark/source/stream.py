@@ -1,8 +1,8 @@
 """The stream reader: `StreamReader`, what Spark asks about a stream.
 
 Spark has one in a process of its own for each query; it asks it one thing at a time, on one thread. Beside it
-run the threads of the enumerator and of the channel, none of which begins before something is asked: Spark
-makes readers of streams that it never runs. Pickled copies go to the tasks, and only read.
+run the threads of the enumerator, none of which begins before something is asked: Spark makes readers of
+streams that it never runs. Pickled copies go to the tasks, and only read.
 """
 
 from __future__ import annotations
@@ -23,15 +23,9 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit as SparkLimit,
 )
 
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
-from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.spark.source.driver import TaskService
-from pillarbox.spark.source.offsets import Json, OffsetCodec, number_of
 from pillarbox.spark.source.options import Read
-from pillarbox.spark.source.packing import cut, pack
-from pillarbox.spark.source.planning import Aligner, MicroBatches
+from pillarbox.spark.source.planning import Json, MicroBatches, OffsetCodec, cut, number_of, pack
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 FIRST_IDLE_S, MAX_IDLE_S = 0.01, 0.2
@@ -45,7 +39,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read = read
         self._codec: OffsetCodec[Any, Any] = OffsetCodec(read.source)
         self._parallelism = max(read.partitions, read.min_partitions)
-        self._channel: SourceChannel | None = None
         self._told = 0
         self._idle = FIRST_IDLE_S
         self._plan_at = 0.0
@@ -55,14 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _batches(self) -> MicroBatches[Any, Any]:
-        aligner: Aligner[Any] = Aligner(self._read.watermarks or WatermarkStrategy())
-        return MicroBatches(self._read.source, self._parallelism, aligner)
-
-    @cached_property
-    def _handle(self) -> RpcHandle:
-        """The way for tasks to this process, where the channel listens from now on."""
-        self._channel = SourceChannel(**self._read.channel).start()
-        return self._channel.serve("stream", TaskService(lambda _: self._batches))
+        return MicroBatches(self._read.source, self._parallelism)
 
     # -- what Spark asks; the process of the query -----------------------------------------------------
 
@@ -101,11 +87,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = min(2 * self._idle, MAX_IDLE_S)
         return start
 
-    def reportLatestOffset(self) -> Json | None:
-        """For Spark's progress, as `latestOffset`: who holds whom in event time, and since when."""
-        hold = self._batches.aligner.holds.hold
-        return None if hold is None else {"alignment": hold.to_json()}
-
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
         # spec: SplitAssignment!Run
@@ -125,8 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pieces = ruled + cut(free, least - len(ruled), enumerator.advance)
             return pack(pieces, self._parallelism, enumerator.assigned_to)
 
-        parts = batches.thread.call(packed)
-        return [TaskPartition(number, self._handle, splits) for number, splits in enumerate(parts)]
+        return [TaskPartition(*part) for part in enumerate(batches.thread.call(packed))]
 
     def commit(self, end: Json) -> None:
         """Tell the source that what was read up to `end` is durable; do not wait for it."""
@@ -135,8 +115,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End what runs here."""
-        if self._channel is not None:
-            self._channel.close()
         self._batches.close()
 
     def _committed(self, end: Json) -> Future[None] | None:
@@ -148,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._told = end["number"]
         positions = self._codec.from_json(end).positions()
-        return batches.submit(batches.coordinator.notify_committed, positions)
+        return batches.thread.submit(batches.coordinator.notify_committed, positions)
 
     # -- in a task -----------------------------------------------------------------------------------
 

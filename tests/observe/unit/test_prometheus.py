@@ -26,7 +26,6 @@ from pillarbox.aio.observe.exporters import (
 )
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
-from pillarbox.sources.alignment import Hold
 
 
 class Source:
@@ -57,20 +56,6 @@ def scrape(exporter: PrometheusExporter) -> dict[tuple[str, frozenset[tuple[str,
 
 def sample(found: dict[Any, float], name: str, **labels: str) -> float:
     return found[f"pillarbox_{name}", frozenset(labels.items())]
-
-
-def test_what_alignment_holds_back_has_gauges() -> None:
-    class Coordinator:
-        alignment_hold: Hold | None = None
-
-    source = Coordinator()
-    exporter = PrometheusExporter()
-    exporter.add(source, query="orders")
-    assert sample(scrape(exporter), "held_splits", query="orders") == 0.0
-    source.alignment_hold = Hold({"a": 9.0, "b": 8.0}, {"c": 1.0}, time.time() - 60.0)
-    found = scrape(exporter)
-    assert sample(found, "held_splits", query="orders") == 2.0
-    assert 60.0 <= sample(found, "splits_held_seconds", query="orders") < 90.0
 
 
 @pytest.mark.contract("Prometheus scrapes what an operator did.")

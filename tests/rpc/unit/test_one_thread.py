@@ -10,8 +10,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.rpc.client import RpcError
-from pillarbox.rpc.server import Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import Peer, ServiceHost
 from tests.threads import begun
 
 
@@ -32,7 +31,7 @@ class Silent:
 @pytest.mark.contract
 def test_servers_and_clients_share_one_thread_and_the_last_one_ends_it() -> None:
     coordinator = Coordinator().start()
-    with SourceChannel() as first, SourceChannel() as second:
+    with ServiceHost() as first, ServiceHost() as second:
         for channel in (first, second):
             with channel.serve("silent", Silent()).connect() as client:
                 assert client.request(1, 30) == 1
@@ -41,15 +40,15 @@ def test_servers_and_clients_share_one_thread_and_the_last_one_ends_it() -> None
     coordinator.close()
     coordinator.close()
     assert not begun("pillarbox-rpc")
-    with SourceChannel() as again, again.serve("silent", Silent()).connect() as client:
+    with ServiceHost() as again, again.serve("silent", Silent()).connect() as client:
         assert client.request(2, 30) == 2
     assert not begun("pillarbox-rpc")
 
 
 def test_what_ends_takes_nothing_from_those_that_stay() -> None:
-    with SourceChannel() as first:
+    with ServiceHost() as first:
         client = first.serve("silent", Silent()).connect()
-        with SourceChannel() as second:
+        with ServiceHost() as second:
             second.serve("silent", Silent()).connect().abandon()
         assert client.request(3, 30) == 3
         client.close()
@@ -58,7 +57,7 @@ def test_what_ends_takes_nothing_from_those_that_stay() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_of_a_fork_has_a_thread_of_its_own() -> None:
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         handle = channel.serve("silent", Silent())
         child = os.fork()
         if not child:
@@ -71,7 +70,7 @@ def test_a_child_of_a_fork_has_a_thread_of_its_own() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_of_a_fork_waits_for_nothing_of_its_parents() -> None:
-    with SourceChannel() as channel, channel.serve("silent", Silent()).connect() as client:
+    with ServiceHost() as channel, channel.serve("silent", Silent()).connect() as client:
         client.request(1, 30)
         child = os.fork()
         if not child:

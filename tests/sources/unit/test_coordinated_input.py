@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy
+from pillarbox.sources import SourceCoordinator, SourceInput
 from pillarbox.sources.fetching import Threading
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -85,32 +85,3 @@ def test_a_checkpoint_of_a_task_holds_the_position_of_its_source() -> None:
         again.task.restore(snapshot)
         again.task.run()
     assert by_split(rows + again.output.records) == expected(splits)
-
-
-@pytest.mark.parametrize("model", [Threading.MANY_SPLITS, Threading.SPLIT_PER_THREAD])
-def test_a_split_that_is_ahead_waits_until_the_slowest_has_come_near(model: Threading) -> None:
-    splits = [Range("slow", 0), Range("fast", 3_000)]
-    source = Numbers(splits, threading=model)
-    strategy = WatermarkStrategy(lambda row: float(row[1]), max_drift=60.0)
-    with SourceCoordinator(source, 1, watermarks=strategy) as coordinator:
-        running = Running(SourceInput(coordinator.link(0), source, watermarks=strategy, report_every=0.0))
-        seen = {"slow": 0, "fast": 0}
-
-        def rows(split_id: str) -> int:
-            for each, _ in running.output.records:
-                seen[each] += 1
-            running.output.elements.clear()
-            return seen[split_id]
-
-        def stands_still() -> bool:
-            """True if the fast one has given nothing while the slow one has given a lot."""
-            fast, slow = rows("fast"), rows("slow")
-            running.until(lambda: rows("slow") >= slow + 500)
-            return rows("fast") == fast
-
-        running.until(stands_still)
-        held_at = seen["fast"]
-        running.until(lambda: rows("fast") > held_at)
-        # It goes on when the slow one is within the drift, as far as the reports have told.
-        assert seen["slow"] >= 3_000 + held_at - 60 - 2 * 10
-        running.task.close()

@@ -1,10 +1,9 @@
-"""The coordinator as its readers see it, in its process and over a channel."""
+"""The coordinator as its readers see it."""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,20 +11,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.observe.series import read_totals
-from pillarbox.sources import (
-    SourceChannel,
-    SourceCoordinator,
-    Split,
-    WatermarkStrategy,
-    alignment,
-    split_coordinator,
-)
-from pillarbox.sources.coordinator import LocalLink
+from pillarbox.sources import SourceCoordinator, Split
 from pillarbox.sources.link import (
     AddSplits,
     Event,
-    EventTimeLimit,
     Failed,
     NoMoreSplits,
     OperatorEvent,
@@ -34,7 +23,7 @@ from pillarbox.sources.link import (
     state_from_json,
     state_to_json,
 )
-from pillarbox.sources.remote_link import RemoteLink
+from pillarbox.sources.split_coordinator import CoordinatorLink
 from tests.sources.unit.found import LONG, Findable, World
 
 Links = Callable[[SourceCoordinator[Split], int], "Reader"]
@@ -43,7 +32,7 @@ Links = Callable[[SourceCoordinator[Split], int], "Reader"]
 class Reader:
     """A reader that a test moves by hand: its link, and what it was told."""
 
-    def __init__(self, link: LocalLink[Split] | RemoteLink[Split]) -> None:
+    def __init__(self, link: CoordinatorLink[Split]) -> None:
         self.link = link
         self.changed = threading.Condition()
         self.messages: list[Any] = []
@@ -77,29 +66,16 @@ class Reader:
 
 
 @pytest.fixture
-def channel() -> Iterator[SourceChannel]:
-    with SourceChannel(grace=0.2) as channel:
-        yield channel
-
-
-@pytest.fixture(params=["in its process", "over a channel"])
-def reader(request: pytest.FixtureRequest) -> Iterator[Links]:
+def reader() -> Iterator[Links]:
     made: list[Reader] = []
 
     def make(coordinator: SourceCoordinator[Split], subtask: int) -> Reader:
-        if request.param == "in its process":
-            made.append(Reader(coordinator.link(subtask)))
-        else:
-            source = Findable(World())
-            made.append(Reader(RemoteLink(coordinator.handle, subtask, source, patience=5.0)))
+        made.append(Reader(coordinator.link(subtask)))
         return made[-1]
 
     yield make
     for each in made:
         each.link.close()
-
-
-REMOTE = pytest.mark.parametrize("reader", ["over a channel"], indirect=True)
 
 
 def two_with_splits(coordinator: SourceCoordinator[Split], reader: Links) -> tuple[Reader, Reader]:
@@ -111,8 +87,8 @@ def two_with_splits(coordinator: SourceCoordinator[Split], reader: Links) -> tup
     return readers
 
 
-def test_each_request_has_a_split_until_there_are_none(channel: SourceChannel, reader: Links) -> None:
-    with SourceCoordinator(Findable(World(3)), 2, channel=channel) as coordinator:
+def test_each_request_has_a_split_until_there_are_none(reader: Links) -> None:
+    with SourceCoordinator(Findable(World(3)), 2) as coordinator:
         first, second = reader(coordinator, 0).open(), reader(coordinator, 1).open()
         first.link.request_split()
         first.wait(AddSplits)
@@ -129,12 +105,12 @@ def test_each_request_has_a_split_until_there_are_none(channel: SourceChannel, r
         first.wait(NoMoreSplits)
 
 
-def test_10_000_splits_by_rule_come_in_one_message_whole(channel: SourceChannel, reader: Links) -> None:
+def test_10_000_splits_by_rule_come_in_one_message_whole(reader: Links) -> None:
     world = World(10_000)
     # So long that a message of them comes in pieces.
     world.make = lambda number: Split(f"s{number}-{'x' * 300}", 0, 10)
     world.rule = lambda split: 0
-    with SourceCoordinator(Findable(world), 1, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 1) as coordinator:
         one = reader(coordinator, 0).open()
         with one.changed:
             assert one.changed.wait_for(lambda: len(one.ids) == 10_000, LONG)
@@ -143,9 +119,9 @@ def test_10_000_splits_by_rule_come_in_one_message_whole(channel: SourceChannel,
         assert numbers == sorted(set(numbers))
 
 
-def test_events_go_both_ways_in_order(channel: SourceChannel, reader: Links) -> None:
+def test_events_go_both_ways_in_order(reader: Links) -> None:
     world = World(0)
-    with SourceCoordinator(Findable(world), 1, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 1) as coordinator:
         one = reader(coordinator, 0).open()
         said = [SourceEvent("echo", {"number": number, "text": "é"}) for number in range(50)]
         for event in said:
@@ -156,11 +132,9 @@ def test_events_go_both_ways_in_order(channel: SourceChannel, reader: Links) -> 
 
 
 @pytest.mark.contract
-def test_what_the_enumerator_raises_fails_every_reader_and_who_comes_later(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_what_the_enumerator_raises_fails_every_reader_and_who_comes_later(reader: Links) -> None:
     failed: list[BaseException] = []
-    with SourceCoordinator(Findable(World(1)), 3, channel=channel, failed=failed.append) as coordinator:
+    with SourceCoordinator(Findable(World(1)), 3, failed=failed.append) as coordinator:
         first, second = reader(coordinator, 0).open(), reader(coordinator, 1).open()
         second.link.request_split()
         second.wait(AddSplits)
@@ -174,11 +148,9 @@ def test_what_the_enumerator_raises_fails_every_reader_and_who_comes_later(
             coordinator.snapshot({})
 
 
-def test_a_reader_that_comes_while_the_coordinator_fails_is_told(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_a_reader_that_comes_while_the_coordinator_fails_is_told(reader: Links) -> None:
     world, goes_on = World(1), threading.Event()
-    with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 2) as coordinator:
         first, second = reader(coordinator, 0).open(), reader(coordinator, 1)
         world.until(lambda: world.heard("reader") == [0])
         coordinator._thread.execute(goes_on.wait, LONG)
@@ -189,8 +161,8 @@ def test_a_reader_that_comes_while_the_coordinator_fails_is_told(
             assert "the enumerator is broken" in str(each.wait(Failed).error)
 
 
-def test_the_end_of_the_coordinator_fails_its_readers(channel: SourceChannel, reader: Links) -> None:
-    with SourceCoordinator(Findable(World(1)), 1, channel=channel) as coordinator:
+def test_the_end_of_the_coordinator_fails_its_readers(reader: Links) -> None:
+    with SourceCoordinator(Findable(World(1)), 1) as coordinator:
         one = reader(coordinator, 0).open()
         one.link.request_split()
         one.wait(AddSplits)
@@ -198,11 +170,9 @@ def test_the_end_of_the_coordinator_fails_its_readers(channel: SourceChannel, re
     assert one.messages[-1] == one.all(Failed)[0]
 
 
-def test_who_takes_the_place_of_another_has_what_that_one_had_and_it_is_heard_no_more(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_who_takes_the_place_of_another_has_what_that_one_had_and_it_is_heard_no_more(reader: Links) -> None:
     world = World(2)
-    with SourceCoordinator(Findable(world), 1, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 1) as coordinator:
         former = reader(coordinator, 0).open()
         former.link.request_split()
         former.wait(AddSplits)
@@ -220,11 +190,9 @@ def test_who_takes_the_place_of_another_has_what_that_one_had_and_it_is_heard_no
         assert coordinator.failure is None
 
 
-def test_a_reader_that_leaves_gives_back_what_it_had_unless_it_is_done(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_a_reader_that_leaves_gives_back_what_it_had_unless_it_is_done(reader: Links) -> None:
     world = World(2)
-    with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 2) as coordinator:
         first, second = two_with_splits(coordinator, reader)
         first.link.finished(first.ids)
         first.link.close(done=True)
@@ -236,12 +204,10 @@ def test_a_reader_that_leaves_gives_back_what_it_had_unless_it_is_done(
         assert world.heard("back") == [(1, second.ids)]
 
 
-def test_splits_without_an_end_are_dealt_out_evenly_and_a_dead_ones_to_the_living(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_splits_without_an_end_are_dealt_out_evenly_and_a_dead_ones_to_the_living(reader: Links) -> None:
     world = World(6)
     world.make = lambda number: Split(f"s{number}")
-    with SourceCoordinator(Findable(world, 1000.0), 3, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world, 1000.0), 3) as coordinator:
         readers = [reader(coordinator, subtask).open() for subtask in range(3)]
         for each in readers:
             each.wait(AddSplits)
@@ -266,90 +232,24 @@ def test_no_split_without_an_end_is_dealt_out_to_a_reader_that_ends() -> None:
         assert coordinator.failure is None
 
 
-def test_event_times_are_kept_together(channel: SourceChannel, reader: Links) -> None:
-    world = World(2)
-    strategy = WatermarkStrategy(max_drift=10.0)
-    with SourceCoordinator(Findable(world), 2, watermarks=strategy, channel=channel) as coordinator:
-        slow, fast = two_with_splits(coordinator, reader)
-
-        def told(*limits: float) -> None:
-            for each in (slow, fast):
-                each.wait(EventTimeLimit, len(limits))
-                assert each.all(EventTimeLimit) == [EventTimeLimit(limit) for limit in limits]
-
-        fast.link.report({fast.ids[0]: 100.0, slow.ids[0]: -1000.0, "nobody's": -1000.0})
-        told(110.0)
-        slow.link.report({slow.ids[0]: 0.0})
-        told(110.0, 10.0)
-        # Idle, awake, at the end of time, finished.
-        slow.link.report({slow.ids[0]: None})
-        told(110.0, 10.0, 110.0)
-        slow.link.report({slow.ids[0]: 1.0})
-        told(110.0, 10.0, 110.0, 11.0)
-        slow.link.report({slow.ids[0]: math.inf})
-        told(110.0, 10.0, 110.0, 11.0, 110.0)
-        fast.link.finished(fast.ids)
-        told(110.0, 10.0, 110.0, 11.0, 110.0, math.inf)
-
-
-def test_a_fall_of_the_limit_is_told_at_once_and_rises_only_now_and_then(
-    channel: SourceChannel, reader: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(split_coordinator, "LIMIT_INTERVAL_S", 1e9)
-    strategy = WatermarkStrategy(max_drift=10.0)
-    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
-        first, second = two_with_splits(coordinator, reader)
-        first.link.report({first.ids[0]: 100.0})
-        first.wait(EventTimeLimit)
-        first.link.report({first.ids[0]: 105.0})
-        second.link.report({second.ids[0]: 50.0})
-        for each in (first, second):
-            each.until(EventTimeLimit(60.0))
-        assert first.all(EventTimeLimit) == [EventTimeLimit(110.0), EventTimeLimit(60.0)]
-
-
-def test_who_comes_late_is_told_the_limit_before_its_splits(channel: SourceChannel, reader: Links) -> None:
-    strategy = WatermarkStrategy(max_drift=10.0)
-    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
-        first = reader(coordinator, 0).open()
-        first.link.request_split()
-        first.wait(AddSplits)
-        first.link.report({first.ids[0]: 7.0})
-        first.wait(EventTimeLimit)
-        late = reader(coordinator, 1).open()
-        late.link.request_split()
-        late.wait(AddSplits)
-        assert late.messages[0] == EventTimeLimit(17.0)
-
-
-def test_a_reader_that_dies_holds_nobody(channel: SourceChannel, reader: Links) -> None:
-    strategy = WatermarkStrategy(max_drift=10.0)
-    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
-        slow, fast = two_with_splits(coordinator, reader)
-        slow.link.report({slow.ids[0]: 0.0})
-        fast.link.report({fast.ids[0]: 100.0})
-        fast.until(EventTimeLimit(10.0))
-        slow.link.close()
-        fast.until(EventTimeLimit(110.0))
-
-
 @pytest.mark.contract
-def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(
-    channel: SourceChannel, reader: Links
-) -> None:
+def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(reader: Links) -> None:
     world = World(4)
     source = Findable(world)
-    with SourceCoordinator(source, 2, channel=channel) as coordinator:
+    with SourceCoordinator(source, 2) as coordinator:
         two_with_splits(coordinator, reader)
         half = ReaderState(1, (Split("s0", 7, 10),), {"s0": 2})
         # The second has its split still under way, as far as its part says.
-        parts = {0: state_to_json(half, source.split_serializer), 1: ReaderState[Split]()}
+        parts = {
+            0: state_to_json(half, source.split_serializer),
+            1: state_to_json(ReaderState[Split](), source.split_serializer),
+        }
         checkpoint = json.loads(json.dumps(coordinator.snapshot(parts)))
         coordinator.complete(checkpoint)
         with pytest.raises(ValueError, match="does not exist, or was given up"):
             coordinator.complete(checkpoint)
     world.add(1)
-    with SourceCoordinator(source, 1, channel=channel, checkpoint=checkpoint) as coordinator:
+    with SourceCoordinator(source, 1, checkpoint=checkpoint) as coordinator:
         one = reader(coordinator, 0).open(half)
         for count in range(1, 6):
             one.link.request_split()
@@ -359,23 +259,22 @@ def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(
         assert [each.skip for each in one.all(AddSplits) if each.skip] == [{"s0": 2}]
 
 
-def test_a_reader_that_was_restored_is_refused_where_the_coordinator_was_not(
-    channel: SourceChannel, reader: Links
-) -> None:
-    with SourceCoordinator(Findable(World(1)), 1, channel=channel) as coordinator:
+def test_a_reader_that_was_restored_is_refused_where_the_coordinator_was_not(reader: Links) -> None:
+    with SourceCoordinator(Findable(World(1)), 1) as coordinator:
         one = reader(coordinator, 0).open(ReaderState(3, (Split("s0", 5, 10),)))
         assert "both must begin anew" in str(one.wait(Failed).error)
 
 
 def test_a_reader_that_was_restored_from_a_checkpoint_is_refused_until_that_is_known_to_be_complete(
-    channel: SourceChannel, reader: Links
+    reader: Links,
 ) -> None:
-    with SourceCoordinator(Findable(World(2)), 1, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(World(2)), 1) as coordinator:
         one = reader(coordinator, 0).open()
         one.link.request_split()
         one.wait(AddSplits)
         state = ReaderState(1, (Split("s0", 5, 10),), {"s0": 2})
-        checkpoint = coordinator.snapshot({0: state})
+        written = state_to_json(state, Findable(World()).split_serializer)
+        checkpoint = coordinator.snapshot({0: written})
         early = reader(coordinator, 0).open(state)
         assert "`complete` was not called" in str(early.wait(Failed).error)
         # The one that was there is there still, and so is the checkpoint.
@@ -386,30 +285,6 @@ def test_a_reader_that_was_restored_from_a_checkpoint_is_refused_until_that_is_k
         again = reader(coordinator, 0).open(state)
         assert again.wait(AddSplits) == AddSplits(state.splits, 2, {"s0": 2})
         assert again.all(Failed) == []
-
-
-@REMOTE
-def test_a_peer_that_is_no_reader_of_this_source_is_dropped_and_no_other(
-    channel: SourceChannel, reader: Links
-) -> None:
-    with SourceCoordinator(Findable(World(2)), 1, channel=channel) as coordinator:
-        one = reader(coordinator, 0).open()
-        one.link.request_split()
-        one.wait(AddSplits)
-        odd = reader(coordinator, 7).open()
-        assert "subtask=7: must be from 0 to 0" in str(odd.wait(Failed).error)
-        with (
-            coordinator.handle.connect(about={"subtask": 0, "host": "h"}) as client,
-            pytest.raises(RuntimeError, match="'host': 'h'} is not one of the messages OpenReader"),
-        ):
-            client.request(1)
-        one.link.request_split()
-        one.wait(AddSplits, 2)
-        assert one.all(Failed) == []
-        assert isinstance(one.link, RemoteLink)
-        one.link._push(["ReportWatermarks", [["s0", "soon"]]])
-        assert "ReportWatermarks.watermarks='soon': must be a number" in str(one.wait(Failed).error)
-        assert coordinator.failure is None
 
 
 def test_what_the_service_says_to_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -424,17 +299,9 @@ def test_what_the_service_says_to_a_commit_is_logged(caplog: pytest.LogCaptureFi
     assert "the service is broken" in caplog.text
 
 
-@REMOTE
-def test_an_event_that_is_too_long_is_refused_where_it_is_sent(channel: SourceChannel, reader: Links) -> None:
-    with SourceCoordinator(Findable(World(0)), 1, channel=channel) as coordinator:
-        one = reader(coordinator, 0).open()
-        with pytest.raises(ValueError, match="event 'echo' is too long: at most 65,536 bytes"):
-            one.link.send(SourceEvent("echo", "x" * 70_000))
-
-
-def test_the_enumerator_knows_its_readers_and_their_machines(channel: SourceChannel, reader: Links) -> None:
+def test_the_enumerator_knows_its_readers_and_their_machines(reader: Links) -> None:
     world = World(0)
-    with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
+    with SourceCoordinator(Findable(world), 2) as coordinator:
         reader(coordinator, 1).open()
         world.until(lambda: world.heard("reader") == [1])
         readers = coordinator._thread.submit(lambda: dict(coordinator._coordinator.readers)).result(LONG)
@@ -457,19 +324,12 @@ def test_a_bad_argument_is_named(
         SourceCoordinator(source, parallelism, **more)
 
 
-def test_a_channel_that_is_not_started_is_said_and_no_thread_stays() -> None:
-    world = World()
-    with pytest.raises(RuntimeError, match="the channel is not started"):
-        SourceCoordinator(Findable(world), 1, channel=SourceChannel()).start()
-    assert world.heard("close") == [None]
-
-
-def test_without_a_channel_there_is_no_way_in_and_places_are_checked() -> None:
-    with SourceCoordinator(Findable(World()), 2) as coordinator:
-        with pytest.raises(RuntimeError, match="has no channel"):
-            _ = coordinator.handle
-        with pytest.raises(ValueError, match="subtask=2: must be from 0 to 1"):
-            coordinator.link(2)
+def test_places_of_readers_are_checked() -> None:
+    with (
+        SourceCoordinator(Findable(World()), 2) as coordinator,
+        pytest.raises(ValueError, match="subtask=2: must be from 0 to 1"),
+    ):
+        coordinator.link(2)
 
 
 def test_a_state_that_nobody_has_written_is_refused() -> None:
@@ -480,35 +340,9 @@ def test_a_state_that_nobody_has_written_is_refused() -> None:
         state_from_json({"version": 7}, serializer)
 
 
-def test_who_holds_whom_is_told_and_said_in_the_log_once_when_it_lasts(
-    channel: SourceChannel, reader: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alignment, "HOLD_LOGGED_AFTER_S", 0.05)
-    strategy = WatermarkStrategy(max_drift=10.0)
-    said: threading.Event = threading.Event()
-    monkeypatch.setattr(alignment.log, "warning", lambda *what: said.set())
-    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
-        slow, fast = two_with_splits(coordinator, reader)
-        assert coordinator.alignment_hold is None
-        slow.link.report({slow.ids[0]: 0.0})
-        fast.link.report({fast.ids[0]: 100.0})
-        # Nobody reports any more, for all stand.
-        assert said.wait(LONG)
-        hold = coordinator.alignment_hold
-        assert hold is not None
-        assert (hold.held, hold.waits_for) == ({fast.ids[0]: 100.0}, {slow.ids[0]: 0.0})
-        totals = read_totals(coordinator)
-        assert totals.held_splits == 1 and totals.held_seconds >= 0.05
-        slow.link.report({slow.ids[0]: 95.0})
-        fast.until(EventTimeLimit(105.0))
-        coordinator.snapshot({0: ReaderState(1), 1: ReaderState(1)})
-        assert coordinator.alignment_hold is None
-        assert read_totals(coordinator).held_splits == 0
-
-
 def test_every_message_to_a_reader_is_an_operator_event() -> None:
     event = SourceEvent("echo")
     messages = [
-        AddSplits((), 1), NoMoreSplits(), Event(event), EventTimeLimit(1.0), Failed(OSError()), event,
+        AddSplits((), 1), NoMoreSplits(), Event(event), Failed(OSError()), event,
     ]  # fmt: skip
     assert all(isinstance(each, OperatorEvent) for each in messages)

@@ -284,7 +284,7 @@ def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch)
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    with closing(SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result).begin()):
+    with closing(SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result).start()):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 

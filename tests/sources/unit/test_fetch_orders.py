@@ -17,9 +17,7 @@ from tests.sources.unit.number_source import LONG, Range, Script
 ROWS = 60
 
 orders = st.lists(
-    st.tuples(
-        st.sampled_from(["add", "remove", "pause", "resume", "poll", "poll", "poll"]), st.integers(0, 3)
-    ),
+    st.tuples(st.sampled_from(["add", "poll", "poll", "poll"]), st.integers(0, 3)),
     max_size=60,
 )
 
@@ -36,7 +34,6 @@ def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
     )
     reader.start()
     left: dict[str, int] = {}
-    paused: set[str] = set()
 
     def take(fetched: Any) -> None:
         # `next` is where the rows of this split must go on.
@@ -46,7 +43,6 @@ def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
         left[fetched.split_id] += len(numbers)
         if fetched.finished:
             assert left.pop(fetched.split_id) == ROWS
-            paused.discard(fetched.split_id)
         assert {split.split_id: split.start for split in reader.splits()} == left
 
     try:
@@ -55,19 +51,8 @@ def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
             if order == "add" and split_id not in left:
                 left[split_id] = number
                 reader.add_splits([Range(split_id, number, ROWS)])
-            elif order == "remove":
-                left.pop(split_id, None)
-                paused.discard(split_id)
-                reader.remove_splits([split_id])
-            elif order == "pause" and split_id in left:
-                paused.add(split_id)
-                reader.pause_or_resume_splits([split_id], [])
-            elif order == "resume":
-                paused.discard(split_id)
-                reader.pause_or_resume_splits([], [split_id])
             elif order == "poll" and (fetched := reader.poll()) is not None:
                 take(fetched)
-        reader.pause_or_resume_splits([], list(paused))
         while left:
             fetched = reader.poll()
             if fetched is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +15,9 @@ import pytest
 from pillarbox.kernel import WrongThreadError
 from pillarbox.sources import Fetched, FetchingReader, Split, SplitReader
 from pillarbox.sources.fetching import ReadFailed, Threading
-from pillarbox.sources.reader import ReaderContext, SplitsChange, SplitsRemoved
+from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from tests.sources.unit.number_source import (
     LONG,
-    Plain,
     Range,
     Script,
     by_split,
@@ -155,147 +153,6 @@ def test_bytes_bound_what_is_fetched_ahead() -> None:
 
 @pytest.mark.contract
 @ALL
-def test_of_a_split_that_was_removed_nothing_comes_any_more(model: Threading) -> None:
-    with reading(Script(), model) as reader:
-        reader.add_splits([Range("gone"), Range("kept", 0, 500)])
-        next_batch(reader)
-        reader.remove_splits(["gone", "never there"])
-        assert [split.split_id for split in reader.splits()] == ["kept"]
-        rest = read_to_end(reader)
-        assert {split_id for split_id, _ in rest} <= {"kept"}
-
-
-def test_what_a_client_still_gives_of_a_split_that_was_removed_is_dropped() -> None:
-    class Late(SplitReader[Range]):
-        """Has taken rows from the service that it cannot give back."""
-
-        removed = False
-
-        def fetch(self) -> list[Fetched]:
-            return [Fetched("s0", ["late" if self.removed else "early"], 1), Fetched("s1", [1], 1)]
-
-        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
-            self.removed = isinstance(change, SplitsRemoved)
-
-    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Late, threading=MANY)
-    reader.start()
-    try:
-        reader.add_splits([Range("s0"), Range("s1")])
-        reader.remove_splits(["s0"])
-        # More than what may have been fetched before.
-        assert {next_batch(reader).split_id for _ in range(20)} == {"s1"}
-    finally:
-        reader.close()
-
-
-@ALL
-def test_a_split_that_is_given_again_is_read_from_where_it_says(model: Threading) -> None:
-    with reading(Script(), model) as reader:
-        reader.add_splits([Range("s")])
-        read_while(reader, lambda: reader.splits()[0].start in (None, *range(30)))
-        reader.remove_splits(["s"])
-        reader.add_splits([Range("s", 1000, 1100)])
-        assert [number for _, number in read_to_end(reader)] == [*range(1000, 1100)]
-
-
-@pytest.mark.parametrize("model", [ONE, MANY])
-def test_a_split_that_was_removed_while_a_fetch_goes_on_is_not_taken_up_behind_it(model: Threading) -> None:
-    script = Script()
-    script.block()
-    # Heeds no wake-up, so that all orders wait for it.
-    script.deaf = True
-    with reading(script, model) as reader:
-        reader.add_splits([Range("first", 0, 10)])
-        script.wait_for(lambda: script.in_fetch > 0)
-        reader.add_splits([Range("s", 0, 10)])
-        reader.remove_splits(["s"])
-        reader.add_splits([Range("s", 5, 20)])
-        script.release()
-        assert by_split(read_to_end(reader)) == {"first": [*range(10)], "s": [*range(5, 20)]}
-        assert script.told("added") == [("first",), ("s",)]
-
-
-@ALL
-def test_a_split_that_is_given_again_is_not_paused_though_the_one_before_was(model: Threading) -> None:
-    script = Script()
-    with reading(script, model) as reader:
-        reader.add_splits([Range("s", 0, 20)])
-        script.wait_for(lambda: len(script.told("fetch")) == 2)
-        reader.pause_or_resume_splits(["s"], [])
-        if model is EACH:
-            reader.remove_splits(["s"])
-        else:
-            read_to_end(reader)
-        reader.add_splits([Range("s", 20, 40)])
-        assert [number for _, number in read_to_end(reader)] == [*range(20, 40)]
-
-
-@pytest.mark.contract
-@ALL
-def test_a_paused_split_gives_only_what_was_fetched_and_goes_on_without_a_gap(model: Threading) -> None:
-    script = Script(batch=1)
-    with reading(script, model, max_batches=3) as reader:
-        reader.add_splits([Range("ahead", 0, 300), Range("behind", 0, 300)])
-        rows = list(next_batch(reader).records)
-        reader.pause_or_resume_splits(["ahead"], [])
-        rows += read_while(reader, lambda: any(s.split_id == "behind" for s in reader.splits()))
-        assert by_split(rows)["behind"] == [*range(300)]
-        # Three in the hand-over, one in the fetcher's hand, one in the fetch that had begun, one taken.
-        assert len(by_split(rows).get("ahead", [])) <= 6
-        reader.pause_or_resume_splits([], ["ahead"])
-        rows += read_to_end(reader)
-        assert by_split(rows)["ahead"] == [*range(300)]
-
-
-def test_with_a_thread_for_each_split_nothing_at_all_is_taken_of_a_paused_one() -> None:
-    script = Script()
-    with reading(script, EACH) as reader:
-        reader.add_splits([Range("ahead", 0, 300), Range("behind", 0, 300)])
-        script.wait_for(lambda: len(script.told("fetch")) > 4)
-        reader.pause_or_resume_splits(["ahead"], [])
-        rows = read_while(reader, lambda: any(s.split_id == "behind" for s in reader.splits()))
-        assert by_split(rows) == {"behind": [*range(300)]}
-        assert reader.poll() is None
-        future = reader.available()
-        assert future is not None and not future.done()
-        reader.pause_or_resume_splits([], ["ahead"])
-        assert future.done()
-        assert by_split(read_to_end(reader)) == {"ahead": [*range(300)]}
-
-
-def test_all_splits_paused_means_that_nothing_is_fetched() -> None:
-    script = Script()
-    script.block()
-    with reading(script, MANY) as reader:
-        reader.add_splits(ranges(2, 10))
-        script.wait_for(lambda: script.in_fetch > 0)
-        reader.pause_or_resume_splits(["s0", "s1"], [])
-        script.wait_for(lambda: script.told("paused") == [(("s0", "s1"), ())])
-        script.release()
-        fetches = len(script.told("fetch"))
-        reader.pause_or_resume_splits([], ["s0"])
-        script.wait_for(lambda: (((), ("s0",))) in script.told("paused"))
-        next_batch(reader)
-        assert (
-            script.calls[: script.calls.index(("paused", ((), ("s0",))))].count(("fetch", ("s0", "s1")))
-            == fetches
-        )
-
-
-def test_a_client_that_cannot_pause_splits_is_named() -> None:
-    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Plain, threading=MANY)
-    reader.start()
-    try:
-        reader.add_splits(ranges(2, 10))
-        reader.pause_or_resume_splits(["s0"], [])
-        with pytest.raises(ReadFailed, match="Plain cannot pause splits"):
-            read_to_end(reader)
-    finally:
-        reader.close()
-
-
-@pytest.mark.contract
-@ALL
 def test_a_failure_comes_after_the_rows_before_it_and_names_the_split(model: Threading) -> None:
     script = Script()
     script.fail_at["s0"] = 25
@@ -360,42 +217,13 @@ def test_a_failure_of_a_reader_shows_no_key() -> None:
     assert "hunter2" not in "".join(line for line in printed.split("\n") if not line.startswith("    "))
 
 
-def test_rows_of_a_split_that_is_finished_are_an_error_though_it_was_removed_once() -> None:
-    class Late(SplitReader[Range]):
-        def __init__(self) -> None:
-            self.told: list[Any] = []
-
-        def fetch(self) -> list[Fetched]:
-            time.sleep(0.001)
-            ends = [Fetched("s0", [1], None, finished=True), Fetched("s0", [2], 2)]
-            return ends if len(self.told) == 3 else []
-
-        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
-            self.told.append(change)
-            changed.set()
-
-    changed = threading.Event()
-    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Late, threading=MANY)
-    reader.start()
-    try:
-        for change in (reader.add_splits, lambda splits: reader.remove_splits(["s0"])):
-            changed.clear()
-            change(ranges(1, 10))
-            assert changed.wait(LONG)
-        reader.add_splits(ranges(1, 10))
-        with pytest.raises(ReadFailed, match="rows of split 's0', which it does not have"):
-            next_batch(reader)
-    finally:
-        reader.close()
-
-
 @pytest.mark.parametrize("split_id", ["s0", "unknown"])
 def test_rows_of_a_split_that_is_finished_or_unknown_are_an_error(split_id: str) -> None:
     class Late(SplitReader[Range]):
         def fetch(self) -> list[Fetched]:
             return [Fetched("s0", [1], None, finished=True), Fetched(split_id, [2], 2)]
 
-        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+        def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
             pass
 
     reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Late, threading=MANY)
@@ -488,8 +316,6 @@ def test_it_is_confined_to_the_thread_that_started_it() -> None:
         reader.available,
         reader.splits,
         lambda: reader.add_splits([]),
-        lambda: reader.remove_splits([]),
-        lambda: reader.pause_or_resume_splits([], []),
     ]
     for call in calls:
         with pytest.raises(WrongThreadError):

@@ -18,8 +18,7 @@ from pillarbox.sources.connectors.files.discovery import Known
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 

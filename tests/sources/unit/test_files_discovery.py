@@ -16,7 +16,7 @@ import pytest
 from pillarbox.sources.connectors.files import FileSource, discovery
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.spark.source.offsets import Offset, OffsetCodec
+from pillarbox.spark.source.planning import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 
 

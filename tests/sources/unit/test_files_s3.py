@@ -11,8 +11,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.testing import SourceHarness
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pillarbox.sources.connectors.generator import GeneratorSource, GeneratorSplit
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
@@ -84,19 +83,6 @@ def test_disorder_makes_rows_earlier_and_not_by_more() -> None:
     assert min(early) >= 0.0 and 15.0 < max(early) <= 20.0
 
 
-@settings(deadline=None)
-@given(st.integers(0, 3), st.floats(0, 5), st.sampled_from([0.25, 1.0, 3.0]), st.floats(-20, 200))
-def test_before_a_position_no_event_is_later(
-    number: int, disorder: float, interval: float, timestamp: float
-) -> None:
-    source = GeneratorSource(splits=4, interval=interval, skew=10.0, disorder=disorder)
-    enumerator = source.create_enumerator(None)  # type: ignore[arg-type]
-    position = enumerator.position_at(GeneratorSplit(str(number), 0, number=number), timestamp)
-    before = [number * 10.0 + row * interval for row in range(position)]
-    assert all(event <= timestamp for event in before)
-    assert number * 10.0 + position * interval > timestamp
-
-
 def test_rows_come_at_the_rate_and_not_before() -> None:
     with SourceHarness(GeneratorSource(splits=3, rate=60.0)) as harness:
         began = min(split.began for split in harness.discover())
@@ -139,19 +125,6 @@ def test_a_wait_for_rows_ends_when_the_reader_is_closed() -> None:
         harness.step()
         begin = time.monotonic()
     assert time.monotonic() - begin < 4.0
-
-
-def test_a_paused_split_gives_nothing_until_it_is_resumed() -> None:
-    with SourceHarness(GeneratorSource(splits=2, batch_rows=5)) as harness:
-        harness.read(100)
-        harness.pause_or_resume(pause=["0"])
-        # What was fetched before is given still; it is not more than the hand-over holds.
-        harness.read(1000)
-        before = len(harness.rows)
-        rows = harness.read(1000)
-        assert {row[1] for row in rows} == {1} and len(harness.rows) > before
-        harness.pause_or_resume(resume=["0"])
-        harness.read_until(lambda: harness.rows[-1][1] == 0)
 
 
 def test_only_the_columns_that_are_wanted_are_made() -> None:

@@ -12,8 +12,7 @@ import pytest
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaSplit
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
@@ -298,28 +297,6 @@ def test_reading_begins_and_ends_at_times_and_offsets(
     assert read(start={"where": {0: 9}}) == ["9", "early"]
     assert read(stop={"where": {0: 1, 1: 0}}) == ["0"]
     assert read(start=1_900_000_000.0) == []
-
-
-def test_alignment_is_told_offsets_by_kafkas_timestamps_where_they_are_the_event_time(
-    server: KafkaServer, source: Callable[..., KafkaSource]
-) -> None:
-    server.create("times")
-    for second in range(10):
-        server.produce("times", second, at=1_700_000_000.0 + second)
-    with SourceHarness(source("times", event_time="timestamp")) as harness:
-        (split,) = harness.discover()
-        position_at = harness.enumerator.position_at
-        assert [position_at(split, 1_700_000_000.0 + after) for after in (-1, 0, 3.5, 4, 9, 99)] == [
-            0,
-            1,
-            4,
-            5,
-            10,
-            10,
-        ]
-    with SourceHarness(source("times")) as harness:
-        (split,) = harness.discover()
-        assert harness.enumerator.position_at(split, 1_700_000_003.0) is None
 
 
 @pytest.mark.contract(needs="Kafka, which keeps the groups")

@@ -17,10 +17,8 @@ import pytest
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets, KafkaSplit, Partition
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.reader import ReaderContext, SplitsAdded
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
@@ -102,30 +100,6 @@ def test_a_topic_that_was_deleted_is_an_error(
         assert not harness.enumerator.let_go(found)
 
 
-@pytest.mark.parametrize("made_again", [False, True])
-def test_alignment_leaves_a_topic_that_was_deleted_to_who_plans(
-    server: KafkaServer, source: Callable[..., KafkaSource], made_again: bool
-) -> None:
-    topic = f"aligned-{made_again}"
-    server.create(topic)
-    server.produce(topic, *range(10), at=1000.0)
-    with SourceHarness(source(topic, event_time="timestamp", on_data_loss="ignore")) as harness:
-        (split,) = harness.discover()
-        enumerator, rest = harness.enumerator, split.starting_at(10)
-        assert enumerator.position_at(split, 2000.0) == 10
-        server.admin.delete_topics([topic])[topic].result(LONG)
-        while topic in server.admin.list_topics(timeout=LONG).topics:
-            time.sleep(0.01)
-        if made_again:
-            server.create(topic)
-            server.produce(topic, *range(20), at=1000.0)
-        times = itertools.count(3000.0)
-        while enumerator.position_at(rest, next(times)) is not None:
-            continue
-        assert enumerator.advance(rest, ReadLimit()) is None
-        assert bool(enumerator.let_go([rest])) is made_again
-
-
 def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ignored(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
@@ -159,9 +133,8 @@ def test_in_a_task_the_topic_that_was_made_again_is_read_in_place_of_the_one_bef
         if restarted:
             # The reader is given both at once.
             (split,) = harness.discover()
-            for reader in harness.readers.values():
-                reader.remove_splits([before.split_id])
-                reader.add_splits([before, split])
+            harness.readers[0].close()
+            harness._make_reader(0).add_splits([before, split])
             harness.take_pending()
         until = time.monotonic() + LONG
         while harness.rows[-20:] != [(0, offset) for offset in range(20)] and time.monotonic() < until:

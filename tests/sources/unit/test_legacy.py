@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -11,15 +10,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkStrategy
-from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.legacy import FromSourceFunction, FunctionSplit
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
-from pillarbox.sources.reading import read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.task import Operator, StreamTask
 from pillarbox.task.legacy import ParallelSourceFunction, SourceContext, SourceFunction
@@ -121,71 +117,6 @@ def test_a_function_goes_on_from_a_checkpoint_without_a_gap(section: int) -> Non
     assert rows == list(range(len(rows))) and len(rows) >= 400
 
 
-@pytest.mark.parametrize("section", [1, 7])
-@pytest.mark.parametrize("limit", [1, 10, 33])
-def test_a_micro_batch_reads_as_many_rows_as_it_may_and_the_same_each_time(section: int, limit: int) -> None:
-    source = FromSourceFunction(make(Counting, 50, section, False), capacity=20)
-    rows: list[int] = []
-    with SourceHarness(source) as harness:
-        while len(rows) < 50:
-            (piece,) = harness.plan(ReadLimit(rows=limit))
-            batch = harness.read_split(piece)
-            assert 1 <= len(batch) <= limit
-            assert piece.rows == len(batch)
-            assert harness.read_split(piece) == batch
-            rows += batch
-        assert harness.plan(ReadLimit(rows=limit)) == []
-    assert rows == list(range(50))
-    assert no_thread_is_left()
-
-
-def test_micro_batches_go_on_after_a_restart_of_the_driver() -> None:
-    source = FromSourceFunction(make(Counting, 10**9, 7), capacity=20)
-    rows: list[int] = []
-    snapshot = None
-    for limit in (3, 50, 10, 1):
-        with SourceHarness(source, snapshot=snapshot) as harness:
-            rows += harness.micro_batch(ReadLimit(rows=limit))
-            rows += harness.micro_batch(ReadLimit(rows=limit))
-            snapshot = harness.snapshot()
-    assert rows == list(range(len(rows))) and len(rows) > 20
-
-
-def test_the_end_of_a_function_ends_its_split() -> None:
-    source = FromSourceFunction(make(Counting, 40), capacity=10)
-    with SourceHarness(source) as harness:
-        rows = []
-        while pieces := harness.plan(ReadLimit(rows=25)):
-            rows += [row for piece in pieces for row in harness.read_split(piece)]
-        assert rows == list(range(40))
-        assert harness.plan() == []
-        assert harness.snapshot()["waiting"] == []
-
-
-def test_micro_batches_share_one_run_ahead_of_the_tasks() -> None:
-    made = []
-
-    def counted() -> SourceFunction:
-        made.append(1)
-        return Counting(10**9)
-
-    with SourceHarness(FromSourceFunction(counted, capacity=10)) as harness:
-        before = len(made)
-        for _ in range(5):
-            assert len(harness.plan(ReadLimit(rows=10))) == 1
-    assert len(made) == before + 1
-
-
-def test_a_range_that_was_planned_before_can_be_planned_again() -> None:
-    source = FromSourceFunction(make(Counting, 10**9, 3), capacity=10)
-    with SourceHarness(source) as harness:
-        (split,) = harness.discover()
-        for start in (split, split.starting_at({"count": 40, "base": 39, "state": None}), split):
-            piece = harness.enumerator.advance(start, ReadLimit(rows=10))
-            assert piece is not None and piece.begin == start.begin and piece.rows == 10
-    assert no_thread_is_left()
-
-
 def test_a_wake_up_before_the_first_fetch_of_a_silent_function_is_heard() -> None:
     source = FromSourceFunction(make(Counting, 0, 1, False))
     with closing(source.create_reader(ReaderContext()).make_split_reader()) as reader:
@@ -195,14 +126,6 @@ def test_a_wake_up_before_the_first_fetch_of_a_silent_function_is_heard() -> Non
     assert no_thread_is_left()
 
 
-def test_event_time_in_front_of_the_start_is_told_with_no_earlier_position() -> None:
-    source = FromSourceFunction(make(Marked, 40, 7), bounded=True)
-    amid = FunctionSplit("function", {"count": 10, "base": 7, "state": source.serializer.write(7)})
-    fetched = list(read_splits(source.create_reader(ReaderContext()), [amid]))
-    assert [row for each in fetched for row in each.records] == list(range(10, 40))
-    assert all(each.finished or each.position["count"] >= 10 for each in fetched)
-
-
 def test_a_silent_function_is_ended_at_once() -> None:
     source = FromSourceFunction(make(Counting, 3, 1, False), grace=LONG)
     with SourceHarness(source) as harness:
@@ -210,16 +133,6 @@ def test_a_silent_function_is_ended_at_once() -> None:
         before = time.monotonic()
     assert time.monotonic() - before < LONG / 2
     assert no_thread_is_left()
-
-
-def test_a_function_that_emits_less_from_a_state_than_before_is_an_error() -> None:
-    source = FromSourceFunction(make(Counting, 40), bounded=True)
-    too_far = FunctionSplit("function", None, {"count": 50, "base": 50, "state": None})
-    with (
-        SourceHarness(source) as harness,
-        pytest.raises(ReadFailed, match="Counting has emitted 10 rows less"),
-    ):
-        harness.read_split(too_far)
 
 
 @pytest.mark.parametrize(("kind", "latest"), [(Timed, 139.0), (Marked, 34.0), (Counting, None)])
@@ -238,14 +151,10 @@ def test_an_error_of_a_function_ends_it_where_a_restart_goes_on() -> None:
     mended = FromSourceFunction(make(Counting, 100), bounded=True)
     with SourceHarness(mended, snapshot=snapshot) as harness:
         assert rows + harness.read_all() == list(range(100))
-    with SourceHarness(source) as harness, pytest.raises(OSError, match="no more"):
-        harness.plan()
     assert no_thread_is_left()
 
 
-def test_a_function_that_cannot_go_on_is_refused_early() -> None:
-    with pytest.raises(ValueError, match="makes a Forgetful, which cannot go on after a restart, as Spark"):
-        FromSourceFunction(Forgetful, schema=pa.schema({"n": pa.int64()}))
+def test_bad_functions_are_refused_early() -> None:
     with pytest.raises(ValueError, match="parallelism=2: must be 1, Counting is not a Parallel"):
         FromSourceFunction(make(Counting, 1), parallelism=2)
     with pytest.raises(TypeError, match="must make a SourceFunction, not int"):
@@ -254,15 +163,6 @@ def test_a_function_that_cannot_go_on_is_refused_early() -> None:
         FromSourceFunction(make(Counting, 1), capacity=0)
     with pytest.raises(TypeError, match="has no schema"):
         FromSourceFunction(make(Counting, 1)).arrow_schema()
-
-
-def test_with_a_schema_a_record_is_a_row_and_the_source_travels() -> None:
-    schema = pa.schema({"n": pa.int64()})
-    source = FromSourceFunction(make(Counting, 3), bounded=True, schema=schema)
-    copy: Source[Any, Any] = pickle.loads(pickle.dumps(source))
-    assert copy.arrow_schema() == schema
-    with SourceHarness(copy) as harness:
-        assert harness.read_all() == [(0,), (1,), (2,)]
 
 
 # -- what the documents describe -------------------------------------------------------------------
@@ -346,8 +246,6 @@ def test_a_parallel_function_runs_once_for_each_instance_and_each_goes_on_from_i
     with SourceHarness(source, readers=1, snapshot=snapshot) as harness:
         rows += harness.read_all()
     assert sorted(rows) == list(range(120))
-    with SourceHarness(source) as harness:
-        assert sorted(harness.micro_batch()) == list(range(120))
 
 
 def test_a_function_without_a_state_starts_over_after_a_restart() -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pillarbox.sources import Source
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.legacy import FromFolder, FromInputFormat, FromSourceFunction
-from pillarbox.sources.serializer import DataclassSerializer, PickleSerializer, register_serializer
-from pillarbox.sources.source import Boundedness
+from pillarbox.sources.legacy import FromInputFormat, FromSourceFunction
+from pillarbox.sources.serializer import DataclassSerializer
 from pillarbox.task.legacy import InputFormat, InputStatistics, ReplicatingInputFormat, RichInputFormat
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.test_legacy import Counting, make, no_thread_is_left, records_in_tasks
@@ -235,9 +230,6 @@ class WithTuple(Counting):
         self.next = state[0]
 
 
-KEY = b"a key that only this job knows"
-
-
 def goes_on(source: Source[Any, Any], other: Source[Any, Any] | None = None) -> list[int]:
     """The rows of a run and, from its checkpoint, of another."""
     with SourceHarness(source) as harness:
@@ -247,9 +239,10 @@ def goes_on(source: Source[Any, Any], other: Source[Any, Any] | None = None) -> 
         return rows + harness.read(50)
 
 
-def test_states_are_written_by_a_serializer_that_was_registered_under_a_name() -> None:
-    register_serializer("tests.Offset", DataclassSerializer(Offset))
-    source = FromSourceFunction(make(WithDataclass, 10**9), serializer="tests.Offset", capacity=10)
+def test_states_are_written_by_the_serializer_that_was_given() -> None:
+    source = FromSourceFunction(
+        make(WithDataclass, 10**9), serializer=DataclassSerializer(Offset), capacity=10
+    )
     copy: Source[Any, Any] = pickle.loads(pickle.dumps(source))
     rows = goes_on(source, copy)
     assert rows == list(range(len(rows)))
@@ -263,190 +256,6 @@ def test_a_state_that_json_would_change_is_refused_and_named() -> None:
         harness.read(1)
 
 
-def test_pickles_are_written_and_read_with_a_key() -> None:
-    def source(key: Any) -> Source[Any, Any]:
-        return FromSourceFunction(make(WithTuple, 10**9), serializer=PickleSerializer(key), capacity=10)
-
-    rows = goes_on(source(KEY), source(lambda: KEY))
-    assert rows == list(range(len(rows)))
-    with pytest.raises(ReadFailed, match="does not have the code that this key gives, and was not read"):
-        goes_on(source(KEY), source(KEY[::-1]))
-    with SourceHarness(source(KEY)) as harness:
-        harness.read(50)
-        assert KEY.decode() not in repr(harness.snapshot()) + repr(harness.source)
-
-
-class Planted:
-    """A pickle that leaves a file behind where it is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-
-    def __reduce__(self) -> Any:
-        return open, (self.path, "w")
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("serializer", ["json", "pickle"])
-@pytest.mark.parametrize("kind", ["function", "format"])
-def test_a_pickle_that_somebody_planted_in_a_checkpoint_runs_nothing(
-    tmp_path: Path, serializer: Any, kind: str
-) -> None:
-    if serializer == "pickle":
-        serializer = PickleSerializer(KEY)
-    source: Source[Any, Any] = (
-        FromSourceFunction(make(Counting, 10**9), serializer=serializer)
-        if kind == "function"
-        else FromInputFormat(Ranges, min_splits=9, batch=1, serializer=serializer)
-    )
-    with SourceHarness(source) as harness:
-        harness.read(5)
-        snapshot = harness.snapshot()
-    evil = base64.b64encode(pickle.dumps(Planted(tmp_path / "ran"))).decode()
-    forged = PickleSerializer(b"a key of the attacker's").to_json(Planted(tmp_path / "ran"))
-    for planted in (
-        evil,
-        {"serializer": "pickle", "version": 1, "value": forged},
-        {"serializer": "pickle", "version": 1, "value": {"pickle": evil, "code": ""}},
-        {"serializer": "pickle", "version": 1, "value": {"pickle": evil}},
-    ):
-        for split, _ in snapshot["waiting"]:
-            if kind == "format":
-                split["payload"] = planted
-            else:
-                split["start"]["state"] = planted
-        with (
-            SourceHarness(source, snapshot=snapshot) as harness,
-            pytest.raises(ReadFailed, match="pickle|None"),
-        ):
-            harness.read(1)
-    assert not (tmp_path / "ran").exists()
-    # The same bytes run where the key is right, so that it is the code that keeps them out.
-    PickleSerializer(KEY).from_json(1, PickleSerializer(KEY).to_json(Planted(tmp_path / "ran"))).close()
-    assert (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda: FromSourceFunction(make(Counting, 1), serializer="yaml"), ValueError, "serializer='yaml'"),
-        (lambda: FromSourceFunction(make(Counting, 1), serializer="pickle"), ValueError, "needs a key|key"),
-        (lambda: register_serializer("pickle", DataclassSerializer(Offset)), ValueError, "name='pickle'"),
-        (lambda: PickleSerializer("text"), TypeError, "key: must be bytes"),  # type: ignore[arg-type]
-        (lambda: PickleSerializer(b"short"), ValueError, "key: must have at least 16 bytes, and has 5"),
-    ],
-)
-def test_a_bad_serializer_or_key_is_refused_early(
-    call: Callable[[], object], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        call()
-
-
-# -- folders -----------------------------------------------------------------------------------------
-
-
-class Rich(RichInputFormat[str, str]):
-    """Lines of files; says what was called."""
-
-    calls: list[str] = []  # noqa: RUF012
-
-    def open_input_format(self) -> None:
-        self.calls.append(f"open {self.runtime_context.subtask}")
-
-    def close_input_format(self) -> None:
-        self.calls.append("close")
-
-    def create_input_splits(self, min_splits: int) -> Sequence[str]:
-        raise AssertionError("a folder has the splits")
-
-    def open(self, split: str) -> None:
-        self.file = Path(split).open()  # noqa: SIM115
-        self.line = self.file.readline()
-
-    def reached_end(self) -> bool:
-        return not self.line
-
-    def next_record(self) -> str | None:
-        line, self.line = self.line, self.file.readline()
-        return line.strip() or None
-
-    def close(self) -> None:
-        self.file.close()
-
-
-class Locked(Rich):
-    def open_input_format(self) -> None:
-        raise PermissionError("locked")
-
-
-@pytest.fixture
-def calls() -> list[str]:
-    Rich.calls.clear()
-    return Rich.calls
-
-
-def write(folder: Path, name: str, text: str, at: int) -> None:
-    (folder / name).write_text(text)
-    os.utime(folder / name, (at, at))
-
-
-def test_new_files_of_a_folder_are_read_those_modified_first_in_front(
-    tmp_path: Path, calls: list[str]
-) -> None:
-    write(tmp_path, "b", "b1\n\nb2\n", at=1_000)
-    write(tmp_path, "a", "a1\n", at=2_000)
-    write(tmp_path, "_unfinished", "x\n", at=500)
-    source = FromFolder(str(tmp_path), Rich, interval=0.01, settle=0)
-    assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
-    with SourceHarness(source) as harness:
-        assert harness.read(3) == ["b1", "b2", "a1"]
-        snapshot = harness.snapshot()
-        write(tmp_path, "c", "c1\nc2\n", at=3_000)
-        assert harness.read(2) == ["c1", "c2"]
-    assert calls == ["open 0", "close"]
-    # From the checkpoint on the third file is new, and the others are not.
-    with SourceHarness(source, snapshot=snapshot) as harness:
-        assert harness.read(2) == ["c1", "c2"]
-        assert harness.discover() == []
-
-
-def test_a_folder_can_be_looked_at_once(tmp_path: Path, calls: list[str]) -> None:
-    write(tmp_path, "a", "a1\na2\n", at=1_000)
-    source = FromFolder(str(tmp_path), Rich, interval=None, settle=0)
-    with SourceHarness(source) as harness:
-        assert harness.read_all() == ["a1", "a2"]
-    with SourceHarness(source) as harness:
-        (piece,) = harness.plan()
-        assert (piece.files, piece.nbytes) == (1, 6)
-        assert harness.read_split(piece) == ["a1", "a2"]
-    with SourceHarness(source) as harness:
-        assert len(harness.discover()) == 1
-        write(tmp_path, "b", "b1\n", at=2_000)
-        assert harness.read_all() == ["a1", "a2"]
-
-
-def test_a_format_that_cannot_be_opened_is_closed_and_its_error_told(
-    tmp_path: Path, calls: list[str]
-) -> None:
-    write(tmp_path, "a", "a1\n", at=1_000)
-    source = FromFolder(str(tmp_path), Locked, interval=None)
-    with SourceHarness(source) as harness, pytest.raises(ReadFailed, match="PermissionError: locked"):
-        harness.read_all()
-    assert calls == ["close"]
-
-
-def test_bad_formats_are_refused_early(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="must make an InputFormat, not int"):
-        FromInputFormat(int)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="makes a ReplicatingInputFormat"):
-        FromInputFormat(lambda: ReplicatingInputFormat(Ranges()), schema=pa.schema({"n": pa.int64()}))
-    with pytest.raises(ValueError, match="makes a ReplicatingInputFormat"):
-        FromFolder(str(tmp_path), lambda: ReplicatingInputFormat(Ranges()))  # type: ignore[arg-type, return-value]
-    with pytest.raises(ValueError, match="min_splits=0"):
-        FromInputFormat(Ranges, min_splits=0)
-    with pytest.raises(TypeError, match="3|int"):
-        FromFolder(3, Rich)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="interval=0"):
-        FromFolder(str(tmp_path), Rich, interval=0)
-    assert "secret" not in repr(FromFolder("s3://user:secret@bucket/x?region=us-east-1", Rich))
+def test_what_is_not_a_serializer_is_refused_early() -> None:
+    with pytest.raises(TypeError, match="serializer='json': must be a Serializer"):
+        FromSourceFunction(make(Counting, 1), serializer="json")  # type: ignore[arg-type]

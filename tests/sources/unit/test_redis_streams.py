@@ -22,7 +22,7 @@ import redis
 from pillarbox.sources import Fetched
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
-from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
+from pillarbox.sources.connectors.redis_streams.source import RedisStreamReader
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import SplitsAdded
@@ -263,39 +263,6 @@ def test_a_piece_of_a_split_with_an_end_finishes_it(server: RedisServer, client:
         assert len(harness.micro_batch(ReadLimit(rows=60))) == 60
         assert len(harness.micro_batch(ReadLimit(rows=60))) == 40
         assert harness.plan() == [] and harness.snapshot()["waiting"] == []
-
-
-def test_a_limit_of_event_time_beyond_the_end_of_a_stream_reads_what_is_there(
-    server: RedisServer, client: Any
-) -> None:
-    fill(client, "a", range(3), each_at=True)
-    with SourceHarness(numbers_of(server, "a", event_time="id")) as harness:
-        harness.discover()
-        (split,) = harness.pending
-        limited = split.up_to(harness.enumerator.position_at(split, 60.0))
-        for limit in (ReadLimit(), ReadLimit(rows=10), ReadLimit(nbytes=1000)):
-            piece = harness.enumerator.advance(limited, limit)
-            # An end that nobody has come to yet would have other rows at another time.
-            assert piece is not None and piece.stop == "3-1@3"
-            assert harness.read_split(piece) == [("a", n) for n in range(3)]
-
-
-def test_before_the_position_of_a_time_no_entry_is_later(server: RedisServer, client: Any) -> None:
-    for ms in (1000, 1500, 1501, 2000):
-        client.xadd("a", {"n": ms}, id=f"{ms}-0")
-    with SourceHarness(numbers_of(server, "a", event_time="id")) as harness:
-        harness.discover()
-        (split,) = harness.pending
-        cut = split.up_to(harness.enumerator.position_at(split, 1.5))
-        piece = harness.enumerator.advance(cut, ReadLimit())
-        assert piece is not None and piece.stop == cut.stop
-        assert harness.read_split(piece) == [("a", 1000), ("a", 1500)]
-        assert harness.enumerator.advance(split.up_to("900-0"), ReadLimit()) is None
-        harness.read(4)
-        assert max(each.timestamp or 0.0 for each in harness.fetched) == 2.0
-    with SourceHarness(numbers_of(server, "a")) as harness:
-        harness.discover()
-        assert harness.enumerator.position_at(harness.pending[0], 1.5) is None
 
 
 # -- entries that are gone -------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
         ({"streams": [5]}, TypeError, "must be names"),
         ({"start": "noon"}, ValueError, "start='noon': must be 'earliest', 'latest' or an entry's id"),
         ({"on_data_loss": "warn"}, ValueError, "on_data_loss='warn': must be 'fail' or 'ignore'"),
-        ({"event_time": "n"}, ValueError, "event_time='n': must be 'id' or None"),
         ({"trim": 1}, TypeError, "trim=1: must be true or false"),
         ({"discovery_interval": 0}, ValueError, "discovery_interval=0: must be seconds above 0"),
         ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim, positions_key"),

@@ -14,8 +14,7 @@ import pytest
 
 from pillarbox.sources import OffsetSplit, SimpleSource
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
 

@@ -13,7 +13,7 @@ from pillarbox.sources import Fetched, FetchingReader, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.fetching import Threading
 from pillarbox.sources.link import SourceEvent
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsChange
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.number_source import (
     Numbers,
@@ -119,23 +119,6 @@ def test_a_split_that_the_enumerator_lets_go_of_is_in_no_snapshot(monkeypatch: p
         assert {piece.split_id for piece in harness.plan()} == {"here"}
 
 
-@ALL
-def test_paused_splits_wait(model: Threading) -> None:
-    splits = ranges(2, 200)
-    with SourceHarness(Numbers(splits, threading=model)) as harness:
-        if model is Threading.ONE_SPLIT_AT_A_TIME:
-            harness.discover()
-            harness.readers[0].add_splits(harness.take_pending())
-        else:
-            harness.step()
-        held = {split.split_id for split in harness.readers[0].splits()}
-        harness.pause_or_resume(pause=["s0"] if "s0" in held else [])
-        harness.read_until(lambda: len(by_split(harness.rows).get("s1", ())) == 200 or "s1" not in held)
-        harness.pause_or_resume(resume=["s0"])
-        harness.read_all()
-        assert by_split(harness.rows) == expected(splits)
-
-
 class Talking(Numbers):
     """The reader says what it begins with; the enumerator answers."""
 
@@ -208,7 +191,7 @@ def test_arrow_rows_are_tuples() -> None:
                 Fetched("s", pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]}), None, finished=True)
             ]
 
-        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+        def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
             pass
 
     class Source(Numbers):

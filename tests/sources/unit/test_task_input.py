@@ -206,8 +206,6 @@ def test_a_failure_of_the_coordinator_or_of_the_reader_ends_the_task() -> None:
 def test_bad_arguments_and_late_restores_are_refused() -> None:
     with pytest.raises(TypeError, match="source=None: must be a Source"):
         SourceInput(Link(), None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="report_every=-1"):
-        SourceInput(Link(), Numbers([]), report_every=-1)
     with pytest.raises(ValueError, match="out_of_order=-1"):
         SourceInput(Link(), Numbers([]), watermarks=WatermarkStrategy(out_of_order=-1))
     input: SourceInput[Range] = SourceInput(Link(), Numbers([]))

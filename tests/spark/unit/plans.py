@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import Source, WatermarkStrategy
+from pillarbox.sources import Source
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.offsets import Offset, OffsetCodec
-from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, Aligner, MicroBatches
+from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, MicroBatches, Offset, OffsetCodec
 
 LONG = 20.0
 
@@ -48,13 +47,11 @@ class Stream:
     def __init__(
         self,
         source: Source[Any, Any],
-        aligner: Aligner[Any] | None = None,
         *,
         available_now: bool = False,
         parallelism: int = 2,
     ) -> None:
         self.source = source
-        self.aligner: Aligner[Any] = aligner or Aligner(WatermarkStrategy())
         self.available_now = available_now
         self.parallelism = parallelism
         self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
@@ -66,7 +63,7 @@ class Stream:
         """As a new process: nothing is known but the offset."""
         if hasattr(self, "batches"):
             self.batches.close()
-        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism, self.aligner)
+        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism)
         _opened.append(self.batches)
         if self.available_now:
             self.batches.only_what_is_there(ReadLimit())

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.link import SourceEvent
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 
 GATED = 1_000_000
@@ -68,13 +68,6 @@ class LogEnumerator(SplitEnumerator[LogSplit, list[str]]):
         stop = min(end, split.start + limit.rows) if limit.rows is not None else end
         return split.up_to(stop) if stop > split.start else None
 
-    def position_at(self, split: LogSplit, timestamp: float) -> int | None:
-        if not self.source.exact:
-            return None
-        start = self.source.starts.get(split.split_id, 0.0)
-        step = self.source.steps.get(split.split_id, 1.0)
-        return max(0, int((timestamp - start) // step) + 1)
-
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         if self.source.committed is not None:
             handle = os.open(self.source.committed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -87,7 +80,7 @@ class LogReader(SplitReader[LogSplit]):
         self.source = source
         self.splits: list[LogSplit] = []
 
-    def handle_splits_changes(self, change: SplitsChange[LogSplit]) -> None:
+    def handle_splits_changes(self, change: SplitsAdded[LogSplit]) -> None:
         assert isinstance(change, SplitsAdded)
         self.splits += change.splits
 
@@ -121,7 +114,6 @@ class LogReader(SplitReader[LogSplit]):
 class LogSource(Source[LogSplit, list[str]]):
     folder: str
     bounded: bool = False
-    exact: bool = False
     starts: dict[str, float] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
     committed: str | None = None
@@ -232,12 +224,3 @@ def wait_for(said: Callable[[], Any]) -> None:
     while not said():
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-def register_by_rule(spark: Any, source: Source[Any, Any], name: str) -> str:
-    """Register a source without a way to the driver."""
-    from pillarbox.spark import PillarboxSource
-
-    members = {"registered": source, "format_name": name, "parallelism": 2}
-    spark.dataSource.register(type("Registered", (PillarboxSource,), members))
-    return name

@@ -17,6 +17,7 @@ pytest.importorskip("pyspark.sql")
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
@@ -219,3 +220,35 @@ def test_a_user_defined_type_is_refused_on_the_driver() -> None:
     with pytest.raises(ValueError, match="a ledger keeps no user-defined types"):
         check_keepable(struct(points=T.ArrayType(Point())))
     check_keepable(WIDE)
+
+
+VECTORS = struct(vector=T.ArrayType(T.FloatType()))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "block",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
+        pa.array([[0.25, 1.0], [0.5, None], [2.0, 3.0]], pa.list_(pa.float32())),
+        pa.array([[0.25], [], [2.0, 3.0]], pa.list_(pa.float32())),
+        pa.array([[0.25, 1.0], None, [2.0, 3.0]], pa.list_(pa.float32())),
+        pa.array([[9.0, 9.0], [0.25, 1.0], [0.5, 2.0], [2.0, 3.0]], pa.list_(pa.float32())).slice(1),
+        pa.array([[], [], []], pa.list_(pa.float32())),
+    ],
+)
+def test_rows_of_a_block_are_kept_without_a_loss(block: Any) -> None:
+    encoder = RowEncoder(VECTORS, None)
+    rows: Any = encoder.rows_of(block)
+    codec = ResultCodec(VECTORS, None)
+    back = [encoder.convert(through(codec(row))) for row in rows]
+    (expected,), _ = encoder.encode(rows)
+    (array,), _ = encoder.encode(back)
+    assert array.equals(expected)
+
+
+def test_a_vector_of_a_block_is_kept_in_its_bytes_and_no_more() -> None:
+    encoder = RowEncoder(VECTORS, None)
+    rows: Any = encoder.rows_of(np.ones((3, 1024), np.float32))
+    encoded = encode(ResultCodec(VECTORS, None)(rows[1]))
+    assert [len(each) for each in encoded.blobs] == [4096] and not encoded.floats

@@ -176,7 +176,7 @@ def test_a_reporter_says_the_last_totals_at_the_end(
     service: ProgressService,
 ) -> None:
     with ServiceHost() as host:
-        ProgressReporter(ProgressHandle(host.serve(SERVICE, service), 3), Job()).close()
+        ProgressReporter(ProgressHandle(host.serve(SERVICE, service), 3), Job().statistics).close()
         ((operator, *_, totals),) = service.tasks()
         assert (operator, totals.results, totals.in_flight) == (3, 7, 0)
 
@@ -186,9 +186,9 @@ def test_a_reporter_waits_once_for_a_driver_that_is_not_reached_and_not_for_one_
 ) -> None:
     with ServiceHost() as host:
         way = ProgressHandle(host.serve(SERVICE, service), 0)
-        served = ProgressReporter(way, Job())
+        served = ProgressReporter(way, Job().statistics)
         wait_until(lambda: service.look().running == 1)
-    lost, late = ProgressReporter(way, Job()), ProgressReporter(way, Job())
+    lost, late = ProgressReporter(way, Job().statistics), ProgressReporter(way, Job().statistics)
     wait_until(lambda: lost._client.trouble is not None and late._client.trouble is not None)
     for reporter, seconds, warnings in ((served, 3.0, 0), (lost, 20.0, 1), (late, 3.0, 1)):
         began = time.monotonic()

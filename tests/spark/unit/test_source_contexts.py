@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.spark.source.data_source import deal_out
-from pillarbox.spark.source.driver import DriverRead
 from pillarbox.spark.source.options import Read
-from tests.sources.unit.found import LONG, Findable, Finder, World
+from tests.sources.unit.found import Findable, Finder, World
 from tests.spark.unit import plans
 
 all_are_closed = plans.all_are_closed
@@ -36,12 +34,7 @@ def task(source: Source[Any, Any]) -> None:
         pass
 
 
-def batch_by_need(source: Source[Any, Any]) -> None:
-    with closing(DriverRead(source, 3)) as read:
-        read.ask(0, 0, "h").result(LONG)
-
-
-def batch_by_rule(source: Source[Any, Any]) -> None:
+def batch(source: Source[Any, Any]) -> None:
     deal_out(Read.of(source, {"partitions": "3"}))
 
 
@@ -49,7 +42,7 @@ def stream(source: Source[Any, Any]) -> None:
     plans.Stream(source, parallelism=3)
 
 
-@pytest.mark.parametrize("use", [task, batch_by_need, batch_by_rule, stream])
+@pytest.mark.parametrize("use", [task, batch, stream])
 def test_the_context_is_one_class_in_every_use(use: Callable[[Source[Any, Any]], None]) -> None:
     source = Noting(World(1))
     use(source)
@@ -60,7 +53,7 @@ def test_the_context_is_one_class_in_every_use(use: Callable[[Source[Any, Any]],
         context.assign([Split("a")], 3)
 
 
-@pytest.mark.parametrize("use", [batch_by_rule, stream])
+@pytest.mark.parametrize("use", [batch, stream])
 def test_where_splits_are_dealt_out_by_a_plan_none_is_assigned_to_a_running_reader(
     use: Callable[[Source[Any, Any]], None],
 ) -> None:

@@ -12,9 +12,8 @@ from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources import enumerating as enumerating_module
 from pillarbox.sources.link import Failed
 from pillarbox.spark.source.data_source import deal_out
-from pillarbox.spark.source.driver import DriverRead
 from pillarbox.spark.source.options import Read
-from tests.sources.unit.found import LONG, Findable, Finder, World
+from tests.sources.unit.found import Findable, Finder, World
 from tests.sources.unit.test_coordinator import Reader
 from tests.spark.unit import plans
 
@@ -53,13 +52,7 @@ def in_a_task(source: Source[Any, Any]) -> None:
         raise reader.wait(Failed).error
 
 
-def in_a_batch_by_need(source: Source[Any, Any]) -> None:
-    with closing(DriverRead(source, 1)) as read:
-        for index in range(MAX_PLANS):
-            read.ask(0, index, "h").result(LONG)
-
-
-def in_a_batch_by_rule(source: Source[Any, Any]) -> None:
+def in_a_batch(source: Source[Any, Any]) -> None:
     deal_out(Read.of(source, {"partitions": "1"}))
 
 
@@ -73,7 +66,7 @@ def in_a_stream_of_what_is_there(source: Source[Any, Any]) -> None:
     plans.Stream(source, available_now=True)
 
 
-BOUNDED = [in_a_task, in_a_batch_by_need, in_a_batch_by_rule]
+BOUNDED = [in_a_task, in_a_batch]
 STREAMS = [in_a_stream, in_a_stream_of_what_is_there]
 
 
@@ -118,7 +111,7 @@ def test_a_split_that_a_stream_finds_anew_at_each_look_is_not_read_again() -> No
         read()
 
 
-@pytest.mark.parametrize("use", [in_a_batch_by_rule, in_a_stream_of_what_is_there])
+@pytest.mark.parametrize("use", [in_a_batch, in_a_stream_of_what_is_there])
 def test_one_that_finds_others_for_ever_is_an_error_where_all_are_found_before_any_is_read(
     use: Callable[[Source[Any, Any]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,7 @@ from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka import source as kafka_source
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.reading import read_splits
+from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.spark import register_source
 from pillarbox.spark.source import planning

@@ -100,15 +100,6 @@ def test_an_allow_list_that_is_none_is_refused_when_it_is_registered(spark: Spar
 
 
 @pytest.mark.contract
-def test_a_connector_that_was_removed_is_refused_with_what_to_read_instead(spark: SparkSession) -> None:
-    instead = "read a table with spark.read.jdbc, and its changes through Debezium and Kafka; docs/tables.md"
-    with pytest.raises(ValueError, match=rf"^source=\['postgres'\]: .*{instead}"):
-        register_source(spark, ["files", "postgres"])
-    with pytest.raises(ValueError, match=rf"^option 'source' is 'postgres': .*{instead}"):
-        PillarboxSource({"source": "postgres", "url": "postgresql://host/shop", "table": "t"}).schema()
-
-
-@pytest.mark.contract
 def test_sql_reads_the_sources_that_were_registered_for_it_and_no_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:

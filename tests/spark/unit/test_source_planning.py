@@ -1,9 +1,9 @@
-"""Micro-batches planned without Spark: limits, discovery, restarts, alignment; packing and cutting."""
+"""Micro-batches planned without Spark: limits, discovery, restarts; packing and cutting."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.sources import Split, WatermarkStrategy
+from pillarbox.sources import Split
 from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.offsets import OffsetCodec
 from pillarbox.spark.source.options import AllowedSources, Read
-from pillarbox.spark.source.packing import cut, pack
-from pillarbox.spark.source.planning import Aligner
+from pillarbox.spark.source.planning import OffsetCodec, cut, pack
 from tests.sources.unit.found import NoContext
 from tests.spark.unit.plans import Stream, all_are_closed, look
 from tests.spark.unit.source_logs import LogEnumerator, LogSource, LogSplit, RangeSource, append
@@ -164,77 +162,6 @@ def test_a_split_that_is_discovered_twice_is_an_error(tmp_path: Path) -> None:
         Plans(TwiceSource(str(tmp_path / "log"))).plan()
 
 
-def times(source: LogSource, slices: Sequence[LogSplit]) -> dict[str, float]:
-    return {
-        each.split_id: source.starts.get(each.split_id, 0.0)
-        + (each.stop - 1) * source.steps.get(each.split_id, 1.0)
-        for each in slices
-    }
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_splits_stay_within_the_drift_and_all_are_read(tmp_path: Path, exact: bool) -> None:
-    for seed in range(20):
-        chance = random.Random(seed)
-        folder = tmp_path / str(seed)
-        files = "abcd"
-        for file in files:
-            append(folder, file, range(chance.randrange(20, 60)))
-        source = LogSource(
-            str(folder),
-            exact=exact,
-            # The steps are larger than the drift too: gaps in time.
-            starts={file: chance.uniform(0, 100) for file in files},
-            steps={file: chance.choice([0.5, 1.0, 7.0, 40.0]) for file in files},
-        )
-        drift = 30.0
-        aligner: Aligner[Any] = Aligner(WatermarkStrategy(out_of_order=5.0, max_drift=drift), Clock())
-        plans = Plans(source, aligner)
-        plans.batches.only_what_is_there(ReadLimit(rows=5))
-        reached: dict[str, float] = {}
-        ends = {file: source.length(file) for file in files}
-        while (slices := plans.plan(rows=16)) is not None:
-            now = times(source, slices)
-            if not reached:
-                assert all(each.rows == 1 for each in slices)
-            elif exact:
-                left = [reached[file] for file in files if plans_left(plans, file, ends)]
-                for name, at in now.items():
-                    # Who is the only one has nobody to wait for; one row is to go on over a gap.
-                    within = at <= min(left) + drift + 1e-6
-                    assert within or len(left) == 1 or slices_of(slices, name) == 1, (seed, name)
-            reached |= now
-            aligner.report(now)
-            if chance.random() < 0.2:
-                # Another process: the offset says how far each was, but for what was last read.
-                aligner = plans.aligner = Aligner(aligner_strategy(drift), Clock())
-                plans.start().only_what_is_there(ReadLimit(rows=5))
-                aligner.report(now)
-        assert len(plans.read) == len(set(plans.read)) == sum(ends.values()), seed
-
-
-def aligner_strategy(drift: float) -> WatermarkStrategy:
-    return WatermarkStrategy(out_of_order=5.0, max_drift=drift)
-
-
-def slices_of(slices: Sequence[LogSplit], name: str) -> int | None:
-    return next(each.rows for each in slices if each.split_id == name)
-
-
-def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
-    """True if the split had something to read before the micro-batch that was planned last."""
-    start = next(each["start"] for each in plans.offset["splits"] if each["split_id"] == file)
-    read = [each for each in plans.offset["slices"] if each["split_id"] == file]
-    return bool(read) or start < ends[file]
-
-
 @pytest.mark.parametrize("at_a_time", [1, 100])
 def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
     at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,100 +182,6 @@ def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
     while plans.plan(rows=5) is not None:
         pass
     assert len(plans.read) == len(set(plans.read)) == 28
-
-
-def test_a_new_split_whose_first_row_is_beyond_the_limit_waits_and_is_told_as_held(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "slow", range(1))
-    source = LogSource(str(folder), exact=True, starts={"ahead": 500.0})
-    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
-    plans = Plans(source, aligner)
-    aligner.report(times(source, plans.plan() or ()))
-    append(folder, "ahead", range(3))
-    look(plans.batches, anew=True)
-    assert plans.plan() is None
-    hold = aligner.holds.hold
-    assert hold is not None
-    assert (hold.held, hold.waits_for) == ({"ahead": 10.0}, {"slow": 0.0})
-
-
-def test_a_split_without_data_holds_the_others_until_it_is_idle(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "quiet", range(1))
-    append(folder, "busy", range(100))
-    clock = Clock()
-    strategy = WatermarkStrategy(max_drift=10.0, idle_after=60.0)
-    plans = Plans(LogSource(str(folder), exact=True), Aligner(strategy, clock))
-    source = plans.source
-    assert isinstance(source, LogSource)
-    while (slices := plans.plan()) is not None:
-        plans.aligner.report(times(source, slices))
-    assert len(plans.read) == 12
-    clock.now = 61.0
-    slices = plans.plan()
-    assert slices is not None
-    plans.aligner.report(times(source, slices))
-    assert len(plans.read) == 101
-    # It is heard of again: it counts again.
-    append(folder, "quiet", [1])
-    plans.aligner.report(times(source, plans.plan() or ()))
-    append(folder, "busy", range(100))
-    assert plans.plan() is None
-    assert len(plans.read) == 102
-
-
-def test_a_split_that_was_idle_and_comes_back_ahead_is_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "jumps", range(1))
-    append(folder, "busy", range(50))
-    clock = Clock()
-    strategy = WatermarkStrategy(max_drift=10.0, idle_after=60.0)
-    source = LogSource(str(folder), exact=True, steps={"jumps": 500.0})
-    aligner: Aligner[Any] = Aligner(strategy, clock)
-    plans = Plans(source, aligner)
-    while (slices := plans.plan()) is not None:
-        aligner.report(times(source, slices))
-    clock.now = 61.0
-    aligner.report(times(source, plans.plan() or ()))
-    aligner.report({"jumps": 500.0})
-    append(folder, "busy", range(50))
-    slices = plans.plan()
-    assert [(each.split_id, each.rows) for each in slices or ()] == [("busy", 10)]
-
-
-def test_where_no_position_is_known_a_split_that_is_ahead_waits_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "slow", range(50))
-    append(folder, "fast", range(50))
-    source = LogSource(str(folder), steps={"fast": 100.0})
-    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
-    plans = Plans(source, aligner)
-    for _ in range(2):
-        aligner.report(times(source, plans.plan(rows=4) or ()))
-    assert {each.split_id for each in plans.plan(rows=4) or ()} == {"slow"}
-
-
-def test_a_split_that_is_read_to_its_end_holds_nobody(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "short", range(3))
-    append(folder, "long", range(200))
-    source = LogSource(str(folder), bounded=True, exact=True, starts={"long": 5.0})
-    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
-    plans = Plans(source, aligner)
-    while (slices := plans.plan()) is not None:
-        aligner.report(times(source, slices))
-    assert len(plans.read) == 203
-    assert plans.offset["splits"] == []
-
-
-def test_what_is_finished_holds_nobody_though_its_tasks_report_it(tmp_path: Path) -> None:
-    aligner: Aligner[LogSplit] = Aligner(WatermarkStrategy(max_drift=1.0), Clock())
-    are_open = {"a", "b"}
-    aligner.begin(are_open, {"a": 5.0, "b": 100.0})
-    are_open.remove("a")
-    aligner.finished("a")
-    aligner.report({"a": 6.0})
-    assert aligner.times() == {"b": 100.0}
 
 
 def test_offsets_of_others_are_refused() -> None:
@@ -399,8 +232,6 @@ def test_cutting_keeps_every_row_and_leaves_what_cannot_be_cut(tmp_path: Path) -
         ("max_rows", "0"),
         ("max_files", "many"),
         ("partitions", "-1"),
-        ("max_drift", "-2"),
-        ("max_drift", "nan"),
     ],
 )
 def test_bad_options_are_named(name: str, value: str) -> None:
@@ -409,56 +240,9 @@ def test_bad_options_are_named(name: str, value: str) -> None:
 
 
 def test_options_are_told_apart() -> None:
-    given = {"Source": "generator", "Rows": "7", "max_rows": "3", "max_drift": "9", "timestamp": "at"}
+    given = {"Source": "generator", "Rows": "7", "max_rows": "3"}
     read = Read.of(AllowedSources(["generator"]), given)
     assert read.source == GeneratorSource(rows=7)
     assert read.limit == ReadLimit(rows=3, files=10_000)
-    assert read.watermarks == WatermarkStrategy("at", max_drift=9.0)
-    with pytest.raises(ValueError, match="'idle_after' is for splits that are aligned"):
-        Read.of(RangeSource(1, 1), {"idle_after": "3"})
     with pytest.raises(ValueError, match="option 'rows': this source was made already"):
         Read.of(RangeSource(1, 1), {"rows": "3"})
-
-
-@pytest.mark.contract
-def test_a_stream_that_alignment_holds_says_once_who_holds_whom_and_since_when(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "log"
-    append(folder, "quiet", range(1))
-    append(folder, "busy", range(100))
-    clock = Clock()
-    source = LogSource(str(folder), exact=True)
-    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), clock)
-    plans = Plans(source, aligner)
-    while (slices := plans.plan()) is not None:
-        assert aligner.holds.hold is None
-        aligner.report(times(source, slices))
-    hold = aligner.holds.hold
-    assert hold is not None
-    assert (hold.held, hold.waits_for) == ({"busy": 10.0}, {"quiet": 0.0})
-    clock.now += 5.0
-    assert plans.plan() is None
-    assert caplog.text == ""
-    for _ in range(5):
-        clock.now += 10.0
-        assert plans.plan() is None
-    assert caplog.text.count("holds back 1 splits, as {'busy': 10.0}, since") == 1
-    assert "they wait for {'quiet': 0.0}, of which nothing comes; give idle_after" in caplog.text
-    # It goes on, and the next one is another.
-    append(folder, "quiet", [1])
-    aligner.report(times(source, plans.plan() or ()))
-    assert aligner.holds.hold is None
-
-
-def test_who_has_nothing_to_read_is_not_held(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    append(folder, "quiet", range(1))
-    append(folder, "busy", range(11))
-    source = LogSource(str(folder), exact=True)
-    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
-    plans = Plans(source, aligner)
-    while (slices := plans.plan()) is not None:
-        aligner.report(times(source, slices))
-    assert len(plans.read) == 12
-    assert aligner.holds.hold is None

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pillarbox.spark import register_source
 from pillarbox.spark.source.options import Read
 from tests.spark.unit import source_logs
-from tests.spark.unit.source_logs import LogSource, RangeSource, append, register_by_rule
+from tests.spark.unit.source_logs import LogSource, RangeSource, append
 from tests.spark.unit.streams import Collected, until
 from tests.versions import needs_source_streams
 
@@ -164,7 +164,6 @@ def test_an_offset_says_by_itself_what_its_micro_batch_reads(stream: Stream) -> 
         "split_version": 1,
         "splits": [{"split_id": "a", "start": 3}],
         "slices": [{"split_id": "a", "start": 0, "stop": 3}],
-        "times": {},
     }
     assert second["slices"] == [{"split_id": "a", "start": 3, "stop": 5}]
 
@@ -176,30 +175,12 @@ def test_many_splits_in_one_micro_batch(stream: Stream, splits: int) -> None:
     assert sorted(n for _, n in stream.rows) == list(range(2 * splits))
 
 
-@pytest.mark.slow
-def test_splits_that_run_ahead_are_held_back(stream: Stream) -> None:
-    # A second a number, and ten.
-    append(stream.log, "slow", range(200))
-    append(stream.log, "fast", range(200))
-    source = LogSource(str(stream.log), exact=True, steps={"slow": 1.0, "fast": 10.0})
-    stream.drain(source, timestamp="at", max_drift=50, max_rows=40)
-    assert sorted(stream.rows) == sorted((file, n) for file in ("slow", "fast") for n in range(200))
-    reached = {"slow": 0.0, "fast": 0.0}
-    widest = 0.0
-    for _, rows in sorted(stream.found.batches.items()):
-        for row in rows:
-            reached[row.file] = max(reached[row.file], row.n * source.steps[row.file])
-        if reached["slow"] < 199:
-            widest = max(widest, reached["fast"] - reached["slow"])
-    assert 0 < widest <= 50
-
-
 @pytest.mark.contract
 def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     spark: SparkSession, stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     append(stream.log, "a", range(5))
-    register_by_rule(spark, LogSource, "by_options")
+    register_source(spark, LogSource, "by_options")
     options = {"folder": str(stream.log), "password": "geheim"}
     df = spark.readStream.format("by_options").options(**options).load()
     df.explain(True)
@@ -217,29 +198,6 @@ def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     with pytest.raises(Exception, match="option 'dsn' holds a password") as error:
         spark.readStream.format("by_options").options(dsn="db://me:geheim@there", **options).load()
     assert "geheim" not in str(error.value)
-
-
-@pytest.mark.contract
-def test_a_stream_that_alignment_holds_says_so_in_its_progress_and_asks_seldom(stream: Stream) -> None:
-    append(stream.log, "quiet", range(1))
-    append(stream.log, "busy", range(100))
-    interval = "spark.sql.streaming.noDataProgressEventInterval"
-    stream.spark.conf.set(interval, "200")
-    try:
-        source = LogSource(str(stream.log), exact=True)
-        query = stream.start(stream.load(source, timestamp="at", max_drift=10))
-        until(lambda: len(stream.rows) == 12, query)
-
-        def hold() -> Any:
-            progress = query.lastProgress
-            said = None if progress is None else json.loads(progress["sources"][0]["latestOffset"] or "null")
-            return said and said["alignment"]
-
-        said = until(hold, query)
-        assert (said["held"], said["waits_for"]) == ({"busy": 10.0}, {"quiet": 0.0})
-        assert len(stream.offsets()) == 2, "a micro-batch ran, and nothing was to be read"
-    finally:
-        stream.spark.conf.unset(interval)
 
 
 def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.fetching import Threading
-from pillarbox.sources.reader import ReaderContext, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import DataLossError
 
@@ -165,20 +165,10 @@ class LogReader(SplitReader[LogSplit]):
     def __init__(self, source: LogSource, schema: pa.Schema) -> None:
         self.source, self.schema, self.log = source, schema, Log(source.folder)
         self.cursors: dict[str, Cursor] = {}
-        self.paused: set[str] = set()
         self.woken = threading.Event()
 
-    def handle_splits_changes(self, change: SplitsChange[LogSplit]) -> None:
-        if isinstance(change, SplitsAdded):
-            self.cursors.update((split.split_id, Cursor(split)) for split in change.splits)
-            return
-        for split_id in change.split_ids:
-            self.cursors.pop(split_id, None)
-            self.paused.discard(split_id)
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        self.paused.update(pause)
-        self.paused.difference_update(resume)
+    def handle_splits_changes(self, change: SplitsAdded[LogSplit]) -> None:
+        self.cursors.update((split.split_id, Cursor(split)) for split in change.splits)
 
     def wake_up(self) -> None:
         self.woken.set()
@@ -186,7 +176,7 @@ class LogReader(SplitReader[LogSplit]):
     def fetch(self) -> Sequence[Fetched]:
         deadline = time.monotonic() + ROUND_TIMEOUT_S
         while True:
-            for split_id in [each for each in self.cursors if each not in self.paused]:
+            for split_id in [*self.cursors]:
                 self.cursors[split_id] = cursor = self.cursors.pop(split_id)
                 fetched = self.batch(cursor)
                 if fetched is not None:
@@ -335,13 +325,6 @@ class TypesOfEachBatch(LogReader):
 
     def records(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist(rows).select(self.schema.names) if rows else super().records(rows)
-
-
-class PauseForgetsTheFormer(LogReader):
-    """A pause that the next call ends, whatever it is of. Rule: a split is paused until it is resumed."""
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        self.paused = set(pause) - set(resume)
 
 
 class WokenForEver(LogReader):

@@ -22,7 +22,7 @@ from pillarbox.sources.connectors.files import listing
 from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError, found
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded
 
 if TYPE_CHECKING:
     from pillarbox.sources.connectors.files.source import FileSource
@@ -219,13 +219,9 @@ class FileReader(SplitReader[FileSplit]):
         self._schema: pa.Schema | None = None
         self._reading: dict[str, Iterator[Fetched]] = {}
 
-    def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
-        """Take splits up, or close their files."""
-        if isinstance(change, SplitsAdded):
-            self._reading |= {split.split_id: self._read(split) for split in change.splits}
-        else:
-            for split_id in change.split_ids:
-                del self._reading[split_id]
+    def handle_splits_changes(self, change: SplitsAdded[FileSplit]) -> None:
+        """Take splits up."""
+        self._reading |= {split.split_id: self._read(split) for split in change.splits}
 
     def fetch(self) -> Sequence[Fetched]:
         """The next batch of the split at hand. Raises what names its file."""

@@ -64,10 +64,8 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         self._asked_at = -FRESH_S
         self._ends: dict[Partition, int | None] = {}
         self._ids: dict[str, str] = {}
-        self._there: list[Partition] = []
         # Since when topics that are known are missing.
         self._missing: dict[str, float] = {}
-        self._times: tuple[float, dict[Partition, int | None]] | None = None
         # What the group was not told yet.
         self._untold: dict[Partition, int] = {}
 
@@ -158,9 +156,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         known: dict[str, list[Any]] = self.checkpoint["known"]
         found = self._offsets.topics({*known, place.topic})
         asked = {place, *(Partition(name, at) for name in known for at in range(known[name][1]))}
-        self._there = there = [
-            each for each in asked if each.topic in found and each.number < found[each.topic][1]
-        ]
+        there = [each for each in asked if each.topic in found and each.number < found[each.topic][1]]
         self._ends = {**dict.fromkeys(asked), **self._offsets.latest(there)}
         self._ids = {name: topic_id for name, (topic_id, _) in found.items()}
         self._asked_at = now = time.monotonic()
@@ -171,23 +167,6 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         if split.topic in self._ids:
             return self._ids[split.topic] != split.topic_id
         return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE_S
-
-    def position_at(self, split: KafkaSplit, timestamp: float) -> int | None:
-        """The offset before which no record is later than `timestamp` seconds, by Kafka's own timestamps.
-
-        None unless the source was told that these are the event time.
-        """
-        if self._source.event_time is None:
-            return None
-        place = split.place
-        if self._times is None or self._times[0] != timestamp or place not in self._times[1]:
-            self._ask_for_ends(place)
-            # Kafka counts milliseconds, and finds the first that is not earlier.
-            found = self._offsets.at(self._there, timestamp + 0.001)
-            self._times = timestamp, {**dict.fromkeys(self._ends), **found}
-        position = self._times[1].pop(place)
-        # What has become of a topic that is gone, or another one, `advance` finds out.
-        return position if self._ids.get(split.topic) == split.topic_id else None
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Have the group stand where the rows end that are durable downstream.
@@ -225,7 +204,6 @@ class KafkaSource(LogSource[KafkaSplit]):
     on_change: what is done when a checkpoint is of other topics, or of another pattern: "fail", or "follow",
         which lets go of what is no longer named and reads what is new from its beginning.
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
-    event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
     password_env: the name of an environment variable that holds `sasl.password`; it is read where a
         client is made, on the driver and in tasks, and does not travel.
 
@@ -247,7 +225,6 @@ class KafkaSource(LogSource[KafkaSplit]):
     split_rows: int | None = option(1_000_000, at_least=1)
     isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
     group_id: str | None = option(None)
-    event_time: str | None = option(None, one_of=("timestamp",))
 
     def __post_init__(self) -> None:
         self.service = KafkaClients(self.properties, self.password_env)

@@ -1,0 +1,286 @@
+"""Columns from services: vectors of texts, and fields of lookups, beside the columns of a DataFrame.
+
+`embed_text` and `lookup` are for the driver; what they send to the workers runs on the event loop there.
+"""
+
+# They are thin: `async_map` with a function around the client that knows the columns. Spark runs that in one
+# pass over the rows, however many columns are made; `async_udf` of the same client makes one column for each
+# pass, as an expression, and can be registered for SQL.
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.chained import resolve_stages
+from pillarbox.aio.errors import BatchResultError, shorten
+from pillarbox.aio.function import enter_function, is_async
+from pillarbox.aio.options import Options
+from pillarbox.ledger import Ledger
+from pillarbox.spark.dataframe import map_dataframe
+from pillarbox.spark.function import name_of
+from pillarbox.spark.progress import Progress
+from pillarbox.spark.schema import parse_schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.options import OptionNames
+
+VECTOR = T.ArrayType(T.FloatType())
+"""The type of a vector in Spark."""
+
+
+def embed_text(
+    df: DataFrame,
+    text: str | Sequence[str],
+    *,
+    into: str | Sequence[str],
+    client: Callable[[Any], Any],
+    keep: str | Sequence[str] = "*",
+    batch: Batch | None = None,
+    progress: Progress | None = None,
+    options: Options | None = None,
+    **more: Unpack[OptionNames],
+) -> DataFrame:
+    """Add columns of vectors, `array<float>`, of columns of text: in blocks, in one pass.
+
+        embed_text(docs, "text", into="vector", client=Embeddings("https://host/v1", "bge-m3"))
+
+    df: batch or streaming. text, into: a column of strings and the name of its vectors, or as many of both.
+    client: an `Embeddings`, or an async function or resource of a `pyarrow.Array` of texts, none of them
+        null, that gives a NumPy array of shape (texts, dimensions), or a list with a vector or an error for
+        each. Texts of several columns go in one call.
+    keep: as for `async_map`, all columns unless given. A null text gives a null vector and is not sent.
+    batch: unless given, requests are filled as the client's own `batch` says, where it has one.
+    progress, options and the others: as for `async_map`. A ledger knows a row by its texts, unless it has
+        `inputs`. With `errors` a row fails as a whole where one of its texts does.
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task what `async_map`
+    raises. The name is Daft's `embed_text`.
+    """
+    texts = _names("text", text)
+    vectors = _names("into", into)
+    if len(texts) != len(vectors):
+        raise ValueError(f"text={text!r}, into={into!r}: must be as many names of vectors as of texts")
+    if not callable(getattr(df, "mapInArrow", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    for name in texts:
+        if not isinstance(df.schema[_column("text", name, df)].dataType, T.StringType):
+            raise TypeError(
+                f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
+            )
+    _check_client(client)
+    given = batch or (options.batch if isinstance(options, Options) else None)
+    schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
+    by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
+    return _mapped(df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts)
+
+
+def lookup(
+    df: DataFrame,
+    *,
+    client: Callable[[Any], Any],
+    schema: str | T.StructType,
+    keep: str | Sequence[str] = "*",
+    progress: Progress | None = None,
+    options: Options | None = None,
+    **more: Unpack[OptionNames],
+) -> DataFrame:
+    """Add columns with the fields of what a service answers for each row.
+
+        lookup(flights, client=HttpLookup("https://host/planes/{tailnum}"), schema="model string, year int")
+
+    df: batch or streaming. client: an `HttpLookup`, or an async function or resource of one row.
+    schema: the columns that are added: the fields of these names of an answer that is an object, null where
+        it has none; other fields are left out. Of one column it may also be the whole answer: an object for a
+        struct or a map, or any other value. No answer (None) gives nulls.
+    keep: as for `async_map`, all columns unless given. progress, options and the others: as there. A ledger
+        knows a row by the fields that the client names in `fields`, unless it has `inputs`.
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task what `async_map`
+    raises. The idea is Flink's lookup join.
+    """
+    if not callable(getattr(df, "mapInArrow", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    _check_client(client)
+    columns = parse_schema("schema", schema)
+    fields = [_column("client", name, df) for name in getattr(client, "fields", ())]
+    return _mapped(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
+
+
+def _mapped(
+    df: DataFrame,
+    fn: Callable[[Any], Any],
+    schema: T.StructType,
+    keep: str | Sequence[str],
+    progress: Progress | None,
+    options: Options | None,
+    given: dict[str, Any],
+    inputs: Sequence[str],
+) -> DataFrame:
+    """As `async_map`, with a ledger that knows a row by `inputs` unless it says others."""
+    ledger = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
+    if inputs and isinstance(ledger, Ledger) and ledger.inputs is None:
+        given["ledger"] = dataclasses.replace(ledger, inputs=tuple(inputs))
+    stages = resolve_stages(fn, options, given)
+    return map_dataframe(df, stages, schema=schema, keep=keep, progress=progress)
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def _names(option: str, given: Any) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(each, str) for each in names):
+        raise TypeError(f"{option}={given!r}: must be the name of a column, or a list of names")
+    return list(names)
+
+
+def _column(option: str, name: str, df: DataFrame) -> str:
+    if name not in df.columns:
+        raise ValueError(
+            f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(df.columns)})"
+        )
+    return name
+
+
+def _check_client(client: Any) -> None:
+    if not callable(client) or isinstance(client, type) or not is_async(client):
+        raise TypeError(
+            f"client={shorten(client)}: must be a client of pillarbox.clients, or an async function"
+        )
+
+
+def _as_arrow(batch: Any) -> Any:
+    # What is not a `Batch` is refused with all other options.
+    return dataclasses.replace(batch, arrow=True) if isinstance(batch, Batch) else batch
+
+
+def _filled(client: Any, texts: Sequence[str]) -> Batch:
+    """The batches that fill the requests of a client with the texts of the rows."""
+    own = getattr(client, "batch", None)
+    if not isinstance(own, Batch):
+        return Batch(arrow=True)
+    size = max(1, own.size // len(texts))
+    if own.weight is None:
+        return dataclasses.replace(own, size=size, arrow=True)
+    weight = own.weight
+    return dataclasses.replace(
+        own, size=size, arrow=True, weight=lambda row: sum(weight(row[name]) for name in texts)
+    )
+
+
+# -- what runs in the tasks -----------------------------------------------------------------------
+
+
+class _AroundClient:
+    """A resource that opens a client, and calls it. Sent to the workers."""
+
+    def __init__(self, client: Callable[[Any], Any]) -> None:
+        self._client = client
+        self._stack = AsyncExitStack()
+        # What plans and errors call it.
+        self.__name__ = name_of(client)
+        self.__qualname__ = getattr(client, "__qualname__", type(client).__qualname__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is open stays where it is.
+        return {name: value for name, value in self.__dict__.items() if name != "_stack"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Any:
+        self._client = await enter_function(self._client, self._stack)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+
+class _TextEmbedder(_AroundClient):
+    """Gives for a record batch the columns of vectors of some of its columns."""
+
+    def __init__(self, client: Callable[[Any], Any], texts: Sequence[str], vectors: Sequence[str]) -> None:
+        super().__init__(client)
+        self._texts = texts
+        self._vectors = vectors
+
+    async def __call__(self, batch: pa.RecordBatch) -> Any:
+        columns = [batch.column(name) for name in self._texts]
+        parts = [column.drop_null() if column.null_count else column for column in columns]
+        texts = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if not len(texts):
+            found: Any = np.empty((0, 0), np.float32)
+        else:
+            found = await self._client(texts)
+            if not hasattr(found, "__len__") or len(found) != len(texts):
+                what = f"{len(found):,} results" if hasattr(found, "__len__") else type(found).__name__
+                raise BatchResultError(self.__qualname__, len(texts), what)
+        if not isinstance(found, np.ndarray) or found.ndim != 2:
+            return self._row_by_row(columns, found)
+        if len(columns) == 1 and not columns[0].null_count:
+            return found
+        arrays = []
+        place = 0
+        for column, part in zip(columns, parts, strict=True):
+            arrays.append(_vectors_beside(column, found[place : place + len(part)]))
+            place += len(part)
+        return pa.RecordBatch.from_arrays(arrays, list(self._vectors))
+
+    def _row_by_row(self, columns: Sequence[pa.Array], found: Sequence[Any]) -> list[Any]:
+        """A result for each row, of vectors and errors of its texts; an error for all where there is one."""
+        given = iter(found)
+        rows: list[list[Any]] = [[None] * len(columns) for _ in range(len(columns[0]))]
+        for place, column in enumerate(columns):
+            for row, is_there in zip(rows, column.is_valid().to_pylist(), strict=True):
+                if is_there:
+                    row[place] = next(given)
+        return [
+            next((each for each in row if isinstance(each, BaseException)), None)
+            or dict(zip(self._vectors, row, strict=True))
+            for row in rows
+        ]
+
+
+def _vectors_beside(texts: pa.Array, block: np.ndarray[Any, Any]) -> pa.ListArray:
+    """The vectors of a block, one for each text that is not null, with nulls for the others."""
+    is_there = texts.is_valid()
+    lengths = is_there.to_numpy(zero_copy_only=False) * block.shape[1]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = np.ascontiguousarray(block, np.float32).ravel()
+    mask = None if not texts.null_count else texts.is_null()
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)
+
+
+class _FieldPicker(_AroundClient):
+    """Gives for a row the values of the columns of a schema, out of what a service answers."""
+
+    def __init__(self, client: Callable[[Any], Any], schema: T.StructType) -> None:
+        super().__init__(client)
+        self._names = schema.names
+        self._is_one = len(schema.fields) == 1
+        self._takes_objects = self._is_one and isinstance(schema.fields[0].dataType, T.StructType | T.MapType)
+
+    async def __call__(self, row: Any) -> Any:
+        answer = await self._client(row)
+        if answer is None:
+            return (None,) * len(self._names)
+        if isinstance(answer, Mapping) and not self._takes_objects:
+            return tuple([answer.get(name) for name in self._names])
+        if self._is_one:
+            return (answer,)
+        raise TypeError(
+            f"the answer is a {type(answer).__name__}, and must be an object with the fields "
+            f"{', '.join(self._names)}"
+        )
