@@ -194,6 +194,7 @@ bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and
 	@$(WITH_JAVA) $(PY) -m bench.kernel $(if $(ONLY),--only "$(ONLY)")
 
 bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openaivec: downloads 500 MB, minutes
+	@$(WITH_JAVA) $(PY) -m bench.clients.through_spark
 	@$(PY) -m bench.clients
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
