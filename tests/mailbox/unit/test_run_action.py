@@ -1,4 +1,4 @@
-"""What each mail and each default action runs in."""
+"""The function that runs each mail and each default action."""
 
 from __future__ import annotations
 
