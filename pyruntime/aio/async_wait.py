@@ -35,7 +35,7 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -148,6 +148,7 @@ class AsyncWaitOperator(Operator):
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
+        self._rows_of = None if convert is None else convert.rows_of
         self._make = partial(self._make_calls, fn, context, spread, convert)
         self._calls: Runner | None = None
 
@@ -163,6 +164,8 @@ class AsyncWaitOperator(Operator):
         if ledger_session is not None:
             self._scheduler.look_first = self._look_first
             self._scheduler.look_again = ledger_session.lookup_again
+            if self._flights is None:
+                self._scheduler.keep_all = ledger_session.record_all
             ledger_session.bind(
                 self._mailbox,
                 self._loop,
@@ -174,6 +177,7 @@ class AsyncWaitOperator(Operator):
                 hold=self._scheduler.concurrency.hold,
                 stop=self._fail,
                 convert=self._scheduler.convert,
+                rows_of=self._rows_of,
             )
 
     def _make_calls(
@@ -385,18 +389,21 @@ class AsyncWaitOperator(Operator):
         most = self._max_bytes
         weigh = most is not None and size is None
         ledger_session = self._ledger_session
-        if ledger_session is None and flights is None and not weigh and not self._is_behind:
+        done: list[tuple[Call, Any]] = []
+        if flights is None and not weigh and not self._is_behind:
             # The usual case, on the path of every row.
             calls = list(map(Call, batch.take(room), repeat(size or 0)))
             for call in calls:
                 call.handle = put(call)
-            self._waiting.extend(calls)
-            self._meter.rows_in += len(calls)
+            if ledger_session is not None:
+                done = ledger_session.lookup_all(calls)
+            known = {call for call, _ in done}
+            self._waiting.extend([call for call in calls if call not in known] if known else calls)
+            self._count_in(len(calls), done)
             if most is not None:
                 self._held += len(calls) * (size or 0)
             return
         admitted = 0
-        done: list[tuple[Call, Any]] = []
         position = batch.position
         make: Callable[[Any, int], Call] = partial(chained_call, Call) if self._is_behind else Call
         for row in batch.take(room):
@@ -551,6 +558,8 @@ class AsyncWaitOperator(Operator):
         assert ledger_session is not None
         if not ledger_session.may_call():
             return False
+        if not ledger_session.may_have_news(islice(waiting, rows)):
+            return bool(waiting) or not rows
         looked = 0
         while looked < min(rows, len(waiting)):
             looked += not ledger_session.lookup_again(waiting[looked])

@@ -16,8 +16,10 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
@@ -28,10 +30,11 @@ from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
-from pillarbox.ledger.format import Origin, Record
+from pillarbox.ledger.format import Origin, Record, Rows
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import redacted
 
@@ -99,10 +102,11 @@ class LedgerSession:
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it; a
     `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
-    task. prepare: makes of a result what a ledger keeps. attempt: what tells tasks with the same first row
-    apart, as the number of a partition. only_failed: call only rows of which the ledger says that they
-    failed. tell: takes, at the end, what was called again for its input or version; None to log it. alone:
-    the execution has no other tasks.
+    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of one
+    block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
+    with the same first row apart, as the number of a partition. only_failed: call only rows of which the
+    ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
+    None to log it. alone: the execution has no other tasks.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called.
@@ -120,6 +124,7 @@ class LedgerSession:
         identify: Callable[[Any], tuple[bytes, bytes]] | None = None,
         execution: bytes,
         prepare: Callable[[Any], Any] | None = None,
+        vectors_of: Callable[[list[Any]], tuple[Any, bool] | None] | None = None,
         attempt: str = "",
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
@@ -138,6 +143,7 @@ class LedgerSession:
         self._scope = scope
         self._identify = identify
         self._is_behind = isinstance(identify, ChainedIdentity)
+        self._by_columns = isinstance(identify, RowIdentity) and identify.has_columns
         self._leader: LedgerSession | None = None
         self._execution = execution
         self._tell = tell
@@ -150,6 +156,7 @@ class LedgerSession:
             self._conflicts = None if self._is_behind else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
+        self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
         self._only_failed = only_failed
@@ -164,6 +171,8 @@ class LedgerSession:
         self._hits = self._hits_before = 0
         # In the order of their numbers: results that are not durable yet, and the seconds they took.
         self._kept: deque[tuple[int, Call, Any, float]] = deque()
+        # The results of frames of vectors, as long as the reader has these at hand.
+        self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._seen = len(self._reader)
 
@@ -180,13 +189,15 @@ class LedgerSession:
         hold: Callable[[bool], None],
         stop: Callable[[BaseException], None],
         convert: Callable[[Any], Any] | None = None,
+        rows_of: Callable[[Any], list[Any] | None] | None = None,
     ) -> None:
         """Begin to keep results.
 
         waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
         its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
         that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
-        convert: makes of a kept result the form in which it leaves.
+        convert: makes of a kept result the form in which it leaves; rows_of: of those of a matrix, see
+        `ResultConverter`.
         """
         self._mailbox = mailbox
         self._loop = loop
@@ -201,6 +212,7 @@ class LedgerSession:
         self._hold = hold
         self._stop = stop
         self._convert = convert
+        self._rows_of = rows_of
         self._writer = self._ledger.writer(
             self._scope,
             self._reader,
@@ -228,6 +240,69 @@ class LedgerSession:
         self._reader.refresh()
 
     # -- rows come ----------------------------------------------------------------------------
+
+    def lookup_all(self, calls: list[Call]) -> list[tuple[Call, tuple[Any] | object]]:
+        """`lookup` for rows that come together; returns those that need not be called, with what they get.
+
+        Raises as `lookup` does.
+        """
+        if not calls or not self._by_columns:
+            looked = [(call, self.lookup(call)) for call in calls]
+            return [(call, found) for call, found in looked if found is not None]
+        assert isinstance(self._identify, RowIdentity)
+        keys, inputs = self._identify.of_rows([call.row for call in calls])
+        scans = self._reader.scans
+        for call, key, input in zip(calls, keys, inputs, strict=True):
+            call.key, call.input, call.looked = key, input, scans
+        if self._are_new(keys):
+            if self._in_flight is not None:
+                self._in_flight.update(zip(keys, calls, strict=True))
+            if self._conflicts is not None:
+                self._conflicts.add_all(keys, inputs)
+            return []
+        done: list[tuple[Call, tuple[Any] | object]] = []
+        is_in_order = self._rows_of is not None
+        place = 0
+        while place < len(calls):
+            run = self._replay_run(keys[place:], inputs[place:]) if is_in_order else None
+            if run is not None:
+                some = calls[place : place + len(run)]
+                done += zip(some, [(result,) for result in run], strict=True)
+                place += len(run)
+                continue
+            # Rows in another order are not looked for as runs again and again.
+            is_in_order = False
+            if (found := self.lookup(calls[place], is_known=True)) is not None:
+                done.append((calls[place], found))
+            place += 1
+        return done
+
+    def _replay_run(self, keys: list[bytes], inputs: list[bytes]) -> list[Any] | None:
+        """The results of the first rows of these that follow one another in a frame of vectors."""
+        # spec: Ledger!Look
+        run = self._reader.search_run(keys, inputs, self._execution)
+        if run is None:
+            return None
+        rows, begin, end = run
+        count = end - begin
+        block = self._block_of(rows)
+        if block is None or not (self._in_flight is None or self._in_flight.keys().isdisjoint(keys[:count])):
+            return None
+        if self._first is None:
+            self._first = keys[0]
+        self._hits += count
+        if self._conflicts is not None:
+            self._conflicts.add_all(keys[:count], inputs[:count], is_old=True)
+        return block[begin:end]
+
+    def _are_new(self, keys: list[bytes]) -> bool:
+        """Return True if no key has a record or a call in flight, as in most of a first run."""
+        if not self._asked or self._only_failed or len(set(keys)) < len(keys):
+            return False
+        if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
+            return False
+        # spec: Ledger!Look
+        return not self._reader.may_have_any(keys)
 
     def identify(self, call: Call) -> None:
         """Give a row its key and input. Raises what `lookup` says of rows without."""
@@ -294,6 +369,11 @@ class LedgerSession:
         self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
+    def may_have_news(self, calls: Iterable[Call]) -> bool:
+        """Return False if `lookup_again` has nothing to look for, for any of these rows."""
+        scans = self._reader.scans
+        return any(call.looked != scans or call.attempt for call in calls)
+
     def lookup_again(self, call: Call, news: bool = False) -> bool:
         """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
 
@@ -319,8 +399,9 @@ class LedgerSession:
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
         # spec: Ledger!Look
-        record = self._reader.search(call.key, call.input, self._execution)
-        if type(record) is Record:
+        in_blocks = self._rows_of is not None
+        record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+        if type(record) is Record or type(record) is FoundVector:
             self._hits += 1
             if self._conflicts is not None:
                 is_old = record.execution != self._execution
@@ -336,12 +417,25 @@ class LedgerSession:
             return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
 
-    def _result_of(self, record: Record) -> Any:
+    def _result_of(self, record: Record | FoundVector) -> Any:
+        if isinstance(record, FoundVector):
+            block = self._block_of(record.rows)
+            if block is not None:
+                return block[record.row]
+            record = record.rows.record(record.row)
         if record.is_error:
             info = ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields})
             # An earlier version may have written it.
             return Failed(info._replace(message=redacted(info.message or "")))
         return record.value if self._convert is None else self._convert(record.value)
+
+    def _block_of(self, rows: Rows) -> list[Any] | None:
+        """The results of a frame of vectors, in the form in which they leave; None where these have none."""
+        if rows not in self._blocks:
+            assert self._rows_of is not None
+            # Once for all of them, without a copy.
+            self._blocks[rows] = self._rows_of(rows.vectors)
+        return self._blocks[rows]
 
     def _count_stale(self, call: Call, origin: Origin) -> None:
         if origin.version != self._ledger.kept_version:
@@ -385,7 +479,36 @@ class LedgerSession:
         assert writer is not None
         latency = self._latency(call)
         self._kept.append((self._append(call, result, latency), call, result, latency))
-        self._since += 1
+        self._has_kept(writer, 1)
+
+    def record_all(self, calls: list[Call], results: list[Any]) -> bool:
+        """As `record` for rows called together whose results are one block; returns False for any others."""
+        vectors = None if self._vectors_of is None else self._vectors_of(results)
+        if vectors is None:
+            return False
+        # spec: Ledger!Answer
+        writer = self._writer
+        assert writer is not None
+        if writer.failure is not None:
+            raise writer.failure
+        matrix, in_tuple = vectors
+        latency = self._latency(calls[0])
+        last = writer.append_vectors(
+            [call.key for call in calls],
+            matrix,
+            in_tuple=in_tuple,
+            inputs=[call.input for call in calls],
+            attempts=[call.attempt for call in calls],
+            latency=latency,
+            costs=[call.cost for call in calls],
+        )
+        numbers = range(last - len(calls) + 1, last + 1)
+        self._kept.extend(zip(numbers, calls, results, repeat(latency)))
+        self._has_kept(writer, len(calls))
+        return True
+
+    def _has_kept(self, writer: LedgerWriter, rows: int) -> None:
+        self._since += rows
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
             self._since = 0

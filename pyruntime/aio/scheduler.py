@@ -50,7 +50,7 @@ class CallScheduler:
 
     __slots__ = (
         *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
-        *("is_closed", "convert", "convert_all", "looks_at_results", "look_first", "look_again"),
+        *("is_closed", "convert", "convert_all", "looks_at_results", "look_first", "look_again", "keep_all"),
         *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
         *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
         *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
@@ -89,6 +89,8 @@ class CallScheduler:
         # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
         self.look_first: Callable[..., bool] | None = None
         self.look_again: Callable[[Call], bool] | None = None
+        # Takes the results of a batch that are one block; returns False for any others.
+        self.keep_all: Callable[[list[Call], list[Any]], bool] | None = None
         self.clock = clock = clock_of(loop)
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
@@ -330,6 +332,8 @@ class CallScheduler:
         if self._timeouts is not None:
             for call in calls:
                 self._timeouts.cancel(call.deadline)
+        if self.keep_all is not None and self.keep_all(calls, results):
+            return
         finish = self._finish_call
         for call, result in zip(calls, results, strict=True):
             finish(call, result)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import NoReturn
@@ -50,6 +50,13 @@ class ConflictFinder:
         self._rows += row
         if is_old and not self._alone:
             self._found += row
+
+    def add_all(self, keys: Sequence[bytes], inputs: Sequence[bytes], *, is_old: bool = False) -> None:
+        """As `add` for several rows."""
+        rows = b"".join([key + _pack(crc32(input)) for key, input in zip(keys, inputs, strict=True)])
+        self._rows += rows
+        if is_old and not self._alone:
+            self._found += rows
 
     def check(self, reader: LedgerReader, folder: Folder) -> None:
         """Write down what was found, and raise LedgerConflictError where a key has two inputs. Blocks.

@@ -21,6 +21,7 @@ the file is checked as in ZFS. Pure functions: any thread.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import math
@@ -30,12 +31,12 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerValueError
 from pillarbox.ledger.keys import EXECUTION_BYTES, KEY_BYTES, config_hash
-from pillarbox.ledger.values import decode
+from pillarbox.ledger.values import decode, vector_form
 
 VERSION = 2
 MAGIC = b"pillarbox.frame"
@@ -198,15 +199,19 @@ def _fixed(column: Any, width: int) -> bytes:
     return content[column.offset * width :][: len(column) * width]
 
 
-def encode_frame(batch: Any, segment_id: str, position: int, owner: str = NOBODY) -> tuple[Frame, bytes]:
-    """The frame of a batch of records, and its bytes, to be written at `position` of the segment.
+def encode_frame(
+    batch: Any, segment_id: str, position: int, owner: str = NOBODY
+) -> tuple[Frame, tuple[bytes, memoryview]]:
+    """The frame of a batch of records, and its two messages, to be written at `position` of the segment.
 
     owner: see `owner_of`.
     """
-    message = batch.serialize().to_pybytes()
+    # In memory of Arrow, which it has from the frames before: new pages cost more than all the rest.
+    message = memoryview(batch.serialize()).cast("B")
     content = keys_of(batch)
-    at = message.find(content)
-    if at < 0:
+    # The first of its buffers that is not empty.
+    at = 8 + struct.unpack_from("<i", message, 4)[0]
+    if message[at : at + len(content)] != content:
         raise LedgerError("this pyarrow writes the keys of a batch in an unknown way")
     head, place = _head()
     data_sum = zlib.crc32(message)
@@ -219,7 +224,7 @@ def encode_frame(batch: Any, segment_id: str, position: int, owner: str = NOBODY
     total = zlib.crc32(before + b"00000000" + after)
     offset = position + len(head)
     frame = Frame(f"{segment_id}.arrow", offset, len(message), batch.num_rows, data_sum, position)
-    return frame, b"".join((before, f"{total:08x}".encode(), after, message))
+    return frame, (b"".join((before, f"{total:08x}".encode(), after)), message)
 
 
 class _Line(NamedTuple):
@@ -422,6 +427,114 @@ def size_of(entry: Row) -> int:
     return size + sum(map(len, entry[4])) if entry[4] else size
 
 
+@dataclasses.dataclass(frozen=True)
+class RowBlock:
+    """Entries whose values are vectors of one form, one after another in memory.
+
+    text: the JSON of each. content: their blobs, of one length. latency, at: of all of them.
+    """
+
+    keys: Sequence[bytes]
+    inputs: Sequence[bytes]
+    text: str
+    content: memoryview
+    attempts: Sequence[int]
+    latency: float
+    costs: Sequence[float]
+    at: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a vector."""
+        return len(self.content) // len(self.keys)
+
+    def parts(self, rows: int) -> Iterator[RowBlock]:
+        """Blocks of at most so many of these entries, without a copy of their values."""
+        width = self.width
+        for start in range(0, len(self), rows):
+            some = slice(start, start + rows)
+            yield RowBlock(
+                self.keys[some],
+                self.inputs[some],
+                self.text,
+                self.content[start * width : (start + rows) * width],
+                self.attempts[some],
+                self.latency,
+                self.costs[some],
+                self.at,
+            )
+
+    def entries(self) -> list[Row]:
+        """The entries, one by one."""
+        width = self.width
+        return [
+            (
+                *(key, VALUE, self.text, [], [bytes(self.content[place * width :][:width])], attempts),
+                *(self.latency, cost, self.at, input),
+            )
+            for place, (key, input, attempts, cost) in enumerate(
+                zip(self.keys, self.inputs, self.attempts, self.costs, strict=True)
+            )
+        ]
+
+    def to_batch(self, version: str, execution: bytes) -> Any:
+        """The Arrow batch of these entries, as `to_batch` makes it of them one by one."""
+        import pyarrow as pa
+
+        count = len(self)
+        types = [field.type for field in schema()]
+        vectors = _column(pa.binary(), count, _even_offsets(count, self.width), self.content)
+        arrays = [
+            _column(types[0], count, b"".join(self.keys)),
+            _repeated(types[1], VALUE.encode(), count),
+            _repeated(types[2], self.text.encode(), count),
+            _no_floats(count),
+            _column(types[4], count, _even_offsets(count, 1), children=[vectors]),
+            _column(types[5], count, array("i", self.attempts)),
+            _column(types[6], count, array("d", [self.latency]) * count),
+            _column(types[7], count, array("d", self.costs)),
+            _column(types[8], count, array("q", [self.at]) * count),
+            _bytes_column(types[9], self.inputs),
+            _repeated(types[10], version.encode(), count),
+            _column(types[11], count, execution * count),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def _column(kind: Any, length: int, *buffers: Any, children: Any = None) -> Any:
+    import pyarrow as pa
+
+    parts = [None, *[pa.py_buffer(part) for part in buffers]]
+    return pa.Array.from_buffers(kind, length, parts, children=children)
+
+
+def _bytes_column(kind: Any, parts: Sequence[bytes]) -> Any:
+    return _column(kind, len(parts), _offsets(parts), b"".join(parts))
+
+
+@functools.lru_cache(maxsize=64)
+def _repeated(kind: Any, part: bytes, count: int) -> Any:
+    return _column(kind, count, _even_offsets(count, len(part)), part * count)
+
+
+@functools.lru_cache(maxsize=64)
+def _no_floats(count: int) -> Any:
+    """The column `floats` of records without such lists."""
+    import pyarrow as pa
+
+    kind = schema().field("floats").type
+    none = _column(kind.value_type, 0, _even_offsets(0, 0), children=[_column(pa.float64(), 0, b"")])
+    return _column(kind, count, _even_offsets(count, 0), children=[none])
+
+
+@functools.lru_cache(maxsize=64)
+def _even_offsets(count: int, width: int) -> array[int]:
+    return array("i", accumulate(repeat(width, count), initial=0))
+
+
 def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes(EXECUTION_BYTES)) -> Any:
     """The Arrow batch of these entries, one at least, of one version and one execution.
 
@@ -434,30 +547,26 @@ def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes
     count = len(entries)
     types = [field.type for field in schema()]
 
-    def column(kind: Any, length: int, *buffers: Any, children: Any = None) -> Any:
-        parts = [None, *(pa.py_buffer(part) for part in buffers)]
-        return pa.Array.from_buffers(kind, length, parts, children=children)
-
-    def bytes_of(kind: Any, parts: Sequence[bytes]) -> Any:
-        return column(kind, len(parts), _offsets(parts), b"".join(parts))
-
     lists = [part if isinstance(part, array) else array("d", part) for row in floats for part in row]
-    flat = column(pa.float64(), sum(map(len, lists)), b"".join(lists))
-    inner = column(types[3].value_type, len(lists), _offsets(lists), children=[flat])
+    flat = _column(pa.float64(), sum(map(len, lists)), b"".join(lists))
+    inner = _column(types[3].value_type, len(lists), _offsets(lists), children=[flat])
     arrays = [
-        column(types[0], count, b"".join(keys)),
-        bytes_of(types[1], [kind.encode() for kind in kinds]),
-        bytes_of(types[2], [text.encode() for text in texts]),
-        column(types[3], count, _offsets(floats), children=[inner]),
-        column(
-            types[4], count, _offsets(blobs), children=[bytes_of(pa.binary(), [*chain.from_iterable(blobs)])]
+        _column(types[0], count, b"".join(keys)),
+        _bytes_column(types[1], [kind.encode() for kind in kinds]),
+        _bytes_column(types[2], [text.encode() for text in texts]),
+        _column(types[3], count, _offsets(floats), children=[inner]),
+        _column(
+            types[4],
+            count,
+            _offsets(blobs),
+            children=[_bytes_column(pa.binary(), [*chain.from_iterable(blobs)])],
         ),
     ]
     for code, values, kind in zip("iddq", numbers, types[5:9], strict=True):
-        arrays.append(column(kind, count, array(code, values)))
-    arrays.append(bytes_of(types[9], inputs))
-    arrays.append(bytes_of(types[10], [version.encode()] * count))
-    arrays.append(column(types[11], count, execution * count))
+        arrays.append(_column(kind, count, array(code, values)))
+    arrays.append(_bytes_column(types[9], inputs))
+    arrays.append(_repeated(types[10], version.encode(), count))
+    arrays.append(_column(types[11], count, execution * count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
@@ -502,6 +611,25 @@ class Rows:
         versions: list[str] = self.batch.column(10).to_pylist()
         return versions
 
+    @cached_property
+    def vectors(self) -> Any | None:
+        """The values as a read-only matrix of NumPy, where all are vectors of one form; else None."""
+        import numpy
+
+        texts, blobs, count = self._texts, self._blobs, self.count
+        form = vector_form(texts[0]) if count else None
+        if form is None or texts.count(texts[0]) != count or self.kinds.count(VALUE) != count:
+            return None
+        parts = blobs.flatten()
+        if (numpy.diff(blobs.offsets.to_numpy()) != 1).any() or len(parts) != count or parts.null_count:
+            return None
+        dtype, length = form
+        _, offsets, content = parts.buffers()
+        places = numpy.frombuffer(offsets, "i4", count + 1, parts.offset * 4)
+        if (numpy.diff(places) != length * dtype.itemsize).any():
+            return None
+        return numpy.frombuffer(content, dtype, count * length, places[0]).reshape(count, length)
+
     def execution(self, row: int) -> bytes:
         """The execution that kept it."""
         return self._executions[row * EXECUTION_BYTES : (row + 1) * EXECUTION_BYTES]
@@ -513,6 +641,15 @@ class Rows:
     def key(self, row: int) -> bytes:
         """The key of a record."""
         return self._keys[row * KEY_BYTES : (row + 1) * KEY_BYTES]
+
+    def keys(self, begin: int, end: int) -> bytes:
+        """The keys of the records from `begin` to before `end`, one after another."""
+        return self._keys[begin * KEY_BYTES : end * KEY_BYTES]
+
+    @cached_property
+    def executions(self) -> set[bytes]:
+        """The executions that kept them."""
+        return set(map(self.execution, range(self.count)))
 
     def at(self, row: int) -> int:
         """The time when it was kept: microseconds since 1970."""

@@ -67,10 +67,22 @@ class KeyIndex:
             self._settle()
         return self._find(*_first_word(key))
 
+    def may_have_any(self, keys: Sequence[bytes]) -> bool:
+        """Return False if none of these keys has a record."""
+        if self._first + self._indexed != self.count:
+            self._settle()
+        words = memoryview(b"".join(keys)).cast("Q")[::2].tolist()
+        if not self._fresh.keys().isdisjoint(words):
+            return True
+        return bool(self._runs) and any(map(self._find, words))
+
     def repeated(self, words: Sequence[int]) -> list[int]:
         """The places of those first words of keys that several records have."""
         if self._first + self._indexed != self.count:
             self._settle()
+        if not self._runs:
+            # Of several numbers there is a list.
+            return [place for place, there in enumerate(map(self._fresh.get, words)) if type(there) is list]
         find = self._find
         return [place for place, word in enumerate(words) if len(find(word)) > 1]
 

@@ -23,9 +23,10 @@ import secrets
 import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from pillarbox.ledger.errors import LedgerValueError
@@ -38,6 +39,8 @@ VALUE_BYTES = 8
 COLUMN_BYTES = NAME_BYTES + VALUE_BYTES
 """Bytes of a column in the fingerprint of an input."""
 _DECIMAL_LIMIT = 10**100
+Column: TypeAlias = Sequence[Any]
+"""The values of a column of many rows."""
 _pack = struct.Struct("<Q").pack
 _pack_float = struct.Struct("<d").pack
 
@@ -91,6 +94,23 @@ def canonical(value: Any) -> bytes:
     )
 
 
+def canonical_column(values: Sequence[Any]) -> list[bytes]:
+    """`canonical` of each value of a column. Any thread. Raises LedgerValueError as that does."""
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        texts = [value.encode("utf-8", "surrogatepass") for value in values]
+        return _sized_all(b"s", texts)
+    if kinds == {int} and min(values) > -_DECIMAL_LIMIT and max(values) < _DECIMAL_LIMIT:
+        numbers = [str(value).encode() for value in values]
+        return _sized_all(b"i", numbers)
+    return [canonical(value) for value in values]
+
+
+def _sized_all(tag: bytes, contents: Sequence[bytes]) -> list[bytes]:
+    heads = {length: tag + _pack(length) for length in set(map(len, contents))}
+    return [heads[len(content)] + content for content in contents]
+
+
 def _sized(tag: bytes, content: bytes) -> bytes:
     return tag + _pack(len(content)) + content
 
@@ -134,6 +154,17 @@ def _hashed(hasher: Any, content: bytes) -> bytes:
     copy.update(content)
     digest: bytes = copy.digest()
     return digest
+
+
+def _hashed_column(hasher: Any, contents: Sequence[bytes]) -> list[bytes]:
+    """`_hashed` of each."""
+    begin = hasher.copy
+    digests = []
+    for content in contents:
+        copy = begin()
+        copy.update(content)
+        digests.append(copy.digest())
+    return digests
 
 
 def config_hash(config: Mapping[str, Any] | None) -> str:
@@ -184,6 +215,7 @@ class RowIdentity:
     inputs: gives the names and the values of the columns that count besides those of the key.
     content: gives what a row without a key is known by. names: of the columns in it, where it has none.
     shown: names of columns in messages, where they are others.
+    columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`.
 
     Rows that are known by their content are counted as a `KeyMaker` counts them.
     """
@@ -195,18 +227,21 @@ class RowIdentity:
         content: Callable[[Any], Any],
         names: tuple[Any, ...] | None = None,
         shown: Mapping[Any, str] | None = None,
+        columns: Callable[[Sequence[Any]], tuple[list[Column], tuple[Any, ...], list[Column]]] | None = None,
     ) -> None:
         self._value_hasher = hashlib.blake2b(digest_size=VALUE_BYTES, person=b"input")
         self._shown = shown or {}
         self._key = key
         self._inputs = inputs
         self._content = content
+        self._columns = columns
         self._content_key = KeyMaker()
         self._names: dict[bytes, Any] = {}
         self._prints: dict[tuple[Any, ...], list[bytes]] = {}
         self._of_content = b"" if names is None else self._print((NAMES_OF_ALL,), [names])
         self._hasher: Any = None
         self.has_key = key is not None
+        self.has_columns = key is not None and columns is not None
 
     def __call__(self, row: Any) -> tuple[bytes, bytes]:
         """Key and input of the next row. Raises LedgerValueError; KeyError without a column."""
@@ -225,6 +260,34 @@ class RowIdentity:
                 return key, self._print(names, columns) if names else b""
         return self._content_key(self._content(row)), self._of_content
 
+    def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
+        """Keys and inputs of the next rows, one at least, by columns. Raises as a call for each does."""
+        if self.has_columns:
+            assert self._columns is not None
+            with suppress(LedgerValueError):
+                # What has no fingerprint is named where each row is looked at.
+                keys, names, inputs = self._columns(rows)
+                if all(None not in column for column in keys):
+                    return self._keys(keys), self._prints_of_columns(names, inputs, len(rows))
+        pairs = [self(row) for row in rows]
+        return [key for key, _ in pairs], [input for _, input in pairs]
+
+    def _keys(self, columns: list[Column]) -> list[bytes]:
+        parts = [canonical_column(column) for column in columns]
+        contents = parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))]
+        return _hashed_column(_hasher("key", b"l" + _pack(len(columns))), contents)
+
+    def _prints_of_columns(self, names: tuple[Any, ...], columns: list[Column], rows: int) -> list[bytes]:
+        """`_print` of each row."""
+        parts = []
+        prefixes = self._prints.get(names) or self._prefixes(names)
+        for prefix, column in zip(prefixes, columns, strict=True):
+            digests = _hashed_column(self._value_hasher, canonical_column(column))
+            parts.append([prefix + digest for digest in digests])
+        if len(parts) == 1:
+            return parts[0]
+        return [*map(b"".join, zip(*parts, strict=True))] if parts else [b""] * rows
+
     def differing(self, kept: bytes, input: bytes, some: bool = False) -> list[str]:
         """The names of the columns in which two inputs differ; some: as for `is_answer`."""
         one, other = _columns_of(kept), _columns_of(input)
@@ -236,13 +299,15 @@ class RowIdentity:
     def _show(self, name: Any) -> str:
         return self._shown.get(name, str(name))
 
+    def _prefixes(self, names: tuple[Any, ...]) -> list[bytes]:
+        if len(self._prints) >= MAX_COLUMN_SETS:
+            self._prints.clear()
+        prefixes = self._prints[names] = [name_print(name) for name in names]
+        self._names.update(zip(prefixes, names, strict=True))
+        return prefixes
+
     def _print(self, names: tuple[Any, ...], values: Sequence[Any]) -> bytes:
-        prefixes = self._prints.get(names)
-        if prefixes is None:
-            if len(self._prints) >= MAX_COLUMN_SETS:
-                self._prints.clear()
-            prefixes = self._prints[names] = [name_print(name) for name in names]
-            self._names.update(zip(prefixes, names, strict=True))
+        prefixes = self._prints.get(names) or self._prefixes(names)
         out: list[bytes] = []
         hasher = self._value_hasher.copy
         try:

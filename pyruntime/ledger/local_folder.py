@@ -21,7 +21,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
@@ -30,6 +30,8 @@ try:
     import fcntl
 except ImportError:  # as on Windows
     fcntl = None  # type: ignore[assignment]
+
+Buffer: TypeAlias = "bytes | memoryview"
 
 _kept: set[int] = set()
 
@@ -92,7 +94,7 @@ def naming_full_disk(path: str) -> Iterator[None]:
         ) from error
 
 
-def write_all(file: int, content: bytes) -> None:
+def write_all(file: int, content: Buffer) -> None:
     """Write all of it at the end of an open file: the system may take less at a time. Raises OSError."""
     left = memoryview(content)
     while left:
@@ -116,22 +118,24 @@ class LocalSegment:
             os.unlink(path)
             raise
 
-    def append(self, content: bytes) -> None:
-        """Write at the end. Raises LedgerFullError or OSError, and leaves nothing behind if that can be.
+    def append(self, *parts: Buffer) -> None:
+        """Write parts at the end, one after another.
 
-        Raises LedgerError if the segment has been deleted.
+        Raises LedgerFullError or OSError, and leaves nothing behind if that can be; LedgerError if the
+        segment has been deleted.
         """
         if self.end and not os.fstat(self._file).st_nlink:
             raise LedgerError(f"{self._path} has expired, or was deleted")
         # spec: Ledger!DiskFull
         with naming_full_disk(self._path):
             try:
-                write_all(self._file, content)
+                for part in parts:
+                    write_all(self._file, part)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, self.end)
                 raise
-        self.end += len(content)
+        self.end += sum(map(len, parts))
 
     def sync(self) -> None:
         """Wait until what was appended is on the disk. Never to be tried again after it has failed.

@@ -77,7 +77,7 @@ def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope,
     target = folder.create(segment_id + PART, header(segment_id, scope.about))
     try:
         for batch in _regrouped(reader):
-            target.append(encode_frame(batch, segment_id, target.end, owner_of(scope.about))[1])
+            target.append(*encode_frame(batch, segment_id, target.end, owner_of(scope.about))[1])
             done.records += batch.num_rows
         target.sync()
     except BaseException:

@@ -45,13 +45,13 @@ class ObjectSegment:
     def __init__(self, folder: ObjectFolder, name: str, header: bytes) -> None:
         self._folder = folder
         self._name = name
-        self._parts = [header]
+        self._parts: list[bytes | memoryview] = [header]
         self.end = len(header)
 
-    def append(self, content: bytes) -> None:
+    def append(self, *parts: bytes | memoryview) -> None:
         """Add to what will be sent."""
-        self._parts.append(content)
-        self.end += len(content)
+        self._parts += parts
+        self.end += sum(map(len, parts))
 
     def sync(self) -> None:
         """Send it. Raises LedgerError, and leaves nothing that could be taken for an object."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.format import (
@@ -44,6 +44,18 @@ CACHED_FRAME_BYTES = 16 * 2**20
 FRAME_OBJECT_BYTES = 4096
 """Bytes of Python's objects for a frame, about."""
 MAX_SCAN_TRIES = 10
+
+
+class FoundVector(NamedTuple):
+    """The record of a row whose frame has vectors only: row `row` of `rows.vectors`."""
+
+    rows: Rows
+    row: int
+
+    @property
+    def execution(self) -> bytes:
+        """The execution that kept it."""
+        return self.rows.execution(self.row)
 
 
 def undisturbed(method: Method) -> Method:
@@ -135,21 +147,56 @@ class LedgerReader:
         """
         return self._found(key, input, self.accepts_errors if errors is None else errors)
 
-    def search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
+    def search(
+        self, key: bytes, input: bytes, execution: bytes, *, in_blocks: bool = False
+    ) -> Record | FoundVector | Origin | None:
         """The record that answers a row, as `get` finds it, or else what another record of its key answers.
 
-        Of several others it is one of `execution`, if there is one. Any thread; raises as `get` does.
+        Of several others it is one of `execution`, if there is one. in_blocks: give the place of a record
+        whose frame has vectors only. Any thread; raises as `get` does.
         """
         with self._mutex:
             # Most rows of a first run are new: nothing more is to be done for them.
-            return self._search(key, input, execution) if self._index.find(key) else None
+            return self._search(key, input, execution, in_blocks) if self._index.find(key) else None
 
     @undisturbed
-    def _search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
-        record = self._found(key, input, self.accepts_errors)
-        if record is not None or self._place(key, input) is not None:
-            return record
+    def _search(
+        self, key: bytes, input: bytes, execution: bytes, in_blocks: bool
+    ) -> Record | FoundVector | Origin | None:
+        found = self._durable(key, input, self.accepts_errors)
+        if found is not None:
+            rows, row = found
+            if in_blocks and rows.vectors is not None:
+                return FoundVector(rows, row)
+            return rows.record(row, key)
+        if self._place(key, input) is not None:
+            return None
         return self._other(key, input, execution)
+
+    @undisturbed
+    def search_run(
+        self, keys: Sequence[bytes], inputs: Sequence[bytes], execution: bytes
+    ) -> tuple[Rows, int, int] | None:
+        """The vectors that answer the first of these rows, as `search` finds them, where they are in a run.
+
+        A run are records of earlier executions than `execution`, which follow one another in a frame that has
+        vectors only, as the rows do; no other record has their keys. Returns the frame's rows, and the places
+        there at which the run begins and ends; None where there is none. Any thread; raises as `search` does.
+        """
+        found = self._durable(keys[0], inputs[0], self.accepts_errors)
+        if found is None or found[0].vectors is None:
+            return None
+        rows, begin = found
+        count = min(len(keys), rows.count - begin)
+        end = begin + count
+        some = b"".join(keys[:count])
+        if rows.keys(begin, end) != some or rows.inputs[begin:end] != [*inputs[:count]]:
+            return None
+        if rows.versions.count(self.version) < rows.count or execution in rows.executions:
+            return None
+        if self._index.repeated(memoryview(some).cast("Q")[::2].tolist()):
+            return None
+        return rows, begin, end
 
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
@@ -181,6 +228,11 @@ class LedgerReader:
             elif (other := self._other(*pair, execution)) is not None and other.execution == execution:
                 conflicts[pair] = other
         return kinds, conflicts
+
+    def may_have_any(self, keys: Sequence[bytes]) -> bool:
+        """Return False if none of these keys has a record, durable or not yet. Any thread."""
+        with self._mutex:
+            return self._index.may_have_any(keys)
 
     def repeated(self, words: Sequence[int]) -> list[int]:
         """The places of those first 8 bytes of keys, as numbers, that several records have. Any thread."""
@@ -343,6 +395,11 @@ class LedgerReader:
             )
 
     def _found(self, key: bytes, input: bytes | None, errors: bool) -> Record | None:
+        found = self._durable(key, input, errors)
+        return None if found is None else found[0].record(found[1], key)
+
+    def _durable(self, key: bytes, input: bytes | None, errors: bool) -> tuple[Rows, int] | None:
+        """The frame and row of a key's record that counts, on the disk when this returns."""
         place = self._place(key, input)
         if place is None:
             return None
@@ -358,7 +415,7 @@ class LedgerReader:
                 # Its writer could not make it durable, and has cut it off.
                 raise FileNotFoundError(frame.segment)
             self._synced[frame.segment] = size
-        return rows.record(row, key)
+        return rows, row
 
     def _other(self, key: bytes, input: bytes, execution: bytes) -> Origin | None:
         """The input of the key's latest record that is another than this; one of `execution` first."""

@@ -32,8 +32,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
 from pillarbox.ledger.format import (
@@ -42,6 +42,7 @@ from pillarbox.ledger.format import (
     Frame,
     Record,
     Row,
+    RowBlock,
     encode_frame,
     header,
     keys_of,
@@ -54,7 +55,7 @@ from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.values import encode
+from pillarbox.ledger.values import encode, encode_vectors
 
 if TYPE_CHECKING:
     from pillarbox.ledger.keys import Scope
@@ -64,7 +65,14 @@ COMMIT_LOCK_TIMEOUT_S = 30.0
 """Seconds that a commit waits for the folder's lock."""
 FRAME_BYTES = 2**16
 """Bytes of a frame, about: to read one record is to read its frame."""
+BLOCK_FRAME_BYTES = 2**18
+"""Bytes of a frame of vectors, about: they come in blocks, and most are found again in their order."""
 MAX_ADOPTION_TRIES = 10
+Numbered: TypeAlias = "dict[int, Row | RowBlock]"
+"""Entries by their numbers, blocks by that of their first one."""
+
+EncodedFrame: TypeAlias = tuple[Frame, bytes, tuple[bytes, memoryview]]
+"""A frame, its keys and its messages."""
 
 
 class Committer:
@@ -99,21 +107,24 @@ class Committer:
         if self._segment is not None:
             self._segment.close()
 
-    def commit(self, first: int, entries: list[Row]) -> dict[int, Record]:
-        """Make entries durable, numbered from `first` on; returns what others have for some of them.
+    def commit(self, first: int, entries: list[Row | RowBlock]) -> dict[int, Record]:
+        """Make entries durable, numbered by rows from `first` on; returns what others have for some.
 
         Raises LedgerConflictError if this execution has a record of one of the keys for another input,
         LedgerFullError, LedgerError if the scope has expired or its lock cannot be had, and OSError.
         """
         adopted: dict[int, Record] = {}
-        left = dict(enumerate(entries, first))
+        left: Numbered = {}
+        for entry in entries:
+            left[first] = entry
+            first += len(entry) if isinstance(entry, RowBlock) else 1
         for _ in range(MAX_ADOPTION_TRIES):
             left = self._adopt(self._put(left), left, adopted)
             if not left:
                 return adopted
         raise LedgerError(f"records in {self.folder.path} go while they are adopted, time and again")
 
-    def _put(self, entries: dict[int, Row]) -> set[int]:
+    def _put(self, entries: Numbered) -> set[int]:
         """Make those entries durable for whose key nobody has a record; returns the numbers of the others."""
         # What can be done before the lock is: others wait for it.
         state = self.reader.state
@@ -134,10 +145,20 @@ class Committer:
             self._sync([(frame, keys) for frame, keys, _ in frames])
         return theirs
 
-    def _theirs(self, entries: dict[int, Row]) -> set[int]:
+    def _theirs(self, entries: Numbered) -> set[int]:
         """The numbers of entries whose key has a record already, of others or of this writer."""
+        pairs: list[tuple[bytes, bytes]] = []
+        for entry in entries.values():
+            if isinstance(entry, RowBlock):
+                pairs += zip(entry.keys, entry.inputs, strict=True)
+            else:
+                pairs.append((entry[0], entry[9]))
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) == len(keys) and not self.reader.may_have_any(keys):
+            # As in nearly every commit.
+            return set()
         found: set[int] = set()
-        pairs = [(entry[0], entry[9]) for entry in entries.values()]
+        singles = _one_by_one(entries)
         known, conflicts = self.reader.kinds_of(pairs, self._execution)
         if conflicts and self._one_input:
             # spec: Ledger!Refuse
@@ -145,8 +166,8 @@ class Committer:
             raise LedgerConflictError(key, input, other.input)
         new: dict[tuple[bytes, bytes], str] = {}
         accepts_errors = self.reader.accepts_errors
-        for number, pair in zip(entries, pairs, strict=True):
-            kind = entries[number][1]
+        for number, pair in zip(singles, pairs, strict=True):
+            kind = singles[number][1]
             before = new.get(pair) or known.get(pair)
             # Where failed rows are called again, what comes of that is kept as well.
             if before is None or (before == ERROR and not accepts_errors):
@@ -155,17 +176,24 @@ class Committer:
                 found.add(number)
         return found
 
-    def _adopt(self, theirs: set[int], entries: dict[int, Row], adopted: dict[int, Record]) -> dict[int, Row]:
+    def _adopt(self, theirs: set[int], entries: Numbered, adopted: dict[int, Record]) -> Numbered:
         """Get the records that others have; returns the entries whose records have gone in the meantime."""
+        if not theirs:
+            return {}
+        singles = _one_by_one(entries)
         for number in theirs:
-            record = self.reader.get(entries[number][0], errors=True, input=entries[number][9])
+            record = self.reader.get(singles[number][0], errors=True, input=singles[number][9])
             if record is not None:
                 adopted[number] = record
-        return {number: entries[number] for number in sorted(theirs - adopted.keys())}
+        return {number: singles[number] for number in sorted(theirs - adopted.keys())}
 
-    def _encoded(self, entries: dict[int, Row], theirs: set[int]) -> list[tuple[Frame, bytes, bytes]]:
-        """Frames, with their keys and their bytes, for the end of the segment as it is."""
-        mine = [entry for number, entry in entries.items() if number not in theirs]
+    def _encoded(self, entries: Numbered, theirs: set[int]) -> list[EncodedFrame]:
+        """Frames, with their keys and their messages, for the end of the segment as it is."""
+        if theirs:
+            singles = _one_by_one(entries)
+            mine: list[Row | RowBlock] = [singles[number] for number in singles if number not in theirs]
+        else:
+            mine = [*entries.values()]
         if not mine:
             return []
         if self._segment is None:
@@ -174,18 +202,21 @@ class Committer:
         end = len(self._begin) if self._segment is None else self._segment.end
         frames = []
         for piece in self._pieces(mine):
-            batch = to_batch(piece, self.reader.version, self._execution)
-            frame, content = encode_frame(batch, self.segment_id, end, self._owner)
-            frames.append((frame, keys_of(batch), content))
+            if isinstance(piece, RowBlock):
+                batch = piece.to_batch(self.reader.version, self._execution)
+            else:
+                batch = to_batch(piece, self.reader.version, self._execution)
+            frame, parts = encode_frame(batch, self.segment_id, end, self._owner)
+            frames.append((frame, keys_of(batch), parts))
             end = frame.end
         return frames
 
-    def _write(self, frames: list[tuple[Frame, bytes, bytes]], lock: int) -> None:
+    def _write(self, frames: list[EncodedFrame], lock: int) -> None:
         if isinstance(self.folder, LocalFolder):
             self.folder.announce(lock, self.segment_id + SUFFIX)
         if self._segment is None:
             self._segment = self.folder.create(self.segment_id + SUFFIX, self._begin)
-        self._segment.append(b"".join([content for _, _, content in frames]))
+        self._segment.append(*[part for _, _, parts in frames for part in parts])
 
     def _sync(self, frames: list[tuple[Frame, bytes]]) -> None:
         assert self._segment is not None
@@ -197,11 +228,17 @@ class Committer:
         if not self.folder.appends:
             self._segment = None
 
-    def _pieces(self, entries: list[Row]) -> Iterator[list[Row]]:
+    def _pieces(self, entries: list[Row | RowBlock]) -> Iterator[list[Row] | RowBlock]:
         """Entries of a frame each: whoever looks for one record reads its frame."""
         piece: list[Row] = []
         size = 0
         for entry in entries:
+            if isinstance(entry, RowBlock):
+                if piece:
+                    yield piece
+                    piece, size = [], 0
+                yield from entry.parts(max(1, min(self.most_rows, BLOCK_FRAME_BYTES // entry.width)))
+                continue
             piece.append(entry)
             size += size_of(entry)
             if len(piece) >= self.most_rows or size >= FRAME_BYTES:
@@ -209,6 +246,17 @@ class Committer:
                 piece, size = [], 0
         if piece:
             yield piece
+
+
+def _one_by_one(entries: Numbered) -> dict[int, Row]:
+    """The same entries, those of blocks one by one."""
+    singles: dict[int, Row] = {}
+    for first, entry in entries.items():
+        if isinstance(entry, RowBlock):
+            singles.update(enumerate(entry.entries(), first))
+        else:
+            singles[first] = entry
+    return singles
 
 
 LOSS_WINDOW_FILLING_SHARE = 0.5
@@ -255,7 +303,8 @@ class LedgerWriter:
         self._process = os.getpid()
         # What follows is guarded by the condition.
         self._changed = threading.Condition(threading.Lock())
-        self._waiting: list[Row] = []
+        self._waiting: list[Row | RowBlock] = []
+        self._waiting_rows = 0
         self._waiting_bytes = 0
         self._since = 0.0
         self._oldest: float | None = None
@@ -296,6 +345,37 @@ class LedgerWriter:
             raise LedgerValueError(
                 f"a result of {size:,} bytes cannot be kept in a ledger: {MAX_RESULT_BYTES:,} are allowed"
             )
+        return self._take(entry, 1, size)
+
+    def append_vectors(
+        self,
+        keys: Sequence[bytes],
+        vectors: Any,
+        *,
+        in_tuple: bool,
+        inputs: Sequence[bytes],
+        attempts: Sequence[int],
+        latency: float,
+        costs: Sequence[float],
+    ) -> int:
+        """Keep the rows of a matrix, each what one call gave, as `append` keeps one; returns the last number.
+
+        vectors: of NumPy, a row for each key, of numbers in one piece of memory; not to be changed any more.
+        in_tuple: a value is a tuple of the vector. latency: of all of them. Any thread. Raises as `append`.
+        """
+        if set(map(len, keys)) != {KEY_BYTES}:
+            raise ValueError(f"keys: must be of {KEY_BYTES} bytes each, as a KeyMaker makes them")
+        text, content = encode_vectors(vectors, in_tuple)
+        now = time.time_ns() // 1000
+        block = RowBlock(keys, inputs, text, content, attempts, latency, costs, now)
+        if block.width > MAX_RESULT_BYTES:
+            raise LedgerValueError(
+                f"a result of {block.width:,} bytes cannot be kept in a ledger: "
+                f"{MAX_RESULT_BYTES:,} are allowed"
+            )
+        return self._take(block, len(block), len(content))
+
+    def _take(self, entry: Row | RowBlock, rows: int, size: int) -> int:
         now = time.monotonic()
         self._check_process()
         with self._changed:
@@ -305,8 +385,9 @@ class LedgerWriter:
             if self._oldest is None:
                 self._oldest = now
             self._waiting.append(entry)
+            self._waiting_rows += rows
             self._waiting_bytes += size
-            self._appended += 1
+            self._appended += rows
             if len(self._waiting) == 1 or self._is_full():
                 self._changed.notify_all()
             return self._appended
@@ -404,10 +485,10 @@ class LedgerWriter:
             raise LedgerClosedError("the ledger's writer is closed")
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= self._commit_rows or self._waiting_bytes >= self._commit_bytes
+        return self._waiting_rows >= self._commit_rows or self._waiting_bytes >= self._commit_bytes
 
     def _is_asked(self) -> bool:
-        return self._appended - len(self._waiting) < self._asked
+        return self._appended - self._waiting_rows < self._asked
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do; 0 for now."""
@@ -439,8 +520,10 @@ class LedgerWriter:
         with self._changed:
             while (pause := self._pause()) is None or pause > 0:
                 self._changed.wait(pause)
-            entries, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            first = self._appended - len(entries) + 1
+            entries, self._waiting = self._waiting, []
+            through = self._appended
+            first = through - self._waiting_rows + 1
+            self._waiting_rows = self._waiting_bytes = 0
             lease = self._lease
             closing = self._closing
         if lease is not None and time.monotonic() >= self._next_renewal:
@@ -448,7 +531,7 @@ class LedgerWriter:
             self._next_renewal = time.monotonic() + RENEWAL_INTERVAL_S
         if entries:
             adopted = self._committer.commit(first, entries)
-            self._acknowledge(first + len(entries) - 1, adopted)
+            self._acknowledge(through, adopted)
         return bool(entries) or not closing
 
     def _acknowledge(self, through: int, adopted: dict[int, Record]) -> None:

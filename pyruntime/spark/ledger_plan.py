@@ -27,7 +27,7 @@ from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector
-from pillarbox.spark.records import Record, decode_column
+from pillarbox.spark.records import Record, columns_of, decode_column
 from pillarbox.spark.results import EncodedRow, RowEncoder, ValueEncoder
 from pillarbox.spark.schema import holds, time_zone
 
@@ -88,6 +88,7 @@ class LedgerPlan:
         context = TaskContext.get()
         if batch is not None:
             expire_committed(options, run, batch)
+        prepare = self.prepare()
         return LedgerSession(
             options,
             run,
@@ -95,7 +96,8 @@ class LedgerPlan:
             config=self.config,
             identify=ChainedIdentity(options.ledger.inputs) if self.is_behind else self.row_identity(),
             execution=self.execution(),
-            prepare=self.prepare(),
+            prepare=prepare,
+            vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
             attempt="" if context is None else str(context.partitionId()),
             only_failed=self.only_failed,
             tell=None if self.told is None or context is None else self._tell,
@@ -132,7 +134,14 @@ class LedgerPlan:
             self._values_of(whole),
             self._names(whole),
             dict(enumerate(self.columns)),
+            lambda rows: (self._columns_of(key, rows), names, self._columns_of(others, rows)),
         )
+
+    def _columns_of(self, places: Sequence[int], rows: Sequence[Any]) -> list[Sequence[Any]]:
+        """The columns at these places of many rows."""
+        if self.arguments is not None:
+            return [[row[place] for row in rows] for place in places]
+        return columns_of(rows, [self.columns[place] for place in places])
 
     def _names(self, places: Sequence[int]) -> tuple[Any, ...]:
         # A parameter may be renamed without anything else.
@@ -388,10 +397,7 @@ class ResultCodec:
     def __call__(self, result: Any) -> Any:
         """The kept form of `result`: one that gives the same rows, or an equal value."""
         if type(result) is EncodedRow:
-            if result.block is not self._block:
-                self._block = result.block
-                self._columns = [_values_to_keep(array) for array in result.block]
-            values = tuple([column[result.index] for column in self._columns])
+            values = tuple([column[result.index] for column in self._columns_of(result)])
             return values if self._is_row else values[0]
         if self._is_exact:
             is_plain = self._encoder.is_plain
@@ -401,6 +407,28 @@ class ResultCodec:
         columns = [[plain(value) for value in decode_column(array)] for array in arrays]
         rows = list(zip(*columns, strict=True))
         return rows if self._is_row else rows[0][0]
+
+    def vectors(self, results: list[Any]) -> tuple[Any, bool] | None:
+        """The kept forms of the vectors of one block, as a matrix of NumPy; None for any other results.
+
+        And whether each is in a tuple. The matrix is the memory of the block.
+        """
+        if type(results[0]) is not EncodedRow or len(results[0].block) != 1:
+            return None
+        block, first = results[0].block, results[0].index
+        (column,) = self._columns_of(results[0])
+        if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
+            return None
+        for place, result in enumerate(results, first):
+            if type(result) is not EncodedRow or result.block is not block or result.index != place:
+                return None
+        return column[first : first + len(results)], self._is_row
+
+    def _columns_of(self, row: EncodedRow) -> list[Sequence[Any]]:
+        if row.block is not self._block:
+            self._block = row.block
+            self._columns = [_values_to_keep(array) for array in row.block]
+        return self._columns
 
 
 def _is_exact(kind: T.DataType) -> bool:

@@ -195,6 +195,17 @@ def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
+def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[Any]]:
+    """The values of these columns of many rows, as Python objects."""
+    slices = [row._columns for row in rows]
+    places = [row._index for row in rows]
+    first, begin = slices[0], places[0]
+    if places == [*range(begin, begin + len(rows))] and all(each is first for each in slices):
+        # Rows that come in together are of one slice.
+        return [first[name][begin : begin + len(rows)] for name in names]
+    return [[each[name][place] for each, place in zip(slices, places, strict=True)] for name in names]
+
+
 def arrow_function(fn: Callable[..., Any], *, spread: bool) -> Callable[[list[Record]], Any]:
     """A function of a list of records that calls `fn` with them as Arrow, as `Batch.arrow` says.
 

@@ -24,7 +24,7 @@ def segment(frames: list[dict[int, Any]], segment_id: str = ID, owner: str = NOB
     content = header(segment_id, {"run": "test"})
     for frame in frames:
         batch = to_batch([entry(number, value) for number, value in frame.items()])
-        content += encode_frame(batch, segment_id, len(content), owner)[1]
+        content += b"".join(encode_frame(batch, segment_id, len(content), owner)[1])
     return content
 
 

@@ -47,6 +47,9 @@ def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
     # As the machine has numbers.
     prefixes = [*expected, b"absent.."]
     repeated = index.repeated([int.from_bytes(prefix, sys.byteorder) for prefix in prefixes])
+    assert index.may_have_any([prefixes[-1] + bytes(8)]) is False
+    for prefix, numbers in expected.items():
+        assert index.may_have_any([b"absent.." + bytes(8), prefix + bytes(8)]) == bool(numbers)
     assert repeated == [place for place, prefix in enumerate(prefixes) if len(expected[prefix]) > 1]
 
 

@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.ledger import KeyMaker, LedgerValueError
-from pillarbox.ledger.keys import KEY_BYTES, canonical, config_hash, fingerprint, identity_of_values
+from pillarbox.ledger.keys import (
+    KEY_BYTES,
+    RowIdentity,
+    canonical,
+    config_hash,
+    fingerprint,
+    identity_of_values,
+)
 
 NAN = float("nan")
 Point = namedtuple("Point", "x y")
@@ -192,3 +199,42 @@ def test_a_configuration_counts_by_content_and_not_by_order() -> None:
     assert config_hash({"a": 1, "b": [2]}) == config_hash({"b": [2], "a": 1})
     assert config_hash({"a": 1}) != config_hash({"a": 2})
     assert config_hash(None) == config_hash({})
+
+
+cells = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+cells |= st.integers(10**99, 10**101) | st.lists(st.integers(), max_size=2)
+
+
+@given(st.lists(st.tuples(cells, st.text(), cells), min_size=1, max_size=5), st.booleans())
+def test_rows_by_columns_have_the_keys_and_inputs_that_each_has_alone(
+    rows: list[tuple[Any, str, Any]], is_plain: bool
+) -> None:
+    if is_plain:
+        rows = [(number, text, text) for number, (_, text, _) in enumerate(rows)]
+
+    def identity() -> RowIdentity:
+        return RowIdentity(
+            lambda row: row[:2],
+            lambda row: (("c",), row[2:]),
+            lambda row: row,
+            columns=lambda some: (
+                [[r[0] for r in some], [r[1] for r in some]],
+                ("c",),
+                [[r[2] for r in some]],
+            ),
+        )
+
+    keys, inputs = identity().of_rows(rows)
+    alone = identity()
+    assert [*zip(keys, inputs, strict=True)] == [alone(row) for row in rows]
+
+
+def test_a_column_without_a_fingerprint_is_named_by_columns_too() -> None:
+    identity = RowIdentity(
+        lambda row: row[:1],
+        lambda row: (("thing",), row[1:]),
+        lambda row: row,
+        columns=lambda some: ([[row[0] for row in some]], ("thing",), [[row[1] for row in some]]),
+    )
+    with pytest.raises(LedgerValueError, match="thing"):
+        identity.of_rows([(1, object())])

@@ -15,6 +15,7 @@ from pillarbox.ledger.format import (
     ERROR,
     VALUE,
     Entry,
+    RowBlock,
     Rows,
     encode_frame,
     open_frame,
@@ -22,11 +23,12 @@ from pillarbox.ledger.format import (
     size_of,
     to_batch,
 )
-from pillarbox.ledger.values import encode
+from pillarbox.ledger.values import encode, encode_vectors
 from tests.ledger.unit.segments import key
 from tests.ledger.unit.test_values import same, values
 
 pa = pytest.importorskip("pyarrow")
+numpy = pytest.importorskip("numpy")
 entries = st.builds(
     lambda number, kind, value, attempts, latency, cost, at: (
         value,
@@ -50,8 +52,8 @@ def test_entries_become_a_batch_that_arrow_finds_sound_and_come_back(
     batch = to_batch([entry for _, entry in items])
     batch.validate(full=True)
     assert batch.schema == schema()
-    _, content = encode_frame(batch, "0" * 16, 0)
-    frame, _ = encode_frame(batch, "0" * 16, 0)
+    frame, messages = encode_frame(batch, "0" * 16, 0)
+    content = b"".join(messages)
     opened = open_frame(frame, lambda offset, length: content[offset : offset + length])
     for rows in (Rows(batch), Rows(opened)):
         for row, (value, entry) in enumerate(items):
@@ -61,6 +63,57 @@ def test_entries_become_a_batch_that_arrow_finds_sound_and_come_back(
             assert (record.attempts, record.latency, record.cost) == entry[5:8]
             assert record.at.timestamp() == pytest.approx(entry.at / 1e6)
             assert (rows.key(row), rows.kinds[row], rows.at(row)) == (entry.key, entry.kind, entry.at)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 7),
+    st.integers(1, 5),
+    st.sampled_from(["?", "u1", "<i2", "<i8", "<f2", "<f4", "<f8"]),
+    st.booleans(),
+)
+def test_a_block_of_vectors_is_the_batch_of_its_entries_and_comes_back(
+    count: int, length: int, kind: str, in_tuple: bool
+) -> None:
+    matrix = numpy.arange(count * length).reshape(count, length).astype(kind)
+    text, content = encode_vectors(matrix, in_tuple)
+    keys, inputs = (
+        [key(number) for number in range(count)],
+        [bytes(12 * (number % 2)) for number in range(count)],
+    )
+    costs = [number / 7 for number in range(count)]
+    block = RowBlock(keys, inputs, text, content, [1 + number for number in range(count)], 0.25, costs, 7)
+    for each, row in zip(block.entries(), matrix, strict=True):
+        encoded = encode((row,) if in_tuple else row)
+        assert (each[2], [*each[4]]) == (encoded.json, [*encoded.blobs]) and not each[3]
+    batch = block.to_batch("version", b"12345678")
+    batch.validate(full=True)
+    assert batch.equals(to_batch(block.entries(), "version", b"12345678"))
+    found = Rows(batch).vectors
+    assert found.dtype == matrix.dtype and numpy.array_equal(found, matrix)
+    parts = [part.entries() for part in block.parts(2)]
+    assert [entry for part in parts for entry in part] == block.entries()
+
+
+def test_only_a_frame_of_vectors_of_one_form_is_a_matrix() -> None:
+    def vectors(*given: object, kind: str = VALUE) -> object:
+        batch = to_batch([Entry(key(n), kind, *encode(value), 1, 0, 0, 0) for n, value in enumerate(given)])
+        return Rows(batch).vectors
+
+    one, other = numpy.ones(3, "f4"), numpy.ones(3, "f8")
+    assert vectors(one, one) is not None and vectors((one,), (one,)) is not None
+    for values_of in ((one, other), (one, (one,)), (one, numpy.ones(4, "f4")), (one, "text"), ([0.5] * 9,)):
+        assert vectors(*values_of) is None
+    for values_of in (
+        (numpy.ones((3, 1)),),
+        ((one, one),),
+        (numpy.float32(1),),
+        (numpy.ones(0),),
+        ("",),
+        ({},),
+    ):
+        assert vectors(*values_of) is None
+    assert vectors(one, kind=ERROR) is None
 
 
 def test_a_result_s_size_is_that_of_its_parts() -> None:
@@ -77,7 +130,8 @@ def test_garbage_behind_a_right_checksum_gives_an_error_or_a_value_and_no_memory
         Entry(b"some other bytes", VALUE, *encode(["x" * 50, [0.5] * 10, b"y" * 50]), 1, 0.0, 0.0, 0),
         Entry(key(2), ERROR, *encode({"type": "é"}), 1, 0.0, 0.0, 0),
     ]
-    frame, content = encode_frame(to_batch(items), "0" * 16, 0)
+    frame, messages = encode_frame(to_batch(items), "0" * 16, 0)
+    content = b"".join(messages)
     body = content.index(b"some other bytes", frame.offset)
     read = 0
     for _ in range(200):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
-from pillarbox.ledger.errors import LedgerClosedError
+from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.writer import Commit, LedgerWriter
@@ -226,6 +227,62 @@ def test_of_two_writers_the_first_one_s_result_is_that_of_both(ledger: Ledger) -
     assert len(ledger.reader(SCOPE)) == 2
     one.close()
     other.close()
+
+
+def append_vectors(writer: LedgerWriter, numbers: list[int], matrix: Any, input: bytes = b"") -> int:
+    ones = [1] * len(numbers)
+    keys, inputs = [key(number) for number in numbers], [input] * len(numbers)
+    return writer.append_vectors(
+        keys, matrix, in_tuple=False, inputs=inputs, attempts=ones, latency=0.5, costs=[0.0] * len(numbers)
+    )
+
+
+@pytest.mark.contract
+def test_of_two_writers_of_blocks_the_first_one_s_rows_are_those_of_both(ledger: Ledger) -> None:
+    numpy = pytest.importorskip("numpy")
+    commits: list[Commit] = []
+    with ledger.writer(SCOPE) as one, ledger.writer(SCOPE, on_commit=commits.append) as other:
+        assert append_vectors(one, [3, 4], numpy.zeros((2, 5), "f4")) == 2
+        one.flush(LONG)
+        assert other.append(key(0), "before") == 1
+        assert append_vectors(other, [1, 2, 3, 4, 5], numpy.ones((5, 5), "f4")) == 6
+        other.flush(LONG)
+        assert other.append(key(6), "behind") == 7
+    adopted = {number: record.value.tolist() for each in commits for number, record in each.adopted.items()}
+    assert adopted == {4: [0.0] * 5, 5: [0.0] * 5} and commits[-1].through == 7
+    found = values_in(ledger)
+    assert (found.pop(key(0)), found.pop(key(6))) == ("before", "behind")
+    assert {each: value.tolist() for each, value in found.items()} == {
+        key(number): [float(number not in (3, 4))] * 5 for number in range(1, 6)
+    }
+
+
+@pytest.mark.contract
+def test_a_block_with_another_input_under_a_key_of_its_execution_ends_the_writer(ledger: Ledger) -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(LedgerConflictError), ledger.writer(SCOPE) as writer:
+        append_vectors(writer, [1, 2], numpy.zeros((2, 5)), b"one")
+        writer.flush(LONG)
+        append_vectors(writer, [3, 2], numpy.zeros((2, 5)), b"two")
+        writer.flush(LONG)
+    assert values_in(ledger).keys() == {key(1), key(2)}
+
+
+def test_a_commit_counts_the_rows_of_blocks(ledger: Ledger) -> None:
+    numpy = pytest.importorskip("numpy")
+    slow = dataclasses.replace(ledger, loss_window=LONG, commit_rows=6)
+    commits: list[int] = []
+    done = threading.Event()
+
+    def note(commit: Commit) -> None:
+        commits.append(commit.through)
+        done.set()
+
+    with slow.writer(SCOPE, on_commit=note) as writer:
+        append_vectors(writer, [1, 2, 3], numpy.zeros((3, 5)))
+        assert writer.durable_through == 0
+        append_vectors(writer, [4, 5, 6], numpy.zeros((3, 5)))
+        assert done.wait(LONG) and commits == [6]
 
 
 def test_a_key_that_comes_twice_keeps_its_first_result_in_one_commit_and_across_two(ledger: Ledger) -> None:
