@@ -109,6 +109,11 @@ def schema() -> Any:
     )
 
 
+@functools.cache
+def _types() -> list[Any]:
+    return [field.type for field in schema()]
+
+
 NOBODY = "0" * 16
 """The owner of a segment that belongs to no scope."""
 
@@ -485,12 +490,12 @@ class RowBlock:
         import pyarrow as pa
 
         count = len(self)
-        types = [field.type for field in schema()]
+        types = _types()
         vectors = _column(pa.binary(), count, _even_offsets(count, self.width), self.content)
         arrays = [
             _column(types[0], count, b"".join(self.keys)),
-            _repeated(types[1], VALUE.encode(), count),
-            _repeated(types[2], self.text.encode(), count),
+            _repeated(1, VALUE.encode(), count),
+            _repeated(2, self.text.encode(), count),
             _no_floats(count),
             _column(types[4], count, _even_offsets(count, 1), children=[vectors]),
             _column(types[5], count, array("i", self.attempts)),
@@ -498,7 +503,7 @@ class RowBlock:
             _column(types[7], count, array("d", self.costs)),
             _column(types[8], count, array("q", [self.at]) * count),
             _bytes_column(types[9], self.inputs),
-            _repeated(types[10], version.encode(), count),
+            _repeated(10, version.encode(), count),
             _column(types[11], count, execution * count),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema())
@@ -516,8 +521,9 @@ def _bytes_column(kind: Any, parts: Sequence[bytes]) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _repeated(kind: Any, part: bytes, count: int) -> Any:
-    return _column(kind, count, _even_offsets(count, len(part)), part * count)
+def _repeated(place: int, part: bytes, count: int) -> Any:
+    """The column at a place of the schema that has the same text in each row."""
+    return _column(_types()[place], count, _even_offsets(count, len(part)), part * count)
 
 
 @functools.lru_cache(maxsize=64)
@@ -545,7 +551,7 @@ def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes
 
     keys, kinds, texts, floats, blobs, *numbers, inputs = zip(*entries, strict=True)
     count = len(entries)
-    types = [field.type for field in schema()]
+    types = _types()
 
     lists = [part if isinstance(part, array) else array("d", part) for row in floats for part in row]
     flat = _column(pa.float64(), sum(map(len, lists)), b"".join(lists))
@@ -565,7 +571,7 @@ def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes
     for code, values, kind in zip("iddq", numbers, types[5:9], strict=True):
         arrays.append(_column(kind, count, array(code, values)))
     arrays.append(_bytes_column(types[9], inputs))
-    arrays.append(_repeated(types[10], version.encode(), count))
+    arrays.append(_repeated(10, version.encode(), count))
     arrays.append(_column(types[11], count, execution * count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import logging
 import threading
 import uuid
@@ -442,17 +443,23 @@ def _is_exact(kind: T.DataType) -> bool:
     return not isinstance(kind, T.TimestampType)
 
 
+@functools.lru_cache(maxsize=64)
+def _has_numbers(kind: pa.DataType) -> bool:
+    """Return True for lists of numbers."""
+    if not pa.types.is_list(kind) or not pa.types.is_primitive(kind.value_type):
+        return False
+    return not pa.types.is_temporal(kind.value_type)
+
+
 def _values_to_keep(column: pa.Array) -> Sequence[Any]:
     """The values of a column of a block, of kinds that a ledger keeps; vectors of one length as NumPy's."""
-    kind = column.type
-    if pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type) and len(column):
+    if _has_numbers(column.type) and len(column) and not column.null_count:
         numbers = column.flatten()
-        if not column.null_count and not numbers.null_count and not pa.types.is_temporal(kind.value_type):
-            lengths = np.diff(column.offsets.to_numpy())
-            if lengths[0] and (lengths == lengths[0]).all():
-                # A row is a view: its bytes are copied once, into the ledger's buffer.
-                rows: Sequence[Any] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), -1)
-                return rows
+        lengths = np.diff(column.offsets.to_numpy())
+        if not numbers.null_count and lengths[0] and (lengths == lengths[0]).all():
+            # A row is a view: its bytes are copied once, into the ledger's buffer.
+            rows: Sequence[Any] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            return rows
     return [plain(value) for value in decode_column(column)]
 
 
