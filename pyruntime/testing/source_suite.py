@@ -26,9 +26,9 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
-from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitReader
+from pillarbox.sources import Fetched, Source, Split, SplitReader
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded, is_json, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing.source_harness import SourceHarness, rows_of
