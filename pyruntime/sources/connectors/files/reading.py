@@ -97,6 +97,7 @@ class FileFormat(ABC):
 
         Raises FileNotFoundError, or ChangedFileError for another size or time.
         """
+        # By size and time: a checksum would have to read every file once more.
         info = self.filesystem.get_file_info(split.path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(f"{split.path!r}: there is no such file")
@@ -206,6 +207,7 @@ log = logging.getLogger("pillarbox")
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value of a folder, `name=value`, as Hive and Spark write null."""
+# So many digits always fit into 64 bits; a longer number stays text, as an identifier should.
 WHOLE = re.compile(r"-?\d{1,18}")
 DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
@@ -225,6 +227,7 @@ class FileReader(SplitReader[FileSplit]):
 
     def fetch(self) -> Sequence[Fetched]:
         """The next batch of the split at hand. Raises what names its file."""
+        # The first that is left, until it is finished.
         for split_id, batches in self._reading.items():
             fetched = next(batches)
             if fetched.finished:
