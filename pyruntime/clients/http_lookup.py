@@ -5,8 +5,8 @@
 
 # Why an address is a template of fields, and not a function of the row. A template can be looked at on the
 # driver: its host is fixed, so that no value of a row can send the client's key to another server; no key
-# stands in it; and the fields that a row needs are known, which `lookup` of Spark makes columns of. A
-# function would do as it likes in the task, with values that come from anybody.
+# stands in it; and the fields that a row needs are known, which `lookup` of Spark looks for among the columns
+# before a job begins. A function would do as it likes in the task, with values that come from anybody.
 #
 # Why values are percent-encoded whole, `/` with the rest, and "..", "." and "" refused in a path: a server
 # reads them as another folder, and the answer for another address would be taken for that of the row.

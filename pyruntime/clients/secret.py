@@ -5,9 +5,9 @@ keys of one client, on the thread of its event loop, and reads them again when a
 """
 
 # Why a secret is the place of a key. What travels with a plan is written down: Spark pickles closures into
-# files of broadcasts on the disk of each executor, puts options into its UI and event logs, and keeps them
-# after the job. A key that is read where it is used is in one process's memory only. To encrypt it would need
-# another key there.
+# files of broadcasts on the disk of each executor, and puts options into its UI and into event logs, which
+# stay when the job is over. A key that is read where it is used is in the memory of that process only. To
+# encrypt it would need another key there.
 #
 # Why keys are read again after a 401, and not by age: how long a token lives is known to who has issued it,
 # and a rotation comes when it comes. Of a hundred requests that are refused together one reads, which `renew`

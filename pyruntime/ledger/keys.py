@@ -214,7 +214,8 @@ class RowIdentity:
         self._content_key = KeyMaker()
         self._names: dict[bytes, Any] = {}
         self._prints: dict[tuple[Any, ...], list[bytes]] = {}
-        # What is known by its content has no input besides: a row that has changed is another row.
+        # What is known by its content needs no input besides: a row that has changed is another row. Only of
+        # which columns it was the content is kept.
         self._of_content = b"" if names is None else self._print((NAMES_OF_ALL,), [names])
         self._hasher: Any = None
         self.has_key = key is not None

@@ -10,9 +10,9 @@ runner. `RULES` says what is checked, a method each says how.
 # Why every check makes its sources anew: what is wrong with a connector is often what it remembers, and a
 # source that was read once hides that from the next check.
 #
-# Why ranges are read from every position to every end, and not from some. The mistakes are at edges: the row
-# at a position that comes twice or never, a `stop` within a batch of the service, a position behind the last
-# row. Nobody writes a test for each; from the positions that a reader has said itself they are all known.
+# Why ranges begin and end at each position that the reader itself has said (of very many, at forty). Mistakes
+# are at edges: the row at a position that comes twice or never, a `stop` within a batch of the service, a
+# position behind the last row. Whoever writes tests by hand thinks of some of them.
 #
 # Why a rule's words are part of the error. The suite is for those who write a connector and do not know the
 # contract by heart: "5 rows for 6" says that it is broken, the rule says what was promised, and by which

@@ -4,6 +4,14 @@ A format is a plain value. Its methods block, and are called on whichever thread
 reader is made, called and closed by one thread, a fetcher's; the functions may be called by any thread.
 """
 
+# What has gone is told apart from what cannot be read now (`is_loss`, `may_pass`). A file that was deleted,
+# rewritten or cut short will not come back; a network or a right may, and its rows are there. Taken for one
+# another under "ignore", a server that is away for a minute would be files without rows, and the stream's
+# offset would be past them for good.
+#
+# Why a value that no cast can give is found by halves: Arrow casts a column whole or not at all, and does not
+# say which value it was. Row by row, in Python, would cost every column what now the bad ones cost.
+
 from __future__ import annotations
 
 import logging
