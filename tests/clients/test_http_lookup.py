@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 
 from pillarbox import CallFailed, Retry, async_map
-from pillarbox.clients import Http, HttpLookup, HttpStatusError, Secret
+from pillarbox.clients import Http, HttpLookup, Secret
+from pillarbox.clients.transport import HttpStatusError
 
 
 async def service(request: web.Request) -> web.Response:

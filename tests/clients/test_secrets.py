@@ -20,7 +20,8 @@ from aiohttp import web
 
 import pillarbox
 from pillarbox import Errors, Ledger
-from pillarbox.clients import Embeddings, Http, HttpStatusError, Secret
+from pillarbox.clients import Embeddings, Http, Secret
+from pillarbox.clients.transport import HttpStatusError
 from tests.clients.conftest import serve_handler
 from tests.clients.embedding_service import Service, serving
 

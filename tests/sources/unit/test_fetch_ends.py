@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Handover
-from pillarbox.sources import FetchingReader, SplitReader
-from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources import SplitReader
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext
 from tests.sources.unit.number_source import LONG, NumbersReader, Range, Script, next_batch, ranges
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WrongThreadError
-from pillarbox.sources import Fetched, FetchingReader, Split, SplitReader
-from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources import Fetched, Split, SplitReader
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from tests.sources.unit.number_source import (
     LONG,

@@ -12,9 +12,9 @@ from contextlib import closing
 
 import pytest
 
-from pillarbox.sources import Fetched, FetchingReader, SourceCoordinator, Split, SplitReader
+from pillarbox.sources import Fetched, SourceCoordinator, Split, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from tests.sources.unit.found import Findable, Finder, World
 from tests.sources.unit.number_source import (

@@ -20,7 +20,8 @@ from pillarbox import Errors, Timeout
 import os, shutil, sys, traceback
 from pyspark.sql import SparkSession
 from pillarbox import Ledger, Rate, Redact, Retry
-from pillarbox.spark import DeadLetter, Progress, async_map, async_stream, async_udf, call_failed
+from pillarbox.spark import Progress, async_map, async_stream, async_udf, call_failed
+from pillarbox.spark.dead_letters import DeadLetter
 
 os.makedirs("events")
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")

@@ -19,7 +19,7 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput, Watermark
-from pillarbox.testing import VirtualTimeLoop
+from pillarbox.testing.clocks import VirtualTimeLoop
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 from tests.search import examples
 
