@@ -260,11 +260,13 @@ def test_of_two_writers_of_blocks_the_first_one_s_rows_are_those_of_both(ledger:
 @pytest.mark.contract
 def test_a_block_with_another_input_under_a_key_of_its_execution_ends_the_writer(ledger: Ledger) -> None:
     numpy = pytest.importorskip("numpy")
-    with pytest.raises(LedgerConflictError), ledger.writer(SCOPE) as writer:
-        append_vectors(writer, [1, 2], numpy.zeros((2, 5)), b"one")
-        writer.flush(LONG)
-        append_vectors(writer, [3, 2], numpy.zeros((2, 5)), b"two")
-        writer.flush(LONG)
+    writer = ledger.writer(SCOPE)
+    append_vectors(writer, [1, 2], numpy.zeros((2, 5)), b"one")
+    writer.flush(LONG)
+    append_vectors(writer, [3, 2], numpy.zeros((2, 5)), b"two")
+    for end in (writer.flush, writer.close):
+        with pytest.raises(LedgerConflictError):
+            end(LONG)
     assert values_in(ledger).keys() == {key(1), key(2)}
 
 
