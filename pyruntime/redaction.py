@@ -10,6 +10,7 @@ Pure but for the filter of the package's logger and the keys that `remember_secr
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -116,18 +117,25 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[s
 
 _MIN_SECRET_CHARACTERS = 8
 """Characters of a key that is masked by its value: a shorter one is part of many a word."""
-_MAX_SECRETS = 64
-"""Keys that are remembered: of tokens that are renewed each hour, those of the last days."""
+_MAX_SECRETS = 256
+"""Forms of keys that are remembered: of tokens that are renewed each hour, those of the last days."""
 _SECRETS: tuple[str, ...] = ()
 _SECRETS_LOCK = threading.Lock()
 
 
 def remember_secret(secret: str) -> None:
-    """From now on mask `secret` in all texts that this process redacts, whatever it looks like."""
+    """From now on mask `secret` in all texts that this process redacts, whatever it looks like.
+
+    Known too are the forms that it has in JSON and in a URL.
+    """
     global _SECRETS
+    in_json = json.dumps(secret)[1:-1]
+    forms = {secret, in_json, in_json.replace("/", "\\/"), quote(secret, safe=""), quote_plus(secret)}
     with _SECRETS_LOCK:
         if len(secret) >= _MIN_SECRET_CHARACTERS and secret not in _SECRETS:
-            _SECRETS = (secret, *_SECRETS[: _MAX_SECRETS - 1])
+            # The longest first: in another form the key may be a part of itself.
+            fresh = sorted(forms, key=len, reverse=True)
+            _SECRETS = (*fresh, *_SECRETS)[:_MAX_SECRETS]
 
 
 def without_secrets(content: bytes) -> bytes:

@@ -24,16 +24,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.sources import (
-    Fetched,
-    FetchingReader,
-    Source,
-    SourceCoordinator,
-    SourceInput,
-    SplitEnumerator,
-    SplitReader,
-)
+from pillarbox.sources import Fetched, Source, SourceCoordinator, SourceInput, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import OffsetSplit

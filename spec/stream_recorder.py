@@ -133,12 +133,12 @@ class RecordedClient(CallClient):
             append(self._path, "refused", **words, error=str(error))
             raise
 
-    def _attach(self, name: str, time_ms: int, *, starts: bool) -> Any:
+    def _attach(self, name: str, time_ms: int, *, starts: bool) -> bool:
         is_new = name not in self._connections
         found = super()._attach(name, time_ms, starts=starts)
-        if is_new and found is not None:
+        if is_new and found:
             try:
-                call_client._ask(found[0], "task", self._task)
+                call_client._ask(self._connections[name], "task", self._task)
             except (EOFError, ConnectionError):
                 self._disconnect(name)
                 raise
@@ -269,17 +269,20 @@ def main(path: str, socket: str, executor: str) -> None:
     """Answer at `socket` until the process `executor` has ended, and record into the file `path`."""
 
     class Stream(call_process._Stream):
-        def __init__(self, number: int, plan: StreamPlan, *words: Any) -> None:
-            super().__init__(number, plan, *words)
+        def __init__(self, plan: StreamPlan, *words: Any) -> None:
+            super().__init__(plan, *words)
             assert isinstance(self.calls, RecordedCalls)
             self.calls.record_into(path, plan, int(executor))
 
-    def answer_task(process: object, task: str) -> tuple[str]:
-        _connection.task = task
-        return ("task",)
+    class Process(call_process.CallProcess):
+        def _advance(self, stream: call_process._Stream, *words: Any) -> tuple[Any, ...]:
+            if words[0] == "task":
+                _connection.task = words[1]
+                return ("task",)
+            return super()._advance(stream, *words)
 
     module: Any = call_process
     module.HeldCalls = RecordedCalls
     module._Stream = Stream
-    module.CallProcess._answer_task = answer_task
+    module.CallProcess = Process
     call_process.main(socket, int(executor))

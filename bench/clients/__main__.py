@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.chunks import ROOT, machine
-from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, LOOKUPS, Job
+from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, LOOKUPS, SLOW, Job
 from bench.clients.server import RawServer
 from bench.cpu import tree_time
 from bench.peers.environments import EnvironmentFailed, python_of
@@ -85,15 +85,16 @@ def measure(
                         if name not in processes:
                             processes[name] = _started(name, logs)
                         # The first round warms up.
-                        used = processes[name].measure(Job(name, server.url, rows), service)
+                        count = max(1, rows // SLOW.get(name, 1))
+                        used = processes[name].measure(Job(name, server.url, count), service)
                     except (PeerFailed, EnvironmentFailed) as error:
                         failed[name] = str(error)
                         continue
                     if number >= 0:
                         kept = found.setdefault(name, Measured())
-                        kept.cpu.append(used[0] / rows * 1e6)
-                        kept.server.append(used[1] / rows * 1e6)
-                        kept.rate.append(rows / used[2])
+                        kept.cpu.append(used[0] / count * 1e6)
+                        kept.server.append(used[1] / count * 1e6)
+                        kept.rate.append(count / used[2])
                 say(f"round {number + 1} of {rounds}")
         finally:
             for process in processes.values():

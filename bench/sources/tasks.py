@@ -53,7 +53,7 @@ def read(
         except BaseException as error:
             failures.append(error)
 
-    with SourceCoordinator(source, count, watermarks=watermarks) as coordinator:
+    with SourceCoordinator(source, count) as coordinator:
         threads = [
             threading.Thread(target=run, args=[subtask], name=f"bench-task-{subtask}", daemon=True)
             for subtask in range(count)

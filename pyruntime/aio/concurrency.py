@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pillarbox.validate import check_number, check_positive_int, check_positive_number
+from pillarbox.validate import check_positive_int
 
 if TYPE_CHECKING:
     from pillarbox.aio.runners import Runner
@@ -23,7 +23,18 @@ FULL_SHARE = 0.75
 """Share of the limit that must have been in flight for the limit to be raised."""
 CUTS_TO_BELIEVE = 3
 """Cuts in a row that did not help: then the service is slower than it was, and not overloaded by us."""
+PROBE_AFTER_TRIPS = 250.0
+"""Round trips after which the latency without a queue is measured again."""
 PROBE_SHARE = 0.25
+"""Share of the calls that are in flight while it is, for a few round trips."""
+DECREASE = 0.7
+"""Share of the limit that a sign of overload leaves."""
+LATENCY_FACTOR = 2.0
+"""Times the latency without a queue above which the mean latency is a sign."""
+MAX_ERROR_SHARE = 0.1
+"""Share of calls that may fail beyond what usually fails."""
+MAX_OVERLOAD_SHARE = 0.02
+"""Share of calls that the service may refuse: fewer are sporadic, or another client is to blame."""
 MIN_OVERLOAD_WINDOW = 16
 """Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
 
@@ -33,16 +44,13 @@ class Adaptive:
     """Find the number of calls in flight: additive increase, multiplicative decrease.
 
     The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
-    by `increase` for each `limit` calls that succeed while it is used. It is multiplied by `decrease`,
-    at most once in a round trip, when the service says "overloaded" (429) to more than the share
-    `overload_share` of the calls, when more than the share `error_share` of the calls fails beyond what
-    usually fails, and when the mean latency is above `latency_factor` x the latency without a queue.
+    by one for each `limit` calls that succeed while it is used. It is multiplied by 0.7, at most once in a
+    round trip, when the service says "overloaded" (429) to more than 2 % of the calls, when more than 10 % of
+    the calls fail beyond what usually fails, and when the mean latency is above twice the latency without a
+    queue. That is measured again every 250 round trips, with a quarter of the calls in flight: a service that
+    has become slower or faster is noticed so.
 
-    start, least, most: calls in flight. increase: calls. latency_factor: above 1.
-    decrease, error_share, overload_share: between 0 and 1. Fewer overloads are sporadic: a service refuses a
-        call now and then, or another client is to blame, and fewer calls of ours would not change that.
-    probe: round trips after which the latency without a queue is measured again, with a quarter of the calls
-        in flight for a few round trips; a service that has become slower or faster is noticed so.
+    start, least, most: calls in flight.
 
     AIMD is Chiu and Jain's (1989), the latency as a sign is TCP Vegas' (Brakmo, 1994), for calls instead of
     packets it is Netflix's concurrency-limits; the probe and the share of losses that is borne are those of
@@ -54,12 +62,6 @@ class Adaptive:
     start: int = 16
     least: int = 1
     most: int = 1024
-    decrease: float = 0.7
-    increase: float = 1.0
-    latency_factor: float = 2.0
-    error_share: float = 0.1
-    probe: float = 250.0
-    overload_share: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("start", "least", "most"):
@@ -68,11 +70,6 @@ class Adaptive:
             raise ValueError(
                 f"start={self.start!r}: must be between least={self.least!r} and most={self.most!r}"
             )
-        for name in ("increase", "probe"):
-            check_positive_number(name, getattr(self, name))
-        for name in ("decrease", "error_share", "overload_share"):
-            check_number(name, getattr(self, name), above=0.0, below=1.0)
-        check_number("latency_factor", self.latency_factor, above=1.0)
 
     def open(self, clock: Callable[[], float] = time.monotonic) -> AdaptiveController:
         """Make what finds the limit of one operator. `clock` gives seconds and never goes back."""
@@ -162,7 +159,7 @@ class AdaptiveController:
             share = self._errors / self._outcomes
             # Twice what chance makes of so few.
             chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
-            if share > self._usual_errors + self._options.error_share + chance:
+            if share > self._usual_errors + MAX_ERROR_SHARE + chance:
                 self._cut(now)
             self._usual_errors += (share - self._usual_errors) / 4
             self._outcomes = self._errors = 0
@@ -170,8 +167,8 @@ class AdaptiveController:
     def _overloads_borne(self) -> float:
         """Overloads in a round trip that are not a sign: the share that is borne, and what chance adds."""
         outcomes = max(MIN_OVERLOAD_WINDOW, self.limit)
-        borne = self._options.overload_share * outcomes
-        return borne + 2 * math.sqrt(borne * (1 - self._options.overload_share))
+        borne = MAX_OVERLOAD_SHARE * outcomes
+        return borne + 2 * math.sqrt(borne * (1 - MAX_OVERLOAD_SHARE))
 
     def _judge(self, now: float) -> None:
         """There is a mean of the latencies since the last cut."""
@@ -183,7 +180,7 @@ class AdaptiveController:
             return
         if self._latency < self._base:
             self._base = self._latency
-        if self._latency > self._options.latency_factor * self._base:
+        if self._latency > LATENCY_FACTOR * self._base:
             self._cuts += 1
             if self._cuts > CUTS_TO_BELIEVE:
                 self._cuts = 0
@@ -198,7 +195,7 @@ class AdaptiveController:
             self._begin_measuring(now)
             self._set(self._exact * PROBE_SHARE)
         if not now < self._probe_at < math.inf:
-            self._probe_at = now + self._options.probe * self._latency
+            self._probe_at = now + PROBE_AFTER_TRIPS * self._latency
 
     def _grow(self, now: float) -> None:
         used = now <= self._since or self._seconds / (now - self._since) >= FULL_SHARE * self.limit
@@ -209,7 +206,7 @@ class AdaptiveController:
             if used:
                 self._set(self._exact * 2)
         elif used:
-            self._set(self._exact + self._options.increase)
+            self._set(self._exact + 1.0)
         self._since = now
         self._successes = 0
         self._seconds = 0.0
@@ -220,7 +217,7 @@ class AdaptiveController:
         self._doubling = False
         self._before_probe = None
         self._begin_measuring(now)
-        self._set(self._exact * self._options.decrease)
+        self._set(self._exact * DECREASE)
         self._since = now
         self._successes = 0
         self._seconds = 0.0

@@ -85,9 +85,7 @@ class ErrorPolicy:
             self._logged.add(kind)
             log.warning("a row failed, the first one for %s: %s", kind, error)
         self._last = error
-        limit = self._stop_after
-        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
-            self.check(finished)
+        self._check_early(finished)
         latency = call.elapsed(self._clock()) if call.attempt else 0.0
         return Failed(describe(error, latency))
 
@@ -103,10 +101,11 @@ class ErrorPolicy:
         self._meter.errors_by_type[failed.info.type] += rows
         if self._last is None:
             # Found in the ledger, which keeps what was said of the error.
-            info = failed.info
-            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
-        limit = self._stop_after
-        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
+            self._last = _kept(failed.info)
+        self._check_early(finished)
+
+    def _check_early(self, finished: int) -> None:
+        if isinstance(self._stop_after, int) or finished >= FRACTION_FROM:
             self.check(finished)
 
     def check(self, finished: int) -> None:
@@ -131,8 +130,7 @@ class ErrorPolicy:
         self._meter.errors += counts.errors
         self._meter.errors_by_type.update(counts.by_type)
         if counts.last is not None:
-            info = counts.last
-            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
+            self._last = _kept(counts.last)
 
     def told(self, call: Call, error: BaseException) -> str:
         """The class of an error of `call`, and what it says."""
@@ -148,3 +146,7 @@ class ErrorPolicy:
         return Failed(
             describe(NotCalled(reason, attempts=call.attempt), call.elapsed(self._clock())), not_called=True
         )
+
+
+def _kept(info: ErrorInfo) -> CallFailed:
+    return CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))

@@ -34,7 +34,7 @@ from pillarbox.aio.errors import ErrorInfo, Failed, error_of, said
 from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.aio.task_io import OutputState
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger import LedgerValueError
+from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.values import Encoded, decode, encode
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark

@@ -9,6 +9,6 @@ from __future__ import annotations
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.clients.http_lookup import HttpLookup
 from pillarbox.clients.secret import Secret
-from pillarbox.clients.transport import Http, HttpStatusError
+from pillarbox.clients.transport import Http
 
-__all__ = ["Embeddings", "Http", "HttpLookup", "HttpStatusError", "Secret"]
+__all__ = ["Embeddings", "Http", "HttpLookup", "Secret"]

@@ -46,6 +46,9 @@ class HttpLookup(Client):
     method: "GET" or "POST". body: for POST, the fields that are sent as one JSON object, or a function of the
         row, or of the values, that returns what is sent as JSON.
     parse: "json", "text" or "bytes", or a function of the answer's body that returns the result.
+    take: of a JSON object, the name of the field that is the result, or a list of the fields that the result
+        has, such as those of a schema. A field that the answer lacks is None, and all of them where there is
+        no answer.
     statuses: the treatment of statuses: "result" parses the answer, "null" is None, "error" raises. Without a
         word, 2xx is a result (204 and an empty body None), 404 is null, all else an error.
     params: query parameters that each request has, texts or Secrets. key: a `Secret`, sent as a bearer token.
@@ -61,6 +64,7 @@ class HttpLookup(Client):
     method: Literal["GET", "POST"] = "GET"
     body: Sequence[str] | Callable[..., Any] | None = None
     parse: Parse = "json"
+    take: str | Sequence[str] | None = None
     statuses: Mapping[int, Treatment] = field(default_factory=dict)
     params: Mapping[str, str | Secret] = field(default_factory=dict)
     key: Secret | None = None
@@ -79,6 +83,7 @@ class HttpLookup(Client):
         body = _checked_body(self.body, self.method)
         if not callable(self.parse):
             check_choice("parse", self.parse, PARSES)
+        take = _checked_take(self.take, self.parse)
         _check_statuses(self.statuses)
         check_key("key", self.key)
         headers = check_headers("headers", self.headers)
@@ -90,7 +95,7 @@ class HttpLookup(Client):
             fields |= dict.fromkeys(body)
         for name, value in (
             *(("body", body), ("statuses", {NOT_FOUND: "null", **self.statuses}), ("headers", headers)),
-            *(("params", params), ("_address", address), ("_fields", tuple(fields))),
+            *(("params", params), ("take", take), ("_address", address), ("_fields", tuple(fields))),
         ):
             object.__setattr__(self, name, value)
 
@@ -107,7 +112,7 @@ class HttpLookup(Client):
         """Look up one row: see the class."""
         values = self._values(row)
         if None in values.values():
-            return None
+            return self._nothing()
         url = self._address.filled(values)
         if self.body is None:
             body, headers = None, None
@@ -145,16 +150,16 @@ class HttpLookup(Client):
         status = response.status
         treatment = self.statuses.get(status) or ("result" if 200 <= status < 300 else "error")
         if treatment == "null":
-            return None
+            return self._nothing()
         if treatment == "error":
             raise status_error(self.method, self.url, response)
         parse, content = self.parse, response.body
         if parse == "json":
             if not content:
-                return None
+                return self._nothing()
             try:
-                return json.loads(content)
-            except ValueError as error:
+                return self._taken(json.loads(content))
+            except json.JSONDecodeError as error:
                 kind = response.headers.get("content-type", "without a content type")
                 answer = f"the answer ({kind}, {len(content)} bytes)"
                 raise ValueError(f"{self.method} {self.url}: {answer} is not JSON: {error}") from None
@@ -163,6 +168,18 @@ class HttpLookup(Client):
         if parse == "text":
             return content.decode(errors="replace")
         return parse(content)
+
+    def _nothing(self) -> dict[str, None] | None:
+        """The result where there is none: a row over Spark has all its columns."""
+        return dict.fromkeys(self.take) if isinstance(self.take, tuple) else None
+
+    def _taken(self, found: Any) -> Any:
+        take = self.take
+        if take is None:
+            return found
+        if not isinstance(found, dict):
+            raise ValueError(f"{self.method} {self.url}: the answer is not a JSON object with {take!r}")
+        return found.get(take) if isinstance(take, str) else {name: found.get(name) for name in take}
 
     # -- keys ------------------------------------------------------------------------------------------------
 
@@ -302,6 +319,18 @@ def _checked_body(body: Any, method: str) -> Any:
     for name in body:
         check_text("a name of body", name)
     return tuple(body)
+
+
+def _checked_take(take: Any, parse: Any) -> Any:
+    if take is None:
+        return None
+    if parse != "json":
+        raise ValueError(f"take={take!r}: is for parse='json'")
+    if isinstance(take, str):
+        return check_text("take", take)
+    if not isinstance(take, Sequence):
+        raise TypeError(f"take={take!r}: must be the name of a field, a list of names, or None")
+    return tuple(check_text("a name of take", name) for name in take)
 
 
 def _check_statuses(statuses: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import json
 import math
 import uuid
@@ -51,6 +52,13 @@ def encode(value: Any) -> Encoded:
     if type(value) is list and _is_packed(value):
         # An embedding, which is what most ledgers are for.
         return Encoded(_ONE_LIST, [array("d", value)], [])
+    # As is one of NumPy's, alone or as the only value of a row.
+    vector = value[0] if type(value) is tuple and len(value) == 1 else value
+    kind = type(vector)
+    is_array = kind.__name__ == "ndarray" and kind.__module__ == "numpy"
+    if is_array and vector.ndim == 1 and vector.dtype.kind in "biuf":
+        text = _vector_text(vector.dtype.str, len(vector), vector is not value)
+        return Encoded(text, [], [vector.tobytes()])
     floats: list[array[float]] = []
     blobs: list[bytes] = []
     plain = _plain(value, floats, blobs, MAX_DEPTH)
@@ -62,6 +70,13 @@ def encode(value: Any) -> Encoded:
             # A lone surrogate cannot be UTF-8; escaped, it can.
             text = _dump_escaped(plain)
     return Encoded(text, floats, blobs)
+
+
+@functools.lru_cache(maxsize=64)
+def _vector_text(dtype: str, length: int, in_tuple: bool) -> str:
+    """The JSON of a vector of NumPy, as the general way writes it."""
+    vector = {"$numpy": [dtype, [length], 0]}
+    return _dump({"$tuple": [vector]} if in_tuple else vector)
 
 
 def decode(text: str, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:

@@ -216,21 +216,6 @@ class MailboxExecutor(futures.Executor):
         self._processor._run_in_yield(mail)
         return True
 
-    def is_idle(self) -> bool:
-        """True if the task has nothing to do: no mail waits, and the default action is suspended.
-
-        Mailbox thread; raises `WrongThreadError` elsewhere.
-        """
-        return not self._processor._has_mail() and not self._processor.is_default_action_available
-
-    def should_interrupt(self) -> bool:
-        """True if a long action should give way, because mail waits. Mailbox thread.
-
-        Mail of a lower priority counts too: it is run when the action returns, though not by a yield.
-        Raises `WrongThreadError` elsewhere.
-        """
-        return self._processor._has_mail()
-
 
 def _name(fn: Callable[..., object]) -> str:
     return str(getattr(fn, "__qualname__", fn))

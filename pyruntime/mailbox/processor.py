@@ -45,10 +45,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError, MailboxState, TaskMailbox
-from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
 
@@ -154,7 +153,8 @@ class MailboxProcessor:
 
     default_action: called with a `Controller`; does one bounded piece of work.
     mailbox: one that this thread owns; a new one if None.
-    action_executor: what mails and default actions run in, such as a lock shared with a source's thread.
+    run_action: calls a function and gives its result: each mail and each default action runs in it, such as
+        the `run` of a chain, which moves elements afterwards. None: they are called.
     clock: seconds, for the metrics; time that never goes back.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
@@ -163,9 +163,24 @@ class MailboxProcessor:
     """
 
     __slots__ = (
-        "_action", "_action_executor", "_back_pressured", "_completed", "_controller", "_default_actions",
-        "_failure", "_held", "_looping", "_mails", "_paused", "_reports", "_run_batch", "_sleeps_elsewhere",
-        "_stopped", "_suspensions", "mailbox", "metrics",
+        "_action",
+        "_back_pressured",
+        "_completed",
+        "_controller",
+        "_default_actions",
+        "_failure",
+        "_held",
+        "_looping",
+        "_mails",
+        "_paused",
+        "_reports",
+        "_run_action",
+        "_run_batch",
+        "_sleeps_elsewhere",
+        "_stopped",
+        "_suspensions",
+        "mailbox",
+        "metrics",
     )  # fmt: skip
 
     def __init__(
@@ -173,7 +188,7 @@ class MailboxProcessor:
         default_action: DefaultAction,
         mailbox: TaskMailbox | None = None,
         *,
-        action_executor: TaskActionExecutor = IMMEDIATE,
+        run_action: Callable[..., Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         latency_interval: float | None = 1.0,
     ) -> None:
@@ -182,15 +197,15 @@ class MailboxProcessor:
         self.mailbox = TaskMailbox() if mailbox is None else mailbox
         self.metrics = MailboxMetrics(self.mailbox, self._count, clock, latency_interval)
         """The metrics of this processor; `metrics.snapshot()` is for any thread."""
-        self._action_executor = None if action_executor is IMMEDIATE else action_executor
-        # Without an executor the kernel runs a batch: between two mails nothing here is called.
+        self._run_action = run_action
+        # Without it the kernel runs a batch: between two mails nothing here is called.
         self._run_batch: Callable[[], object] = (
             partial(self.mailbox.run_batch, meanwhile=MAX_URGENT_MAILS_PER_ROUND)
-            if action_executor is IMMEDIATE
-            else self._run_batch_in_executor
+            if run_action is None
+            else self._run_batch_in_action
         )
         self._action: Callable[[Controller], object] = (
-            default_action if action_executor is IMMEDIATE else partial(action_executor.run, default_action)
+            default_action if run_action is None else partial(run_action, default_action)
         )
         self._controller = Controller(self)
         self._reports = ErrorReports(self.mailbox)
@@ -318,9 +333,9 @@ class MailboxProcessor:
                 return
         self.metrics.look()
 
-    def _run_batch_in_executor(self) -> None:
-        mailbox, executor = self.mailbox, self._action_executor
-        assert executor is not None
+    def _run_batch_in_action(self) -> None:
+        mailbox, run_action = self.mailbox, self._run_action
+        assert run_action is not None
         take = mailbox.try_take_from_batch
         # Urgent mails join a batch while it runs; an endless row of them must not keep the
         # default action waiting.
@@ -328,14 +343,14 @@ class MailboxProcessor:
             if self._stopped or (mail := take()) is None:
                 return
             self._mails += 1
-            executor.run(mail.run)
+            run_action(mail.run)
 
     def _run(self, mail: Mail) -> None:
         self._mails += 1
-        if self._action_executor is None:
+        if self._run_action is None:
             mail.run()
         else:
-            self._action_executor.run(mail.run)
+            self._run_action(mail.run)
 
     def _run_in_yield(self, mail: Mail) -> None:
         """Run a mail; what it raises ends the loop too, even if the action that yields catches it."""
@@ -487,10 +502,6 @@ class MailboxProcessor:
 
     def _waits_for(self) -> Doing:
         return BACK_PRESSURED if self._back_pressured else IDLE
-
-    def _has_mail(self) -> bool:
-        # The mail that measures is nobody's work.
-        return self.mailbox.has_mail() and len(self.mailbox) > self.metrics.measuring
 
     def _count(self) -> int:
         return self._mails + self.mailbox.mails_run - self.metrics.measured

@@ -3,17 +3,14 @@
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import SplitEnumerator
 from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import Fetched, SplitReader
 from pillarbox.sources.simple import SimpleSource
 from pillarbox.sources.source import Source
-from pillarbox.sources.split import OffsetSplit, Split
+from pillarbox.sources.split import Split
 from pillarbox.sources.task_input import SourceInput
 
 __all__ = [
     "Fetched",
-    "FetchingReader",
-    "OffsetSplit",
     "SimpleSource",
     "Source",
     "SourceCoordinator",

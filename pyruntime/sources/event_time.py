@@ -36,8 +36,8 @@ class WatermarkStrategy:
     idle_after: seconds of looking without a record after which a split is idle: nobody waits for its
         watermark until it has a record again. It must be longer than a fetch takes, all of which counts as
         looking. None: never.
-    max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle, of
-        all readers of the source; it is paused while it is. None: no limit.
+    max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle,
+        of all readers of the source; it is paused while it is. None: no limit.
 
     Raises TypeError or ValueError, which names the field, for what cannot be.
     """
@@ -158,8 +158,9 @@ class SplitWatermarks:
     which nobody has looked, as `looked` of the reader says. A reader without that method is taken to have
     what there is when it is polled: its splits become idle when it has nothing at all.
 
-    With a `max_drift`, changes are there to be reported, and the limit that comes back is obeyed: a split that
-    is not idle and has passed it with a batch is paused. It does not become idle meanwhile: its records are there.
+    With a `max_drift`, changes are there to be reported, and the limit that comes back is obeyed: a split
+    that is not idle and has passed it with a batch is paused. It does not become idle meanwhile, as its
+    records are there.
 
     Confined. columns: as in `EventTimes`. clock: seconds, monotonic. Raises what `EventTimes` does.
     """
@@ -186,7 +187,7 @@ class SplitWatermarks:
         self._limit = math.inf
         self._highest = -math.inf
         self._paused = 0
-        # Watermarks that are not reported; None for a split that is idle. Without a limit nothing is reported.
+        # Watermarks that are not reported; None for a split that is idle. Without `max_drift` none is.
         self._changed: dict[str, float | None] = {}
         self._report_at = math.inf if strategy.max_drift is None else -math.inf
 

@@ -125,9 +125,9 @@ class Fetcher(Generic[S]):
 
     A fetch is woken when there is something told. What it has got is handed over all the same.
 
-    What comes of a split that is paused is set aside, and is first when the split goes on. Where the client has
-    many splits at the same time, it is told to fetch nothing of that one until then. Otherwise nothing else is
-    taken, so that the fetcher waits for room.
+    What comes of a split that is paused is set aside, and is first when the split goes on. Where the client
+    has many splits at the same time, it is told to fetch nothing of that one until then. Otherwise nothing
+    else is taken, so that the fetcher waits for room.
     """
 
     def __init__(self, owner: FetchingReader[S], number: int, handover: Handover, bell: Doorbell) -> None:
@@ -169,7 +169,7 @@ class Fetcher(Generic[S]):
             self._wake_up()
 
     def take(self) -> Found | None:
-        """The next rows of a split that is not paused; None if there are none. Raises the failure behind them."""
+        """The next rows of a split that is not paused; None if there are none. Raises what is behind them."""
         for at, found in enumerate(self._aside):
             held = found[0]
             if not held.paused:
@@ -494,8 +494,8 @@ class FetchingReader(SourceReader[S]):
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Give nothing of the splits `pause` until they are in `resume`.
 
-        Those that it does not have are passed over. Where a thread reads one split at a time, those behind one
-        that is paused wait too.
+        Those that it does not have are passed over. Where a thread reads one split at a time, those behind
+        one that is paused wait too.
         """
         self._check_thread()
         self.is_aligned = True

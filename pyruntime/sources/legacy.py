@@ -171,10 +171,10 @@ class FunctionRun(legacy.SourceContext):
                 self.position = self._source.write(function.snapshot_state())
         return records
 
-    def wait_for_news(self) -> None:
-        """Wait for an element, the end or a wake-up."""
+    def wait_for_news(self, seconds: float | None = None) -> bool:
+        """Wait for an element, the end or a wake-up, at most so long; False: nothing of that."""
         with self._changed:
-            self._changed.wait_for(lambda: self._has_news or self._ended)
+            return self._changed.wait_for(lambda: self._has_news or self._ended, seconds)
 
     def wake_up(self) -> None:
         """End a wait; the next one, if there is none. Any thread."""

@@ -13,13 +13,13 @@ that it was given, and asks for what comes next, which is appended when there is
 # - *Reads of Spark.* A plan deals splits, or slices of them, out to tasks: a batch read once, a stream for
 #   each micro-batch, whose offset says which. Nothing is given to a reader that runs.
 #
-# Event-time alignment of tasks is Flink's too (FLIP-182): readers report how far their splits are, and are told
-# one limit for all. A reader could hold its own splits by what it hears of the others' watermarks. Then two
-# readers that hear of each other late could both stand still, each waiting for the other: so the coordinator
-# decides, with all watermarks before it. A limit in time, and not a list of splits, is what a reader can apply
-# to a split that it begins between two messages. A split that nobody has begun counts for nothing, for it may
-# wait behind one that would be paused because of it; nor does one that is idle. So whoever is paused waits for
-# a split that is read.
+# Event-time alignment of tasks is Flink's too (FLIP-182): readers report how far their splits are, and are
+# told one limit for all. A reader could hold its own splits by what it hears of the others' watermarks. Then
+# two readers that hear of each other late could both stand still, each waiting for the other: so the
+# coordinator decides, with all watermarks before it. A limit in time, and not a list of splits, is what a
+# reader can apply to a split that it begins between two messages. A split that nobody has begun counts for
+# nothing, for it may wait behind one that would be paused because of it; nor does one that is idle. So
+# whoever is paused waits for a split that is read.
 #
 # A lock instead of one thread would let an enumerator be called by whoever asks; then its author has to know
 # about threads, and `choose` could see a state that is half way.
@@ -91,8 +91,8 @@ class SplitCoordinator(Generic[S]):
 
     Confined to the enumerator's thread, but for what says otherwise.
 
-    planned: True where a plan deals splits out, to readers that do not run yet. max_drift: seconds by which the
-    watermark of a split of a task may be ahead of the slowest one's; None: no limit.
+    planned: True where a plan deals splits out, to readers that do not run yet. max_drift: seconds by which
+    the watermark of a split of a task may be ahead of the slowest one's; None: no limit.
 
     A reader that asks is told that no more come only when nothing waits, nothing will be found and nobody has
     an unfinished split: until then one might die, and leave it something to do. Splits without an end are

@@ -3,30 +3,18 @@
 import warnings
 
 from pillarbox.api import async_map
-from pillarbox.spark.async_udf import AsyncUdf, async_udf
+from pillarbox.spark.async_udf import async_udf
 from pillarbox.spark.client_columns import embed_text, lookup
 from pillarbox.spark.dataframe import called_once
-from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
-from pillarbox.spark.latency import LOW_LATENCY
-from pillarbox.spark.listener import ProgressListener
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
-from pillarbox.spark.source.data_source import PillarboxSource, register_source
+from pillarbox.spark.source.data_source import register_source
 from pillarbox.spark.stream.async_stream import async_stream
-from pillarbox.spark.stream.bucket_state import StreamStateError
 
 __all__ = [
-    "LOW_LATENCY",
-    "AsyncUdf",
-    "DeadLetter",
-    "PillarboxSource",
     "Progress",
-    "ProgressListener",
-    "ResultError",
-    "StreamStateError",
     "async_map",
     "async_stream",
     "async_udf",

@@ -77,7 +77,7 @@ class DeadLetter:
         if not isinstance(self.path, str | os.PathLike):
             raise TypeError(
                 f"dead_letter={shown_address(repr(self.path))}: must be a path or a "
-                f"pillarbox.spark.DeadLetter, not {type(self.path).__name__}"
+                f"pillarbox.spark.dead_letters.DeadLetter, not {type(self.path).__name__}"
             )
         path = os.fspath(self.path)
         if not path:

@@ -54,6 +54,6 @@ def check_latency(latency: Latency, session: Any) -> bool:
     if wrong:
         raise ValueError(
             f"latency='low': the session needs {', '.join(wrong)}; build it with "
-            "SparkSession.builder.config(map=pillarbox.spark.LOW_LATENCY)"
+            "SparkSession.builder.config(map=pillarbox.spark.latency.LOW_LATENCY)"
         )
     return True

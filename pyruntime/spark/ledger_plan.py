@@ -23,7 +23,8 @@ from pyspark.sql import types as T
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
+from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector

@@ -1,4 +1,4 @@
-"""The task: an input, operators and an output, run by a mailbox processor, with checkpoints.
+"""The task: an input, operators and an output, run by a mailbox processor, with timers and checkpoints.
 
 One thread owns all state of a task. Here is what runs on it, and what asks it from elsewhere.
 """

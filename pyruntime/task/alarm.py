@@ -25,7 +25,8 @@ MAX_WAIT_S = 3600.0
 class Alarm:
     """Calls `ring()` when `clock()` has come to the moment for which the alarm is set. Thread-safe.
 
-    1. It rings once, then waits for `reset`: whoever was called will look at everything.
+    1. It rings once, then waits for `reset`. While it has rung `bring_forward` does nothing: whoever was
+       called has not looked yet, and will look at everything.
     2. A `ring()` that returns False closes the alarm; it must not raise.
     3. A clock that raises makes the alarm ring.
     4. A clock with `on_advance(callback)` says when it has moved: the alarm then needs no thread, and rings
@@ -50,6 +51,14 @@ class Alarm:
         on_advance: Any = getattr(clock, "on_advance", None)
         if on_advance is not None:
             self._take_back = on_advance(self._clock_moved)
+
+    def bring_forward(self, moment: float) -> None:
+        """Ring at `moment`, unless that is later than it rings anyway, or it has rung. Any thread."""
+        with self._changed:
+            if self._rung or (self._at is not None and self._at <= moment):
+                return
+            self._set(moment)
+        self._clock_moved()
 
     def reset(self, moment: float | None) -> None:
         """Forget that it has rung, and ring at `moment`; None: when it is set again. Any thread."""

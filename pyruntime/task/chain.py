@@ -11,7 +11,7 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 # operator ever runs in the stack of another one.
 #
 # Why room is looked for after every action, and not told by events. An operator has room for reasons of its
-# own: a call has ended, its mail has run, the output was read. A rule by which each of them says so is
+# own: a call has ended, a timer has fired, the output was read. A rule by which each of them says so is
 # broken by the first operator that forgets it, and the task then hangs, in silence. Looking costs one flag
 # where nobody waits.
 #
@@ -35,7 +35,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox.action_executor import TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures, raise_of
@@ -319,13 +318,13 @@ AFTER_BARRIER = "after a barrier, in the same call; a barrier must be the last e
 AFTER_DATA = "after the end of its data"
 
 
-class OperatorChain(TaskActionExecutor):
+class OperatorChain:
     """Runs elements through operators. Confined.
 
     1. The operator at position i gets elements from link i and emits into link i + 1; the last one emits into
        the task's output. Elements are moved when no operator in front is at work, those nearest to the output
        first, so a link holds what one call has emitted at most.
-    2. An operator that yields is at work, in whatever method or mail of its own. While it is, only the
+    2. An operator that yields is at work, in whatever method, mail or timer of its own. While it is, only the
        links behind it move: nothing passes it. Its executor has its position as priority, so only mail of
        its own and of those behind runs.
     3. A snapshot can therefore be taken at every moment at which a mail runs: the operators in front of one
@@ -418,6 +417,7 @@ class OperatorChain(TaskActionExecutor):
     def setup(
         self,
         executor: Callable[[int], MailboxExecutor],
+        clock: Callable[[], float],
         fail: Callable[[BaseException], None],
         on_barrier: Callable[[CheckpointBarrier], None],
     ) -> None:
@@ -433,7 +433,7 @@ class OperatorChain(TaskActionExecutor):
         for position, uid in enumerate(self.uids):
             output = self._exit if position == last else self._links[position + 1]
             admitted = partial(self._admitted, position)
-            contexts.append(OperatorContext(uid, position, executor(position), output, admitted, fail))
+            contexts.append(OperatorContext(uid, position, executor(position), output, clock, admitted, fail))
         self.contexts = tuple(contexts)
         for operator, context in zip(self.operators, contexts, strict=True):
             operator.setup(context)
@@ -468,9 +468,9 @@ class OperatorChain(TaskActionExecutor):
         """Finish the operators, from the input to the output; the caller waits for each future given.
 
         Event time comes to its end first. For each: wait until it has taken all that is on its way to it, end
-        its input, wait for what is under way, finish it, and wait for its mail. Those that were restored as
-        finished are passed over. Once the task has failed or was cancelled, which any step may bring about,
-        no operator is finished.
+        its input, wait for what is under way, for timers that had begun, finish it, and wait for its mail.
+        Of those that were restored as finished only the timers end. Once the task has failed or was
+        cancelled, which any step may bring about, no operator is finished.
         """
         left = [position for position, finished in enumerate(self._finished) if not finished]
         if left and not self.time_ended:
@@ -481,6 +481,7 @@ class OperatorChain(TaskActionExecutor):
         self.work_off()
         for position, (operator, context) in enumerate(zip(self.operators, self.contexts, strict=True)):
             if self._finished[position]:
+                yield from self._quiesce_timers(context)
                 continue
             # spec: Chain!EndInput
             while (on_its_way := self._links[position].emptied()) is not None:
@@ -491,6 +492,7 @@ class OperatorChain(TaskActionExecutor):
             self.work_off()
             if under_way is not None:
                 yield under_way
+            yield from self._quiesce_timers(context)
             # spec: Chain!Finish
             if self.closed or self.paused:
                 return
@@ -510,6 +512,17 @@ class OperatorChain(TaskActionExecutor):
         self.check()
         self._mail_ended = True
 
+    def quiesce_timers(self) -> Iterator[Future[Any]]:
+        """Let no timer begin any more; the caller waits for each future given. Idempotent."""
+        self.check()
+        for context in self.contexts:
+            yield from self._quiesce_timers(context)
+
+    def _quiesce_timers(self, context: OperatorContext) -> Iterator[Future[Any]]:
+        timers = context.quiesce_timers()
+        if timers is not None:
+            yield timers.timers_done()
+
     def stop(self, failures: Failures) -> None:
         """Let no operator emit any more, and drop what is on its way. Idempotent."""
         self.check()
@@ -519,6 +532,9 @@ class OperatorChain(TaskActionExecutor):
         for link in (*self._links, self._exit):
             link.queue.clear()
         for position, operator in enumerate(self.operators):
+            if position < len(self.contexts):
+                step = f"ending the timers of operator {self.uids[position]!r}"
+                failures.run(step, self.contexts[position].shutdown_timers)
             failures.run(f"stopping operator {self.uids[position]!r}", operator.stop)
 
     def close(self, failures: Failures) -> dict[str, Any]:

@@ -9,8 +9,8 @@ All methods of an operator are called on the mailbox thread, and by the chain on
 # that raised "no room" would have to say how far it came; one that took all rows and kept the rest would
 # have a queue of its own, which would be part of no snapshot but by its own care.
 #
-# Why `end_input` and `finish` are two. Between them calls are under way, and checkpoints are
-# taken: an operator that has emitted its last must be told apart from one that only knows that nothing
+# Why `end_input` and `finish` are two. Between them calls are under way and timers fire, and checkpoints
+# are taken: an operator that has emitted its last must be told apart from one that only knows that nothing
 # comes any more.
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import OperatorOutput, RowBatch
+from pillarbox.task.timers import ProcessingTimeService
 
 
 class OperatorContext:
@@ -33,7 +34,10 @@ class OperatorContext:
     those behind it. `output` takes what the operator emits.
     """
 
-    __slots__ = ("_admitted", "executor", "fail", "output", "position", "uid")
+    __slots__ = (
+        "_admitted", "_clock", "_closed", "_quiesced", "_timers",
+        "executor", "fail", "output", "position", "uid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class OperatorContext:
         position: int,
         executor: MailboxExecutor,
         output: OperatorOutput,
+        clock: Callable[[], float],
         admitted: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -50,7 +55,38 @@ class OperatorContext:
         self.output = output
         self.fail = fail
         """End the task at once with an error that comes outside of any action, as in a coroutine."""
+        self._clock = clock
         self._admitted = admitted
+        self._timers: ProcessingTimeService | None = None
+        self._quiesced = self._closed = False
+
+    @property
+    def timers(self) -> ProcessingTimeService:
+        """The operator's timers, which fire as its mail. Made when they are first asked for.
+
+        In `finish` and `close` no timer begins any more, whether they were asked for before or not.
+        """
+        if self._timers is None:
+            self.executor.mailbox.check_is_mailbox_thread()
+            self._timers = ProcessingTimeService(self.executor, self._clock)
+            if self._closed:
+                self._timers.shutdown()
+            elif self._quiesced:
+                self._timers.quiesce()
+        return self._timers
+
+    def quiesce_timers(self) -> ProcessingTimeService | None:
+        """Let no timer begin any more; the timers, if the operator ever asked for them. The chain only."""
+        self._quiesced = True
+        if self._timers is not None:
+            self._timers.quiesce()
+        return self._timers
+
+    def shutdown_timers(self) -> None:
+        """Let no timer fire any more. The chain only."""
+        self._closed = True
+        if self._timers is not None:
+            self._timers.shutdown()
 
     def admitted(self) -> None:
         """Say that the element which `process` works on is part of the operator's state from now on.
@@ -71,8 +107,8 @@ class Operator:
     3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
        checkpoint may be taken in each of its yields: its state must then be whole. Yield before the
        element changes the state, and before you emit, or say `context.admitted()`.
-    4. While a method or mail of it is in a yield it gets no element. Other mail of its own runs; deferrable
-       mail only if the yield asks for it.
+    4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs, its
+       timers too; deferrable mail only if the yield asks for it.
 
     The life of an operator is Flink's `StreamOperator`.
     """
@@ -146,13 +182,13 @@ class Operator:
     def end_input(self) -> Future[Any] | None:
         """No element comes any more. A future says when all that is under way has come out; None: at once.
 
-        Mail still runs and checkpoints are still taken while that future is waited for. After a restore
+        Timers still fire and checkpoints are still taken while that future is waited for. After a restore
         this may be called again, unless `finish` had returned.
         """
         return None
 
     def finish(self) -> None:
-        """Emit the last of what is left: nothing is under way any more.
+        """Emit the last of what is left: nothing is under way any more and no timer fires.
 
         A checkpoint taken after it says so, and a task restored from that does not call it again. What mail
         put here has still to emit must therefore be in the state, to be put again by `open`.

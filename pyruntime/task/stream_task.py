@@ -7,7 +7,7 @@ checkpoint requests, the notices and `state` are for any thread.
 # Why the end of a task is a sequence of futures that are waited for by mail (`_advance`). A coroutine would
 # need an event loop, which a task on a thread of its own does not have; a nested loop that runs mail until
 # a future is done would be a yield, in which no checkpoint could be told from one within an operator. So
-# each step is a mail: between two of them calls complete and checkpoints are taken as at any
+# each step is a mail: between two of them timers fire, calls complete and checkpoints are taken as at any
 # other time.
 #
 # Why the loop is suspended and not ended while the input is held. A savepoint that is aborted must leave
@@ -35,10 +35,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
-from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
 from pillarbox.task.chain import OperatorChain
@@ -62,58 +61,13 @@ from pillarbox.task.protocols import (
     TaskState,
     restore_end,
 )
+from pillarbox.task.timers import monotonic_epoch
 from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 
-T = TypeVar("T")
-
 END_OF_TASK = "go on with the end of the task"
 """The description of the mail in which a task that comes to its end goes on."""
-
-
-class LockedActions(TaskActionExecutor):
-    """Runs the actions of a chain in another executor, such as under a lock. Thread-safe if `inner` is."""
-
-    __slots__ = ("_chain", "_inner")
-
-    def __init__(self, inner: TaskActionExecutor, chain: OperatorChain) -> None:
-        self._inner = inner
-        self._chain = chain
-
-    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Call `fn(*args)` in `inner`, then move elements; returns the result of `fn`. Raises as they do."""
-        result: T = self._inner.run(self._chain.run, fn, *args)
-        return result
-
-
-def check_of(mailbox: TaskMailbox, lock: Any) -> Callable[[], None]:
-    """The check of a task's thread: raises `WrongThreadError` for any but the mailbox thread.
-
-    Where there is a lock that says whether a thread holds it, whoever holds it may touch the chain too.
-    """
-    is_held = holder_of(lock)
-
-    def check() -> None:
-        if not is_held():
-            mailbox.check_is_mailbox_thread()
-
-    return check
-
-
-def holder_of(lock: Any) -> Callable[[], bool]:
-    """The test whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
-
-    False always for a lock that has neither, and for None. Any thread.
-    """
-    if hasattr(lock, "is_held"):
-        return partial(getattr, lock, "is_held")
-    owned: Callable[[], bool] = getattr(lock, "_is_owned", _never)
-    return owned
-
-
-def _never() -> bool:
-    return False
 
 
 class StreamTask:
@@ -122,15 +76,16 @@ class StreamTask:
     1. The default action lets the input emit one element and has the chain work it off. It suspends itself
        while the input has nothing (idle) or the output has no room (back-pressured); mail runs meanwhile.
     2. Life: `restore`, `run`; at the end of the data the operators are finished; at the end of the input
-       what mail is left is run, and everything is closed. Whatever happens, everything is closed once, and
-       the first error is raised; later ones are notes of it.
+       no timer begins any more, those that had begun are waited for, what mail is left is run, and everything
+       is closed. Whatever happens, everything is closed once, and the first error is raised; later
+       ones are notes of it.
     3. An aligned checkpoint is ordinary mail of the lowest priority: it is taken between two elements and
        waits while an operator yields. An unaligned one is urgent and of the highest priority, so that
        a yield runs it too. Notices have the highest priority.
 
-    clock: for metrics, in seconds, never going back; None: the monotonic clock.
+    clock: for timers and metrics, in seconds, never going back; None: seconds since 1970.
     responder: hears how checkpoints come out.
-    action_executor: what every action runs in. mailbox: one that this thread owns; for tests.
+    mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
     Raises TypeError for an input, output or operator that is none, ValueError for no operators or two of
@@ -146,7 +101,6 @@ class StreamTask:
         name: str = "task",
         clock: Callable[[], float] | None = None,
         responder: CheckpointResponder | None = None,
-        action_executor: TaskActionExecutor = IMMEDIATE,
         mailbox: TaskMailbox | None = None,
         latency_interval: float | None = 1.0,
     ) -> None:
@@ -156,20 +110,14 @@ class StreamTask:
         self.name = name
         self._input = input
         self.output = output
+        self._clock = monotonic_epoch() if clock is None else clock
         mailbox = TaskMailbox() if mailbox is None else mailbox
-        # For what is not an action of the mailbox: under the lock, if there is one; nothing moves at its end.
-        self._call = action_executor.run
-        is_alone = action_executor is IMMEDIATE
-        check = mailbox.check_is_mailbox_thread
-        if not is_alone:
-            check = check_of(mailbox, getattr(action_executor, "lock", None))
-        self.chain = OperatorChain(operators, output, check=check)
-        actions = self.chain if is_alone else LockedActions(action_executor, self.chain)
+        self.chain = OperatorChain(operators, output, check=mailbox.check_is_mailbox_thread)
         self.processor = MailboxProcessor(
             self._process_input,
             mailbox,
-            action_executor=actions,
-            clock=time.monotonic if clock is None else clock,
+            run_action=self.chain.run,
+            clock=self._clock,
             latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
@@ -339,7 +287,7 @@ class StreamTask:
             self._close(None)
 
     def _restore(self, snapshot: TaskSnapshot | None) -> None:
-        self._call(self._open, snapshot)
+        self._open(snapshot)
         self._checkpointing.refuse(None)
         self._state = TaskState.RUNNING
 
@@ -392,7 +340,7 @@ class StreamTask:
         return True
 
     def _open(self, snapshot: TaskSnapshot | None) -> None:
-        self.chain.setup(self.processor.executor, self.fail, self._checkpointing.barrier)
+        self.chain.setup(self.processor.executor, self._clock, self.fail, self._checkpointing.barrier)
         if snapshot is not None:
             restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
             restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
@@ -435,7 +383,7 @@ class StreamTask:
         self._closed = True
         failures.run("closing the input", self._input.close)
         closing: dict[str, Any] = {}
-        failures.run("closing the operators", lambda: closing.update(self._call(self.chain.close, failures)))
+        failures.run("closing the operators", lambda: closing.update(self.chain.close(failures)))
         return closing
 
     def _end_close(self, cause: BaseException | None, failures: Failures) -> None:
@@ -478,9 +426,14 @@ class StreamTask:
         held.set_result(None)
 
     def _end_loop(self) -> None:
-        """End the loop: the task has come to its end."""
+        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
+        self._is_finishing = True
+        self._advance(self.chain.quiesce_timers(), partial(self._loop_ended, self._hold_input()))
+
+    def _loop_ended(self, held: Future[None]) -> None:
         self._complete = True
         self.processor.all_actions_completed()
+        held.set_result(None)
 
     def _advance(self, steps: Iterator[Future[Any]], then: Callable[[], None]) -> None:
         """Go on to the next future that is not done, and behind the last one call `then`. Other mail runs.

@@ -4,9 +4,9 @@ Suites for queues and mailboxes of your own, models, histories and the search fo
 in the modules of this package. `pillarbox.testing.suites` needs Hypothesis, the extra `testing`.
 """
 
-from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
+from pillarbox.testing.clocks import FakeClock
 from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.source_suite import source_suite
 
-__all__ = ["FakeClock", "OperatorHarness", "SourceHarness", "VirtualTimeLoop", "source_suite"]
+__all__ = ["FakeClock", "OperatorHarness", "SourceHarness", "source_suite"]

@@ -4,7 +4,7 @@ The idea of both is that of simulated time in discrete event simulation; trio's 
 for trio.
 """
 
-# Why the clock that a test moves calls its callbacks. Alarms that slept in a thread of their own would wake
+# Why the clock that a test moves calls its callbacks. Timers that slept in a thread of their own would wake
 # some time after the clock was moved, and a test would have to wait for what it wants to see now.
 #
 # Why the loop's selector lets time pass, and not `loop.time` alone. Only the selector knows that nothing is
@@ -29,7 +29,7 @@ from pillarbox.validate import check_moment
 class FakeClock:
     """A clock that reads `now`, in seconds, until it is moved; calling it gives the reading.
 
-    Whoever must know that time has passed says so with `on_advance`, as alarms do: then
+    Whoever must know that time has passed says so with `on_advance`, as the timers of a task do: then
     they need no thread that waits. Moves are one after the other, each with its callbacks: a thread that
     moves the clock waits for another one that does. A callback may itself move the clock.
 
@@ -101,7 +101,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     It is for code that waits on nothing but timers and other tasks: what another thread or a socket would
     bring does not make it wait. Raises `RuntimeError` where it would sleep for ever.
 
-    clock: one that is moved with the loop's time, such as that of a task.
+    clock: one that is moved with the loop's time, such as that of a task's timers.
     """
 
     def __init__(self, clock: FakeClock | None = None) -> None:

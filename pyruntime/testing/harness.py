@@ -1,10 +1,10 @@
-"""Drives one operator as a test would: elements in, snapshots out, output to look at.
+"""Drives one operator as a test would: elements in, time on, snapshots out, output to look at.
 
 Made and used on one thread, which is the mailbox thread of the operator's task.
 """
 
 # Why a whole task around one operator, and not calls of its methods. An operator that is called directly
-# gets elements without room, mail without a mailbox, and snapshots that no restore has read: it passes
+# gets elements without room, timers without a mailbox, and snapshots that no restore has read: it passes
 # tests that its task fails.
 #
 # Why snapshots go through `pickle`. A state that shares a list with the operator changes after the
@@ -23,24 +23,26 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
 from pillarbox.task.failures import Failures
 from pillarbox.task.protocols import TaskState
+from pillarbox.testing.clocks import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 
 
 class OperatorHarness:
     """A task of one operator, which runs as far as it can after each thing that a test does. Confined.
 
-    The operator is opened at once; with a `snapshot` its state is restored before. A snapshot goes through
-    `pickle`, as a real one would, so what the operator does later cannot change it. Every method raises what
-    the operator raises; the task has then ended.
+    The operator is opened at once; with a `snapshot` its state is restored before. Time stands still but for
+    `advance` and `set_time`. A snapshot goes through `pickle`, as a real one would, so what the operator
+    does later cannot change it. Every method raises what the operator raises; the task has then ended.
 
-    operator: a new one. snapshot: of `snapshot()`.
+    operator: a new one. snapshot: of `snapshot()`. now: what the clock reads, in seconds.
     """
 
-    def __init__(self, operator: Operator, snapshot: TaskSnapshot | None = None) -> None:
+    def __init__(self, operator: Operator, snapshot: TaskSnapshot | None = None, *, now: float = 0.0) -> None:
         self.operator = operator
+        self.clock = FakeClock(now)
         self.input = PushedInput()
         self.output = CollectedOutput()
-        self.task = StreamTask(self.input, [operator], self.output, name="harness")
+        self.task = StreamTask(self.input, [operator], self.output, name="harness", clock=self.clock)
         self._next_checkpoint = 1 if snapshot is None else snapshot.barrier.id + 1
         self.task.restore(snapshot)
         self.run()
@@ -62,12 +64,6 @@ class OperatorHarness:
         """The watermarks that were emitted, in seconds."""
         return self.output.watermarks
 
-    def take_records(self) -> list[Any]:
-        """The records that were emitted since the last time; what was emitted is forgotten."""
-        records = self.output.records
-        self.output.elements.clear()
-        return records
-
     # -- what goes in -------------------------------------------------------------------------
 
     def push(self, *records: Any) -> None:
@@ -78,6 +74,16 @@ class OperatorHarness:
     def push_watermark(self, timestamp: float) -> None:
         """Have the operator process a watermark, in seconds."""
         self.input.push_watermark(timestamp)
+        self.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass and what is due happen."""
+        self.clock.advance(seconds)
+        self.run()
+
+    def set_time(self, seconds: float) -> None:
+        """Let time pass until the clock reads `seconds`."""
+        self.clock.set(seconds)
         self.run()
 
     def end_input(self) -> None:
@@ -124,7 +130,9 @@ class OperatorHarness:
 
         Its id is one more than the last one's. The snapshot is a copy, made with `pickle`.
         """
-        future = self.task.trigger_checkpoint_async(self._next_checkpoint, CheckpointOptions(aligned=aligned))
+        future = self.task.trigger_checkpoint_async(
+            self._next_checkpoint, CheckpointOptions(aligned=aligned), timestamp=self.clock()
+        )
         self._next_checkpoint += 1
         self.run()
         copy: TaskSnapshot = pickle.loads(pickle.dumps(future.result(timeout=0)))

@@ -26,9 +26,9 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
-from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitReader
+from pillarbox.sources import Fetched, Source, Split, SplitReader
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded, is_json, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing.source_harness import SourceHarness, rows_of
@@ -49,13 +49,11 @@ RULES = {
     "options": "its options make the same source, and one that is unknown is a ValueError that names it",
     "discovery": "discovery changes nothing, finds each split once, and comes to an end",
     "splits": "splits are frozen dataclasses that JSON and pickle give back as they are",
-    "rows": "each row comes once, and a source that has an end stays there",
+    "rows": "each row comes once, whatever the number of readers, and a source that has an end stays there",
     "types": "rows have the columns and types of arrow_schema, or those that ReaderContext.schema asks for",
     "replay": "the same range gives the same rows in the same order, at any later time",
-    "positions": "from each position on come the rows that are missing, and no other",
-    "stop": "no row at or after `stop` is handed out, and each one before it is",
+    "positions": "from each position to another come the rows between them, to the end all, and no other",
     "checkpoints": "from a checkpoint anywhere, with any number of readers, no row is lost or comes twice",
-    "parallelism": "each row comes once, whatever the number of readers",
     "micro_batches": "micro-batches go forward, have each row once, and have it again when read again",
     "wake_ups": "a wake-up loses no row, and a split is finished at some time",
     "idle": f"a fetch that finds nothing blocks: {IDLE_FETCHES} of them take {MIN_IDLE_S} s or more",
@@ -250,10 +248,12 @@ class SourceSuite:
     # -- rows ----------------------------------------------------------------------------------------
 
     def _rows(self, rule: str) -> None:
-        with SourceHarness(self.make(), timeout=self.timeout) as harness:
-            self._compare(self._told(harness.read_all), self._expected, self._method, rule)
-            if found := harness.discover():
-                raise _broken((harness.enumerator, "discover"), rule, f"{found} after the end")
+        for readers in (1, 2, 3):
+            with SourceHarness(self.make(), readers=readers, timeout=self.timeout) as harness:
+                found = self._told(harness.read_all)
+                self._compare(found, self._expected, self._method, f"{rule}, here {readers}")
+                if more := harness.discover():
+                    raise _broken((harness.enumerator, "discover"), rule, f"{more} after the end")
 
     def _types(self, rule: str) -> None:
         schema = self.make().arrow_schema()
@@ -302,14 +302,9 @@ class SourceSuite:
 
     def _positions(self, rule: str) -> None:
         for split in self._found:
-            rows = _rows(self._read(split))
-            for count, position in _places(self._read(split)):
-                self._check_range(self.make(), split.starting_at(position), rows[count:], rule)
-
-    def _stop(self, rule: str) -> None:
-        for split in self._found:
             rows, places = _rows(self._read(split)), _places(self._read(split))
             for count, position in places:
+                self._check_range(self.make(), split.starting_at(position), rows[count:], rule)
                 self._check_range(self.make(), split.up_to(position), rows[:count], rule)
             for (first, start), (last, stop) in pairwise([*places[:1], *places]):
                 piece = split.starting_at(start).up_to(stop)
@@ -324,11 +319,6 @@ class SourceSuite:
             self._compare(rows, self._expected, self._method, f"{rule}, here after {polls} polls")
             if ended:
                 return
-
-    def _parallelism(self, rule: str) -> None:
-        for readers in (1, 2, 3):
-            found = self._read_all(self.make(), readers=readers)
-            self._compare(found, self._expected, self._method, f"{rule}, here {readers}")
 
     def _micro_batches(self, rule: str) -> None:
         for limit in LIMITS:

@@ -62,14 +62,6 @@ class PushedInput:
         """Have a watermark emitted. Any thread."""
         self.push(Watermark(timestamp))
 
-    def push_idle(self, idle: bool = True) -> None:
-        """Have it said that nothing comes for a while, or that this is over. Any thread."""
-        self.push(Idleness(idle))
-
-    def push_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Have a barrier emitted. Any thread."""
-        self.push(barrier)
-
     def push_status(self, status: InputStatus) -> None:
         """Have `emit_next` say `status` once, when it comes to it. Any thread."""
         self.push(status)

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 import pillarbox
-from pillarbox.clients import Embeddings, Http, HttpStatusError, Secret
+from pillarbox.clients import Embeddings, Http, Secret
+from pillarbox.clients.transport import HttpStatusError
 from tests.clients.embedding_service import DIMENSIONS, Service, serving, tokens_of, vector_of
 
 TEXTS = ["love your enemies", "the grass withers", "a time to plant", "ärger & 愛 🙂", 'a "quoted"\nline']

@@ -13,7 +13,8 @@ from aiohttp import web
 
 import pillarbox
 from pillarbox import CallFailed
-from pillarbox.clients import Embeddings, Http, HttpStatusError
+from pillarbox.clients import Embeddings, Http
+from pillarbox.clients.transport import HttpStatusError
 from tests.clients.embedding_service import Service, serving, vector_of
 
 TEXTS = ["love", "hate", "war", "peace"]

@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 
 from pillarbox import CallFailed, Retry, async_map
-from pillarbox.clients import Http, HttpLookup, HttpStatusError, Secret
+from pillarbox.clients import Http, HttpLookup, Secret
+from pillarbox.clients.transport import HttpStatusError
 
 
 async def service(request: web.Request) -> web.Response:
@@ -104,6 +105,20 @@ def test_an_answer_is_parsed_as_it_is_asked_for(serve: Any) -> None:
         answers(serve, ["x"], "/{a}", page)
 
 
+@pytest.mark.contract
+def test_of_an_answer_are_taken_the_fields_that_are_asked_for(serve: Any) -> None:
+    taken: list[Any] = ["path", ["path", "none"], ()]
+    found = [answers(serve, ["x"], "/{a}", take=take)[0] for take in taken]
+    assert found == ["/x", {"path": "/x", "none": None}, {}]
+    assert answers(serve, [404, 204, None], "/status/{code}", take=["a"]) == [{"a": None}] * 3
+
+    async def number(request: web.Request) -> web.Response:
+        return web.json_response(7)
+
+    with pytest.raises(ValueError, match=r"the answer is not a JSON object with 'path'"):
+        answers(serve, ["x"], "/{a}", number, take="path")
+
+
 def test_keys_are_sent_and_are_nowhere_else(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "a-key-that-nobody-sees"
     monkeypatch.setenv("LOOKUP_KEY", key)
@@ -178,6 +193,7 @@ def test_an_account_without_credit_is_asked_once(serve: Any) -> None:
         ("https://host/", {"body": ["a"]}, "body: is for method='POST'"),
         ("https://host/", {"method": "PUT"}, "method='PUT': must be one of 'GET', 'POST'"),
         ("https://host/", {"parse": "xml"}, "parse='xml': must be one of 'json', 'text', 'bytes'"),
+        ("https://host/", {"parse": "text", "take": "a"}, "take='a': is for parse='json'"),
         ("https://host/", {"statuses": {99: "null"}}, "statuses: 99 is not a status from 200 to 599"),
         ("https://host/", {"statuses": {404: "none"}}, "statuses[404]='none': must be one of 'result'"),
         ("https://host/", {"headers": {"Authorization": "Bearer secret"}}, "a key itself would travel"),

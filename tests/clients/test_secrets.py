@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import pickle
 import secrets
@@ -10,14 +11,18 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import cloudpickle
 import numpy as np
 import pytest
+from aiohttp import web
 
 import pillarbox
 from pillarbox import Errors, Ledger
-from pillarbox.clients import Embeddings, Http, HttpStatusError, Secret
+from pillarbox.clients import Embeddings, Http, Secret
+from pillarbox.clients.transport import HttpStatusError
+from tests.clients.conftest import serve_handler
 from tests.clients.embedding_service import Service, serving
 
 DIRECT = Http(proxy="direct")
@@ -119,6 +124,41 @@ def test_a_key_that_a_service_quotes_is_in_no_error_log_dead_letter_or_ledger(
 
 def files_of(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("changed", ["json", "json of PHP", "url", "query"])
+def test_a_key_that_a_service_quotes_in_another_form_is_masked(changed: str) -> None:
+    key = f'k/{secrets.token_hex(6)}+"\\/{secrets.token_hex(6)}=='
+    in_json = json.dumps(key)[1:-1]
+    forms = {
+        "json": in_json,
+        "json of PHP": in_json.replace("/", "\\/"),
+        "url": quote(key, safe=""),
+        "query": quote_plus(key),
+    }
+
+    async def refuse(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == f"Bearer {key}"
+        return web.Response(
+            status=403, text=f"not with <{forms[changed]}>", headers={"X-Seen": forms[changed]}
+        )
+
+    async def run() -> HttpStatusError:
+        async with (
+            serve_handler(refuse) as url,
+            Embeddings(url, "e5", key=Secret.literal(key), http=DIRECT) as client,
+        ):
+            with pytest.raises(HttpStatusError) as found:
+                await client(["love"])
+        return found.value
+
+    error = asyncio.run(run())
+    assert "not with <***>" in str(error)
+    assert (error.body, error.headers.get("X-Seen", error.headers.get("x-seen"))) == (
+        b"not with <***>",
+        "***",
+    )
 
 
 @pytest.mark.contract

@@ -10,8 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import assert_type
 
 from pillarbox import Batch, Errors, Options, Outcome, Rate, Retry, async_map
-from pillarbox.spark import AsyncUdf, async_udf, call_failed
 from pillarbox.spark import async_map as map_rows
+from pillarbox.spark import async_udf, call_failed
+from pillarbox.spark.async_udf import AsyncUdf
 
 
 async def lookup(n: int) -> str:

@@ -12,8 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def exported() -> dict[str, set[str]]:
-    """The public names of each package, as its `__all__` lists them; also connectors that have a page."""
-    found = {"pillarbox.sources.connectors.generator": {"GeneratorSource"}}
+    """The names that the `__all__` of each package lists, and names of modules that a page tells of."""
+    found = {
+        "pillarbox.clients.transport": {"HttpStatusError"},
+        "pillarbox.sources.connectors.generator": {"GeneratorSource"},
+        "pillarbox.spark.async_udf": {"AsyncUdf"},
+        "pillarbox.spark.source.data_source": {"PillarboxSource"},
+    }
     for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):
         for path in folder.rglob("__init__.py"):
             names: set[str] = set()

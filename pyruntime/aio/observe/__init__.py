@@ -10,18 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pillarbox.aio.observe.exporters import OpenTelemetryExporter, PrometheusExporter
     from pillarbox.aio.observe.html_report import report
     from pillarbox.aio.observe.series import Watch
 
 _MODULES = {
-    "OpenTelemetryExporter": "exporters",
-    "PrometheusExporter": "exporters",
     "Watch": "series",
     "report": "html_report",
 }
 
-__all__ = ["OpenTelemetryExporter", "PrometheusExporter", "Watch", "report"]
+__all__ = ["Watch", "report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -177,8 +177,7 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
 
     def __init__(self, source: LogSource[S], context: EnumeratorContext[S], checkpoint: Checkpoint) -> None:
         now = source.selection
-        # An early Pillarbox did not write what a checkpoint is of: then it is of None.
-        if (before := checkpoint.get("of")) != now:
+        if (before := checkpoint["of"]) != now:
             change = f"{source.logs}: the checkpoint is of {before!r}, and what is to be read now is {now!r}"
             if source.on_change == "fail" or source.bounded:
                 follow = (

@@ -114,7 +114,7 @@ class CallClient:
     def __init__(self, plan: StreamPlan, query: str | None, run: str | None) -> None:
         self._plan, self._query, self._run = plan, query, run
         self._own = process_name(executor_pid())
-        self._connections: dict[str, tuple[Connection[Any, Any], int]] = {}
+        self._connections: dict[str, Connection[Any, Any]] = {}
 
     def advance(
         self, bucket: int, time_ms: int, rows: pa.RecordBatch | None, waiting: int, *, ticked: bool
@@ -150,7 +150,7 @@ class CallClient:
             os.utime(file.fileno())
             file.seek(0)
             chosen = dict(line.split() for line in file).get(str(bucket))
-            if chosen not in (None, self._own) and self._attach(chosen, time_ms, starts=False) is not None:
+            if chosen not in (None, self._own) and self._attach(chosen, time_ms, starts=False):
                 return chosen
             self._attach(self._own, time_ms, starts=True)
             if chosen != self._own:
@@ -160,44 +160,41 @@ class CallClient:
     def _advance(
         self, name: str, bucket: int, time_ms: int, rows: pa.RecordBatch | None, waiting: int, ticked: bool
     ) -> Finished:
-        connection, stream = self._connections[name]
+        connection = self._connections[name]
         data = b"" if rows is None else b"".join(rows.column(IDENTITY).to_pylist())
         new = None if rows is None else rows.slice(waiting)
         begin = to_ipc(new) if new is not None and new.num_rows else None
-        reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
+        reply = _ask(connection, bucket, time_ms, data, waiting, begin, ticked)
         if reply[0] == "missing":
             assert rows is not None
             assert new is not None
             missing = rows.take(pa.array(reply[1], pa.int64()))
             begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
-            reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
+            reply = _ask(connection, bucket, time_ms, data, waiting, begin, ticked)
         _, places, outputs, counts, dead_letters = reply
         made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, dead_letters))
         return Finished(places, made, counts, failed)
 
-    def _attach(self, name: str, time_ms: int, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:
-        """The connection to a process, and the number of the stream there; None where it is not there.
+    def _attach(self, name: str, time_ms: int, *, starts: bool) -> bool:
+        """Connect to a process and attach to the stream there; False where it is not there.
 
         starts: it is started then.
         """
-        found = self._connections.get(name)
-        if found is None:
+        if name not in self._connections:
             path = socket_path(name)
             connection = _connected(path) if starts else _client(path)
             if connection is None:
-                return None
-            plan, query, run = self._plan, self._query, self._run
-            reply = _ask(connection, "attach", plan.name, query, run, time_ms, None)
-            if reply[0] == "unknown":
-                data = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-                reply = _ask(connection, "attach", plan.name, query, run, time_ms, data)
-            found = self._connections[name] = (connection, reply[1])
-        return found
+                return False
+            about = self._plan.name, self._query, self._run, time_ms
+            if _ask(connection, *about, None) == ("unknown",):
+                _ask(connection, *about, cloudpickle.dumps(self._plan))  # type: ignore[no-untyped-call]
+            self._connections[name] = connection
+        return True
 
     def _disconnect(self, name: str) -> None:
         found = self._connections.pop(name, None)
         if found is not None:
-            found[0].close()
+            found.close()
 
     def close(self) -> None:
         """The task is through; the calls go on."""

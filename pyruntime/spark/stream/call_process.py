@@ -39,7 +39,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
@@ -86,14 +86,12 @@ class _Stream:
 
     def __init__(
         self,
-        number: int,
         plan: StreamPlan,
         query: str | None,
         run: str | None,
         after: Sequence[_Stream] = (),
     ) -> None:
         operator = plan.operator
-        self.number = number
         self.plan = plan
         self.query = query
         self.run = run
@@ -166,8 +164,7 @@ class CallProcess:
     def __init__(self, path: str) -> None:
         self._listener = Listener(path, "AF_UNIX", MAX_WAITING_CONNECTIONS)
         self._lock = threading.Lock()
-        self._number = 0
-        self._streams: dict[int, _Stream] = {}
+        self._streams: list[_Stream] = []
         self._ended_runs: set[str] = set()
         self._is_closed = False
 
@@ -194,13 +191,13 @@ class CallProcess:
         if not self._lock.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
             return
         try:
-            idle = [
-                number
-                for number, stream in self._streams.items()
+            ended = [
+                stream
+                for stream in self._streams
                 if not stream.tasks
                 and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else IDLE_S)
             ]
-            ended = [self._streams.pop(number) for number in idle]
+            self._streams = [each for each in self._streams if each not in ended]
         finally:
             self._lock.release()
         self._end(ended)
@@ -210,7 +207,7 @@ class CallProcess:
         self._is_closed = True
         self._listener.close()
         with self._lock:
-            ended, self._streams = [*self._streams.values()], {}
+            ended, self._streams = self._streams, []
         self._end(ended)
 
     @staticmethod
@@ -222,36 +219,34 @@ class CallProcess:
 
     def _talk(self, connection: Connection[Any, Any]) -> None:
         # A thread for each connection: `advance` waits for calls, up to `max_wait`, and a task asks for one
-        # bucket after the other, so there are as many threads as tasks.
-        attached: list[_Stream] = []
+        # bucket after the other, so there are as many threads as tasks. It attaches to its stream first.
+        stream: _Stream | None = None
         try:
             with connection:
                 while True:
-                    what, *arguments = connection.recv()
-                    answer: Callable[..., tuple[Any, ...]] = getattr(self, f"_answer_{what}")
+                    arguments = connection.recv()
+                    reply: tuple[Any, ...]
                     try:
-                        reply = answer(*arguments)
+                        if stream is not None:
+                            reply = self._advance(stream, *arguments)
+                        else:
+                            stream = self._attach(*arguments)
+                            reply = ("unknown",) if stream is None else ("attached",)
                     except Exception as error:
                         reply = ("failed", _pickled(error))
-                    if reply[0] == "attached":
-                        with self._lock:
-                            stream = self._streams.get(reply[1])
-                            if stream is not None:
-                                stream.tasks += 1
-                                attached.append(stream)
                     connection.send(reply)
         except (EOFError, OSError):
             return
         finally:
-            with self._lock:
-                for stream in attached:
+            if stream is not None:
+                with self._lock:
                     stream.tasks -= 1
                     stream.asked = time.monotonic()
 
-    def _answer_attach(
+    def _attach(
         self, name: str, query: str | None, run: str | None, time_ms: int, plan: bytes | None
-    ) -> tuple[Any, ...]:
-        """The number of a stream of this name, begun with its plan where it is not there.
+    ) -> _Stream | None:
+        """A stream of this name, begun with its plan where it is not there; None if that is not given.
 
         query, run: None in a task that Spark does not tell them, as in a thread of foreachBatch. time_ms: of
         the task's micro-batch. Raises what has ended the calls between the micro-batch before and this one.
@@ -263,42 +258,43 @@ class CallProcess:
                 )
             found = self._found(name, query, run)
             if found is not None and found.calls.failure is None:
-                found.asked = time.monotonic()
-                return ("attached", found.number)
+                found.tasks += 1
+                return found
             if found is not None and found.has_failed_before(time_ms):
                 assert found.calls.failure is not None
                 if found.run is None:
                     # Tasks that know no run could not tell the next one.
-                    del self._streams[found.number]
+                    self._streams.remove(found)
                     found.release()
                 raise found.calls.failure
             if plan is None:
-                return ("unknown",)
+                return None
             given: StreamPlan = cloudpickle.loads(plan)
             # Begun with another plan, a query has no use for the calls of the run before.
             ended = [] if found is None else [found]
             if run is not None:
                 ended += [
                     each
-                    for each in self._streams.values()
+                    for each in self._streams
                     if each is not found and each.query == query and each.run not in (None, run)
                 ]
                 self._ended_runs.update(each.run for each in ended if each.run not in (None, run))
             for each in ended:
-                del self._streams[each.number]
+                self._streams.remove(each)
                 # What is cancelled ends on the loop, and is waited for there.
                 each.calls.close()
             try:
-                self._number += 1
-                begun = self._streams[self._number] = _Stream(self._number, given, query, run, ended)
+                begun = _Stream(given, query, run, ended)
             finally:
                 for each in ended:
                     each.release()
-        return ("attached", begun.number)
+            begun.tasks = 1
+            self._streams.append(begun)
+            return begun
 
     def _found(self, name: str, query: str | None, run: str | None) -> _Stream | None:
         """The stream of a task that knows so much of it."""
-        named = [each for each in self._streams.values() if each.plan.name == name]
+        named = [each for each in self._streams if each.plan.name == name]
         if query is None:
             if len(named) > 1:
                 raise RuntimeError(
@@ -319,9 +315,9 @@ class CallProcess:
                 return each
         return None
 
-    def _answer_advance(
+    def _advance(
         self,
-        number: int,
+        stream: _Stream,
         bucket: int,
         time_ms: int,
         identities: bytes,
@@ -336,10 +332,8 @@ class CallProcess:
         rows that are missing here and in `rows`.
         """
         with self._lock:
-            stream = self._streams.get(number)
-            if stream is None:
+            if stream not in self._streams:
                 raise LateExecutionError("the query of this task was ended, or started again")
-            stream.asked = time.monotonic()
         calls = stream.calls
         wanted = [identities[at : at + IDENTITY_BYTES] for at in range(0, len(identities), IDENTITY_BYTES)]
         missing = calls.open(bucket, time_ms, wanted[:waiting], ticked=ticked)

@@ -24,8 +24,8 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
-from pillarbox.ledger import Ledger, LedgerValueError, LedgerWarning, Scope
-from pillarbox.ledger.errors import LedgerConflictError
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.errors import LedgerConflictError, LedgerValueError, LedgerWarning
 from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot

@@ -18,7 +18,8 @@ import pytest
 
 from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Options, Retry, Timeout, async_map
 from pillarbox.aio import ledger_session
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.maintenance import compact
 
 pytestmark = [

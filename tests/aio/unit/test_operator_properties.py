@@ -37,7 +37,7 @@ from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput
-from pillarbox.testing import VirtualTimeLoop
+from pillarbox.testing.clocks import VirtualTimeLoop
 from tests.aio.unit.virtual import HOUR, Rig, again, play
 from tests.search import examples
 

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientError, web
 
 from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of
-from pillarbox.clients import Http, HttpStatusError
-from pillarbox.clients.transport import Backend, Transport, open_transport, status_error
+from pillarbox.clients import Http
+from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
 from tests.certificates import make_certificate
 
 BACKENDS: list[Backend] = ["aiohttp", "libcurl"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.maintenance import COMPACTION_LOCK, compact
 from pillarbox.ledger.writer import FRAME_BYTES

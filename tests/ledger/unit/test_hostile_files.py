@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
+from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.errors import Damage, printable
+from pillarbox.ledger.errors import Damage, LedgerWarning, printable
 from pillarbox.ledger.format import LINE, header, open_frame, owner_of, scan
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.local_folder import LocalFolder

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.ledger import KeyMaker, LedgerValueError
+from pillarbox.ledger import KeyMaker
+from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.keys import KEY_BYTES, canonical, config_hash, fingerprint, identity_of_values
 
 NAN = float("nan")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
-from pillarbox.ledger.errors import LedgerFormatError
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerFormatError, LedgerWarning
 from pillarbox.ledger.format import Origin
 from pillarbox.ledger.local_folder import LocalFolder
 from tests.ledger.unit.segments import key

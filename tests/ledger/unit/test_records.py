@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import LedgerValueError
-from pillarbox.ledger.errors import Damage
+from pillarbox.ledger.errors import Damage, LedgerValueError
 from pillarbox.ledger.format import (
     ERROR,
     VALUE,

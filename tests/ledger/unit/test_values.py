@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.ledger import LedgerValueError
+from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.values import MAX_DEPTH, decode, encode
 
 Point = namedtuple("Point", "x y")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
-from pillarbox.ledger.errors import LedgerClosedError
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerClosedError, LedgerValueError
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.writer import Commit, LedgerWriter

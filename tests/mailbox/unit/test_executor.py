@@ -427,37 +427,3 @@ def test_mail_of_the_highest_priority_is_run_by_every_yield(processor: MailboxPr
     processor.executor(MAX_PRIORITY).execute(log.append, "notice")
     assert processor.executor(MAX_PRIORITY).try_yield()
     assert log == ["notice"]
-
-
-# ---- what a long action asks
-
-
-def test_a_task_is_idle_without_mail_and_with_a_suspended_default_action(processor: MailboxProcessor) -> None:
-    executor = processor.executor()
-    assert not executor.is_idle()
-    processor.run_mailbox_step()
-    assert executor.is_idle()
-    processor.executor(5).execute(int)
-    assert not executor.is_idle()
-    processor.drain()
-    assert executor.is_idle()
-
-
-def test_a_long_action_gives_way_when_mail_waits() -> None:
-    log: list[str] = []
-
-    def action(controller: Controller) -> None:
-        for _ in range(1000):
-            if executor.should_interrupt():
-                log.append("gives way")
-                return
-            if log.count("record") == 5:
-                executor.execute(log.append, "mail")
-            log.append("record")
-        controller.all_actions_completed()
-
-    processor = MailboxProcessor(action, latency_interval=None)
-    executor = processor.executor()
-    processor.run_mailbox_loop()
-    assert log[:8] == ["record"] * 6 + ["gives way", "mail"]
-    assert log[8:] == ["record"] * 1000

@@ -311,8 +311,6 @@ def test_what_is_confined_refuses_other_threads_and_leaves_no_trace() -> None:
         processor.close,
         executor.yield_,
         executor.try_yield,
-        executor.should_interrupt,
-        executor.is_idle,
     ):
         assert isinstance(elsewhere(confined), WrongThreadError), confined
     processor.run_mailbox_loop()

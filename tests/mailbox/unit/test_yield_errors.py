@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MailboxClosedError
-from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.task.fair_lock import FairLock
 
 
 def idle(controller: Controller) -> None:
@@ -237,8 +235,8 @@ def test_a_yield_that_no_mail_can_end_is_no_error_of_a_mail(processor: MailboxPr
     assert isinstance(future.exception(0), MailboxClosedError)
 
 
-def test_an_error_that_is_caught_under_a_lock_ends_the_task() -> None:
-    processor = MailboxProcessor(idle, action_executor=SynchronizedActionExecutor(FairLock()))
+def test_an_error_that_is_caught_within_an_action_ends_the_task() -> None:
+    processor = MailboxProcessor(idle, run_action=lambda fn, *args: fn(*args))
     executor = processor.executor()
     executor.submit(executor.yield_)
     executor.execute(fail)

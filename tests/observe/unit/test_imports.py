@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pillarbox.aio import observe
+from pillarbox.aio.observe import exporters, html_report
 from pillarbox.aio.observe.totals import Totals
 
 CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2", "matplotlib")
@@ -35,17 +38,16 @@ def test_every_name_that_it_has_is_there() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    ("made", "missing", "extra"),
+    ("make", "missing", "extra"),
     [
-        ("PrometheusExporter", "prometheus_client", "prometheus"),
-        ("OpenTelemetryExporter", "opentelemetry.metrics", "opentelemetry"),
-        ("report", "jinja2", "report"),
+        (exporters.PrometheusExporter, "prometheus_client", "prometheus"),
+        (exporters.OpenTelemetryExporter, "opentelemetry.metrics", "opentelemetry"),
+        (html_report.report, "jinja2", "report"),
     ],
 )
 def test_an_exporter_without_its_client_names_the_extra(
-    made: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Any], missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = getattr(observe, made)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"pip install 'pillarbox\[{extra}\]'"):
-        make(*[Totals()] * (made == "report"))
+        make(*[Totals()] * (make is html_report.report))

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.observe import OpenTelemetryExporter
+from pillarbox.aio.observe.exporters import OpenTelemetryExporter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 

@@ -17,12 +17,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pillarbox import async_map
-from pillarbox.aio.observe import PrometheusExporter
 from pillarbox.aio.observe.exporters import (
     MAX_KEYS,
     MAX_SOURCES,
     OTHER,
     PROMETHEUS_BOUNDS_S,
+    PrometheusExporter,
 )
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
+from pillarbox.sources import Fetched, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 
@@ -132,14 +132,8 @@ class NumbersReader(SplitReader[Range]):
         return Fetched(split.split_id, rows, stop, finished)
 
     def handle_splits_changes(self, change: SplitsAdded[Range]) -> None:
-        if isinstance(change, SplitsAdded):
-            self.splits.update((split.split_id, split) for split in change.splits)
-            self.script.say("added", tuple(split.split_id for split in change.splits))
-        else:
-            for split_id in change.split_ids:
-                del self.splits[split_id]
-                self.paused.discard(split_id)
-            self.script.say("removed", change.split_ids)
+        self.splits.update((split.split_id, split) for split in change.splits)
+        self.script.say("added", tuple(split.split_id for split in change.splits))
 
     def wake_up(self) -> None:
         with self.script.changed:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import Fetched, FetchingReader, SourceInput, SplitReader, WatermarkStrategy
-from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources import Fetched, SourceInput, SplitReader, WatermarkStrategy
+from pillarbox.sources.fetching import FetchingReader, ReadFailed
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, is_json, read_splits
 from tests.sources.unit.linked import Batches, Link, Running, With
 from tests.sources.unit.number_source import Range

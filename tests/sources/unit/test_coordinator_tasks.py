@@ -32,9 +32,7 @@ class Stepped:
         source: Numbers,
         watermarks: WatermarkStrategy | None = None,
     ) -> None:
-        self.input: SourceInput[Range] = SourceInput(
-            coordinator.link(subtask), source, watermarks=watermarks
-        )
+        self.input: SourceInput[Range] = SourceInput(coordinator.link(subtask), source, watermarks=watermarks)
         self.output = CollectedOutput()
         self.task = StreamTask(self.input, [Pass()], self.output)
         self.ended = False

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Handover
-from pillarbox.sources import FetchingReader, SourceInput, SplitReader, WatermarkStrategy
-from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources import SourceInput, SplitReader, WatermarkStrategy
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from tests.sources.unit.linked import Batches, Link, Running, With
 from tests.sources.unit.number_source import LONG, NumbersReader, Plain, Range, Script, next_batch, ranges

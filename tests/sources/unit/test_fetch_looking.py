@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import Fetched, FetchingReader, SourceInput, WatermarkStrategy
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext
 from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing import FakeClock

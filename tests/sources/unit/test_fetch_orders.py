@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import FetchingReader
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext
 from tests.search import examples
 from tests.sources.unit.number_source import LONG, Range, Script

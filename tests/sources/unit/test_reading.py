@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pillarbox.sources import FetchingReader
-from pillarbox.sources.fetching import ReadFailed, Threading
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext, read_splits
 from tests.sources.unit.number_source import Range, Script, by_split, expected, ranges
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import OffsetSplit, SimpleSource
+from pillarbox.sources import SimpleSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
+from pillarbox.sources.split import OffsetSplit
 from pillarbox.testing import SourceHarness
 
 pa = pytest.importorskip("pyarrow")

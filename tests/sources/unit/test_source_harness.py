@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import Fetched, FetchingReader, SplitReader
+from pillarbox.sources import Fetched, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.testing import SourceHarness

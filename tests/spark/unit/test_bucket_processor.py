@@ -27,13 +27,12 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.spark import StreamStateError
 from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.records import to_ipc
 from pillarbox.spark.stream import bucket_state, call_client
-from pillarbox.spark.stream.bucket_state import decode, with_columns
+from pillarbox.spark.stream.bucket_state import StreamStateError, decode, with_columns
 from pillarbox.spark.stream.buckets import (
     HASH,
     JOB_GROUP,

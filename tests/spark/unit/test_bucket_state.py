@@ -16,13 +16,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.spark import StreamStateError
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     IDENTITY,
     SEQUENCE,
     BucketState,
     Finished,
+    StreamStateError,
     decode,
     encode,
     identities,

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Errors
-from pillarbox.spark import DeadLetter, async_map, async_udf, failed_rows
+from pillarbox.spark import async_map, async_udf, failed_rows
+from pillarbox.spark.dead_letters import DeadLetter
 from tests.versions import needs_pyspark
 
 RunScript = Callable[..., list[str]]
@@ -201,7 +202,7 @@ def test_a_folder_that_cannot_be_written_fails_the_task_with_its_name(
         (
             {"errors": Errors(dead_letter=5)},
             TypeError,
-            "dead_letter=5: must be a path or a pillarbox.spark.DeadLetter",
+            "dead_letter=5: must be a path or a pillarbox.spark.dead_letters.DeadLetter",
         ),
         ({"errors": Errors(dead_letter="")}, ValueError, "dead_letter='': must be the path of a folder"),
         (

@@ -24,9 +24,8 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.ledger.values import decode, encode
-from pillarbox.spark import ResultError
 from pillarbox.spark.ledger_plan import ResultCodec, check_keepable
-from pillarbox.spark.results import RowEncoder, ValueEncoder
+from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

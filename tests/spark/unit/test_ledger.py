@@ -20,7 +20,8 @@ pytest.importorskip("pyspark.sql")
 from pyspark.errors import PythonException
 
 from pillarbox import Options
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
+from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate_cost, retry_failed
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox.spark import Progress, ProgressListener, async_map
-from pillarbox.spark.listener import BatchProgress
+from pillarbox.spark import Progress, async_map
+from pillarbox.spark.listener import BatchProgress, ProgressListener
 
 
 class Batches:

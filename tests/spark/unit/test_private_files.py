@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pillarbox import ErrorInfo, Errors
 from pillarbox.aio.errors import Failed
 from pillarbox.ledger.private_files import folder_mode
-from pillarbox.spark import DeadLetter, Progress, async_map
-from pillarbox.spark.dead_letters import DeadLetterTarget, DeadLetterWriter
+from pillarbox.spark import Progress, async_map
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterTarget, DeadLetterWriter
 from tests.ledger.two_users import GROUP, NOBODY, OTHER, run_as, shared_place
 
 __all__ = ["shared_place"]

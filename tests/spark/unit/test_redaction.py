@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
@@ -19,7 +20,8 @@ from pillarbox import Errors, Timeout
 import os, shutil, sys, traceback
 from pyspark.sql import SparkSession
 from pillarbox import Ledger, Rate, Redact, Retry
-from pillarbox.spark import DeadLetter, Progress, async_map, async_stream, async_udf, call_failed
+from pillarbox.spark import Progress, async_map, async_stream, async_udf, call_failed
+from pillarbox.spark.dead_letters import DeadLetter
 
 os.makedirs("events")
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -87,7 +89,7 @@ def run(people, name, redact):
     clash = Ledger(name + "-clash", uid="c", run="r", key=["kind"])
     texts.append(told(async_map(people, answer, ledger=clash, **given)))
     with Progress() as progress:
-        letters = DeadLetter(name + "-letters", "json", keep=["id"])
+        letters = DeadLetter(name + "-letters", keep=["id"])
         rows = async_map(
             people,
             geocode,
@@ -102,7 +104,7 @@ def run(people, name, redact):
     progress.report(name + "-report.html")
     with open(name + "-errors", "w") as file:
         file.write("\\n".join(texts))
-    print(name, len(texts), spark.read.json(name + "-letters").count())
+    print(name, len(texts), spark.read.parquet(name + "-letters").count())
 
 
 SCHEMA = "id long, kind string, name string, address string"
@@ -120,7 +122,7 @@ def run_stream(name, redact):
     os.mkdir(name + "-in")
     shutil.copy(name + ".json", name + "-in")
     stream = spark.readStream.schema(SCHEMA).json(name + "-in")
-    letters = DeadLetter(name + "-stream-letters", "json", keep=["id"])
+    letters = DeadLetter(name + "-stream-letters", keep=["id"])
     errors = Errors("column", redact=redact, dead_letter=letters)
     rows = async_stream(
         stream, geocode_in_turn, schema="lat double", keep=["id"], key="kind", max_wait=0.1, errors=errors
@@ -168,6 +170,12 @@ OTHERS = '{"id": %d, "kind": "%s", "name": "Katherine Johnson", "address": "9 Ha
 PEOPLE_WITHHELD = ("Grace", "Hopper", "Cathedral", "Parkway", "Katherine", "Johnson", "Hampton")
 
 
+def content_of(path: Path) -> str:
+    """All that a file holds, also where it is compressed."""
+    rows = str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else ""
+    return path.read_bytes().decode("latin-1") + rows
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(340)
@@ -191,7 +199,7 @@ def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_
     assert done.returncode == 0, (tmp_path / "log").read_text()[-5000:]
     assert done.stdout.splitlines() == ["open 7 2", "closed 7 2"]
     left = {
-        str(path.relative_to(tmp_path)): path.read_bytes().decode("latin-1")
+        str(path.relative_to(tmp_path)): content_of(path)
         for path in tmp_path.rglob("*")
         if path.is_file() and path.name not in ("job.py", "open.json", "closed.json")
     }

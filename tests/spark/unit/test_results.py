@@ -26,8 +26,7 @@ from pyspark.sql import types as T
 
 from pillarbox import ErrorInfo
 from pillarbox.aio.errors import Failed
-from pillarbox.spark import ResultError
-from pillarbox.spark.results import EncodedRow, RowEncoder, ValueEncoder
+from pillarbox.spark.results import EncodedRow, ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

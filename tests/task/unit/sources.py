@@ -136,8 +136,7 @@ class Job(FunctionRun):
     def take(self) -> tuple[list[Any], Any, bool]:
         """The records since the last call, the state behind them, and whether the source has ended."""
         rows = self.take_rows()
-        state = self.position["state"]
-        return rows, None if state is None else state["value"], self.ended
+        return rows, None if self.position is None else self.position[1], self.ended
 
     @property
     def elements(self) -> list[Any]:

@@ -63,7 +63,7 @@ def test_an_output_that_does_not_ask_for_idleness_is_not_told() -> None:
 
     source = PushedInput()
     source.push(1)
-    source.push_idle()
+    source.push(Idleness(True))
     source.push(2)
     source.push_status(InputStatus.END_OF_INPUT)
     StreamTask(source, [Map(str)], Plain()).run()

@@ -20,7 +20,7 @@ UNALIGNED = CheckpointOptions(aligned=False)
 
 
 class Sums(Operator):
-    """Adds numbers up; emits the sum at the end."""
+    """Adds numbers up; emits the sum every ten seconds and at the end."""
 
     uid = "sums"
 
@@ -31,6 +31,12 @@ class Sums(Operator):
 
     def restore_state(self, state: Any) -> None:
         self.sums = state
+
+    def open(self) -> None:
+        self.context.timers.schedule_at_fixed_rate(self.emit, 10.0, 10.0)
+
+    def emit(self, timestamp: float) -> None:
+        self.output.collect((timestamp, sum(self.sums)))
 
     def process(self, record: int) -> None:
         self.sums.append(record)
@@ -45,7 +51,7 @@ class Sums(Operator):
         self.aborted.append(checkpoint_id)
 
     def finish(self) -> None:
-        self.output.collect(sum(self.sums))
+        self.emit(self.context.timers.current_processing_time())
 
 
 def test_records_and_watermarks_go_in_and_what_is_emitted_can_be_read() -> None:
@@ -56,8 +62,15 @@ def test_records_and_watermarks_go_in_and_what_is_emitted_can_be_read() -> None:
         assert harness.elements == ["1", "2", Watermark(7.0), "3"]
         assert harness.records == ["1", "2", "3"]
         assert harness.watermarks == [7.0]
-        assert harness.take_records() == ["1", "2", "3"]
-        assert harness.elements == []
+
+
+def test_time_stands_still_unless_the_test_moves_it() -> None:
+    with OperatorHarness(Sums(), now=100.0) as harness:
+        harness.push(1, 2)
+        harness.advance(9.9)
+        assert harness.records == []
+        harness.set_time(120.0)
+        assert harness.records == [(110.0, 3), (120.0, 3)]
 
 
 @pytest.mark.contract
@@ -70,9 +83,9 @@ def test_a_snapshot_is_restored_into_a_new_operator() -> None:
     first.close()
     with OperatorHarness(Sums(), snapshot) as second:
         second.push(4)
+        second.advance(10.0)
+        assert second.records == [(10.0, 7)]
         assert second.snapshot().barrier.id == snapshot.barrier.id + 1
-        second.end_input()
-        assert second.records == [7]
 
 
 def test_the_operator_hears_of_the_ends_of_its_checkpoints() -> None:
@@ -104,7 +117,7 @@ def test_the_end_of_the_input_finishes_and_closes_the_operator() -> None:
     sums = OperatorHarness(Sums())
     sums.push(5)
     sums.end_input()
-    assert sums.records == [5]
+    assert sums.records == [(0.0, 5)]
 
 
 def test_an_error_of_the_operator_is_raised_where_the_test_caused_it() -> None:

@@ -6,7 +6,6 @@ Time is virtual. Each operator has a window of its own, and the output takes one
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from concurrent.futures import Future
 from typing import Any
@@ -16,17 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.kernel import Mail
-from pillarbox.mailbox.action_executor import SynchronizedActionExecutor
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
-from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput, Watermark
-from pillarbox.testing import VirtualTimeLoop
-from pillarbox.testing.test_io import PushedInput, ReplayedInput, RestingOutput
+from pillarbox.testing.clocks import VirtualTimeLoop
+from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 from tests.search import examples
-from tests.task.unit.operators import Map
-from tests.task.unit.sources import TaskOutput as RoomOutput
 
 END = Watermark(MAX_WATERMARK)
 UNALIGNED = CheckpointOptions(aligned=False)
@@ -202,29 +197,3 @@ def test_a_chain_of_operators_with_small_windows_loses_and_doubles_nothing_and_n
     finally:
         loop.close()
     check(committed, sum(sizes))
-
-
-@pytest.mark.contract
-def test_who_waits_for_room_outside_of_an_action_hears_of_it_though_the_task_is_idle() -> None:
-    lock = FairLock()
-    output = RoomOutput()
-    executor = SynchronizedActionExecutor(lock)
-    task = StreamTask(PushedInput(), [Map(str)], output, action_executor=executor, latency_interval=None)
-    task.restore()
-    while task.run_step():
-        pass
-    output.is_available = False
-    taken: list[Future[Any]] = []
-
-    def source() -> None:
-        with lock:
-            taken.append(task.chain.entry.available())
-
-    thread = threading.Thread(target=source)
-    thread.start()
-    thread.join()
-    output.make_room()
-    while task.run_step():
-        pass
-    assert taken[0].done()
-    task.close()

@@ -10,6 +10,7 @@ import pytest
 from pillarbox.task import InputStatus, Operator
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions, StopAborted
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, TaskState, Watermark
+from pillarbox.testing import FakeClock
 from tests.task.unit.operators import Counted, Declining, Door, Logging, Map, Rig
 
 END = Watermark(MAX_WATERMARK)
@@ -55,13 +56,25 @@ def test_a_stop_with_drain_finishes_the_operators_before_the_savepoint() -> None
 
 
 @pytest.mark.contract(convicts=["watermark_leaves_pause"])
-def test_after_a_savepoint_nothing_leaves_the_task_though_mail_still_runs() -> None:
-    rig = Rig(Map(str), Counted())
-    rig.push("x")
+def test_after_a_savepoint_nothing_leaves_the_task_though_timers_and_mail_still_run() -> None:
+    clock = FakeClock()
+
+    class Ticks(Operator):
+        uid = "ticks"
+
+        def open(self) -> None:
+            self.context.timers.schedule_at_fixed_rate(self.output.collect, 1.0, 1.0)
+
+        def process(self, record: Any) -> None:
+            self.output.collect(record)
+
+    rig = Rig(Ticks(), Counted(), clock=clock)
+    clock.advance(1.0)
     rig.step()
     rig.task.stop_with_savepoint_async(1)
     rig.step()
     before = list(rig.output.elements)
+    clock.advance(5.0)
     last = rig.task.chain.contexts[1]
     last.executor.execute(last.output.collect, "late")
     last.executor.execute(last.output.emit_watermark, 5.0)

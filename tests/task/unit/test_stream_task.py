@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WrongThreadError
-from pillarbox.mailbox.action_executor import SynchronizedActionExecutor, TaskActionExecutor
 from pillarbox.task import InputStatus, Operator, StreamTask
-from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
-from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskOutput, TaskState, Watermark
 from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
-from tests.task.unit.operators import Counted, Door, Logging, Map, Rig
+from tests.task.unit.operators import Door, Logging, Map, Rig
 
 END = Watermark(MAX_WATERMARK)
 
@@ -96,6 +93,56 @@ def test_mail_runs_while_the_task_waits_for_room() -> None:
     rig.step()
     assert (ran, rig.output.records) == ([1], [])
     rig.task.close()
+
+
+class Calls(Operator):
+    """Holds `room` calls that only time out, the newest first, and emits them in order; waits while full."""
+
+    def __init__(self, room: int, wait: Callable[[Calls], None]) -> None:
+        self.room = room
+        self.wait = wait
+        self.calls: list[Any] = []
+        self.ended: set[Any] = set()
+
+    def process(self, record: Any) -> None:
+        while len(self.calls) >= self.room:
+            self.wait(self)
+        self.calls.append(record)
+        now = self.context.timers.current_processing_time()
+        self.context.timers.register_timer(
+            now + 0.0005 * (self.room - record % self.room), self.times_out(record)
+        )
+
+    def times_out(self, record: Any) -> Callable[[float], None]:
+        def end(_: float) -> None:
+            self.ended.add(record)
+            while self.calls and self.calls[0] in self.ended:
+                self.output.collect(self.calls.pop(0))
+
+        return end
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("room", [1, 2, 64, 65, 300])
+def test_an_operator_that_is_blocked_by_a_full_queue_gets_its_time_outs(room: int) -> None:
+    clock = FakeClock()
+
+    def wait(operator: Calls) -> None:
+        # All are due; that of the oldest fires last, long after what one mail fires.
+        clock.advance(1.0)
+        assert operator.context.executor.try_yield(), "blocked for ever"
+
+    rig = Rig(Calls(room, wait), clock=clock)
+    rig.push(*range(2 * room + 1))
+    rig.step()
+    assert rig.output.records == list(range(2 * room))
+
+
+def test_an_operator_that_is_blocked_gets_its_time_outs_by_the_clock_of_the_system() -> None:
+    rig = Rig(Calls(200, lambda operator: operator.context.executor.yield_()))
+    rig.push(*range(401))
+    rig.step()
+    assert rig.output.records[:201] == list(range(201))
 
 
 def test_another_thread_wakes_a_task_that_waits_for_input_and_then_for_room() -> None:
@@ -329,50 +376,6 @@ def test_cancelling_the_coroutine_cancels_the_task() -> None:
     assert asyncio.run(main()).task.state is TaskState.CANCELLED
 
 
-def test_actions_of_a_task_with_a_lock_run_under_it() -> None:
-    lock = threading.RLock()
-    free: list[bool] = []
-
-    def try_lock() -> None:
-        taken = lock.acquire(blocking=False)
-        free.append(taken)
-        if taken:
-            lock.release()
-
-    class Looks(Operator):
-        def process(self, record: Any) -> None:
-            thread = threading.Thread(target=try_lock)
-            thread.start()
-            thread.join()
-            self.output.collect(record)
-
-    rig = Rig(Looks(), action_executor=SynchronizedActionExecutor(lock))
-    assert rig.run(1, 2) == [1, 2, END]
-    assert free == [False, False]
-
-
-def test_under_the_lock_another_thread_may_emit_into_the_chain() -> None:
-    lock = threading.RLock()
-    rig = Rig(Counted(2), Map(lambda pair: pair[1]), action_executor=SynchronizedActionExecutor(lock))
-    rig.task.restore()
-
-    barrier = CheckpointBarrier(1, 0.0, CheckpointOptions(aligned=False))
-
-    def source() -> None:
-        for record in "ab":
-            with lock:
-                rig.task.chain.entry.collect(record)
-        with lock:
-            rig.task.chain.entry.emit_barrier(barrier)
-
-    thread = threading.Thread(target=source)
-    thread.start()
-    thread.join()
-    # Nothing waits for the mailbox thread: the element has gone through when `collect` returns.
-    assert rig.output.elements == [0, 1, 2, 3, barrier]
-    rig.task.close()
-
-
 class Refused:
     """A record that another thread tries to emit."""
 
@@ -387,62 +390,3 @@ class Refused:
             collect("x")
         except WrongThreadError as error:
             self.errors.append(error)
-
-
-class OwnLock(TaskActionExecutor):
-    """A lock that does not say who holds it, and an action executor that does not show it."""
-
-    def __init__(self) -> None:
-        self.inner = threading.RLock()
-
-    def __enter__(self) -> None:
-        self.inner.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.inner.release()
-
-    def run(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        with self.inner:
-            return fn(*args)
-
-
-@pytest.mark.parametrize(
-    "executor",
-    [
-        SynchronizedActionExecutor(threading.RLock()),
-        SynchronizedActionExecutor(FairLock()),
-        SynchronizedActionExecutor(OwnLock()),
-        OwnLock(),
-    ],
-)
-def test_without_the_lock_another_thread_may_not_emit_into_the_chain(executor: TaskActionExecutor) -> None:
-    rig = Rig(Map(str, "a"), Map(str, "b"), action_executor=executor)
-    rig.task.restore()
-    outputs = [rig.task.chain.entry, *(context.output for context in rig.task.chain.contexts)]
-    assert [len(Refused(output.collect).errors) for output in outputs] == [1, 1, 1]
-    assert rig.run(1) == ["1", END]
-
-
-def test_every_method_of_an_operator_runs_under_the_lock_and_the_close_of_the_input_does_not() -> None:
-    lock = FairLock()
-    held: dict[str, bool] = {}
-
-    class Looks(Logging):
-        def note(self, what: str) -> None:
-            held[what.split()[0]] = lock.is_held
-
-    class Input(PushedInput):
-        def close(self) -> None:
-            held["input"] = lock.is_held
-            super().close()
-
-    source = Input()
-    rig = Rig(Looks("a", []), input=source, action_executor=SynchronizedActionExecutor(lock))
-    source.push(1)
-    source.push_status(InputStatus.END_OF_INPUT)
-    rig.task.restore(TaskSnapshot(CheckpointBarrier(1, 0.0), None, {"a": OperatorSnapshot(1, ())}))
-    rig.task.run()
-    assert held.pop("input") is False
-    assert held == dict.fromkeys(
-        ("restore", "open", "process", "watermark", "end_input", "finish", "close"), True
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +15,8 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.failures import add_context, contexts
 from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
+from pillarbox.task.timers import Timer
+from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.unit.operators import Logging, Map, Rig
 
@@ -132,6 +135,81 @@ def test_the_end_waits_for_what_is_under_way_and_mail_runs_meanwhile() -> None:
     assert rig.task.state is TaskState.FINISHED
 
 
+def test_timers_fire_while_the_end_waits_and_no_longer_when_the_operator_is_finished() -> None:
+    clock = FakeClock()
+    fired: list[float] = []
+
+    class Retries(Operator):
+        def open(self) -> None:
+            self.done: Future[None] = Future()
+            self.context.timers.register_timer(5.0, self.retry)
+            self.context.timers.register_timer(50.0, fired.append)
+
+        def process(self, record: Any) -> None:
+            raise AssertionError("there is no record")
+
+        def retry(self, timestamp: float) -> None:
+            fired.append(timestamp)
+            self.output.collect("retried")
+            self.done.set_result(None)
+
+        def end_input(self) -> Future[None]:
+            return self.done
+
+    rig = Rig(Retries(), clock=clock)
+    rig.end()
+    rig.step()
+    assert (fired, rig.task.state) == ([], TaskState.RUNNING)
+    clock.advance(5.0)
+    rig.step()
+    assert rig.output.elements == [END, "retried"]
+    assert rig.task.state is TaskState.FINISHED
+    clock.advance(100.0)
+    assert fired == [5.0]
+
+
+def test_at_the_end_of_the_input_timers_that_had_begun_fire_and_no_new_ones() -> None:
+    clock = FakeClock()
+    fired: list[float] = []
+    late: list[Timer] = []
+
+    class Sets(Operator):
+        def open(self) -> None:
+            for _ in range(200):
+                self.context.timers.register_timer(1.0, fired.append)
+            self.context.timers.register_timer(2.0, fired.append)
+
+        def process(self, record: Any) -> None:
+            raise AssertionError("there is no record")
+
+        def register(self) -> None:
+            late.append(self.context.timers.register_timer(1.0, fired.append))
+
+    class Stops:
+        stopped = False
+
+        def emit_next(self, output: TaskOutput) -> InputStatus:
+            if not self.stopped:
+                self.stopped = True
+                return InputStatus.STOPPED
+            # No mail runs any more before the end: what is due now takes several mails.
+            operator.context.executor.execute(operator.register)
+            clock.set(1.0)
+            return InputStatus.END_OF_INPUT
+
+        def available(self) -> None:
+            return None
+
+        def close(self) -> None:
+            assert len(fired) == 200, "timers are waited for before anything is closed"
+
+    operator = Sets()
+    Rig(operator, input=Stops(), clock=clock).task.run()
+    clock.set(10.0)
+    assert fired == [1.0] * 200
+    assert [timer.done for timer in late] == [True]
+
+
 def test_mail_that_an_operator_has_put_runs_before_the_next_operator_is_finished() -> None:
     log: list[str] = []
 
@@ -166,6 +244,21 @@ def test_the_steps_of_a_task_run_deferrable_mail_with_nothing_else_left() -> Non
 
     assert Rig(Waits(str)).run(1) == ["1", END]
     assert log == ["waits", "goes on"]
+
+
+@pytest.mark.contract
+def test_a_task_ends_when_all_timers_of_an_operator_that_had_begun_have_fired_however_many_they_are() -> None:
+    clock, fired = FakeClock(), list[float]()
+
+    class Times(Map):
+        def process(self, record: Any) -> None:
+            self.context.timers.register_timer(0.0, fired.append)
+
+    rig = Rig(Times(str), clock=clock)
+    rig.push(*range(500))
+    rig.end(InputStatus.STOPPED, InputStatus.END_OF_INPUT)
+    rig.task.run()
+    assert fired == [0.0] * 500
 
 
 def test_mail_left_at_the_end_of_the_input_is_run_deferrable_mail_too() -> None:
@@ -282,6 +375,58 @@ def test_a_mail_that_raises_ends_the_task_and_futures_of_mail_left_are_cancelled
     with pytest.raises(ValueError, match="in a mail"):
         rig.task.run()
     assert left.cancelled()
+
+
+@pytest.mark.contract
+def test_a_timer_does_not_outlive_the_task() -> None:
+    clock = FakeClock()
+    fired: list[float] = []
+
+    class Sets(Operator):
+        def process(self, record: Any) -> None:
+            self.context.timers.register_timer(1.0, fired.append)
+
+    rig = Rig(Sets(), clock=clock)
+    rig.push("x")
+    rig.step()
+    rig.task.close()
+    clock.advance(10.0)
+    assert fired == []
+
+
+@pytest.mark.parametrize("step", ["finish", "close"])
+def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> None:
+    clock = FakeClock()
+    fired: list[float] = []
+
+    class SetsAtTheEnd(Logging):
+        def note(self, what: str) -> None:
+            if what == step:
+                timers = self.context.timers
+                timers.schedule_at_fixed_rate(fired.append, 1.0, 1.0)
+                assert timers is self.context.timers
+                ended.append(timers.timers_done().done())
+
+    ended: list[bool] = []
+    Rig(SetsAtTheEnd("a", []), clock=clock).run(1)
+    clock.advance(10.0)
+    assert (fired, ended) == ([], [True])
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_thread_for_timers_that_are_asked_for_in_close_does_not_outlive_the_task(cancelled: bool) -> None:
+    class SetsInClose(Map):
+        def close(self) -> None:
+            self.context.timers.schedule_at_fixed_rate(print, 3600.0, 1.0)
+
+    before = set(threading.enumerate())
+    rig = Rig(SetsInClose(str))
+    if cancelled:
+        rig.task.restore()
+        rig.task.close()
+    else:
+        rig.run(1)
+    assert set(threading.enumerate()) <= before
 
 
 # -- mail that cannot be put any more --------------------------------------------------------------

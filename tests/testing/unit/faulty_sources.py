@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.sources import Fetched, FetchingReader, Source, Split, SplitEnumerator, SplitReader
+from pillarbox.sources import Fetched, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.fetching import Threading
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import DataLossError
