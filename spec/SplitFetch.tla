@@ -251,9 +251,10 @@ ClientIsClosed == pc = "ended" => opened = 0
 (* What is paused gives nothing.                                                                                     *)
 PausedGivesNothing == [][\A s \in Splits : out'[s] # out[s] => s \notin paused]_out
 
-(* Nor is it fetched, as soon as that was heeded, until all that was set aside has been given. So what lies there of it *)
-(* is what was in the hand-over and in the fetcher's hands, however often it goes on.                                 *)
+(* Nothing of what is paused is fetched, as soon as that was heeded, until all that was set aside has been given.       *)
 PausedIsNotFetched == [][\A s \in Splits : at'[s] > at[s] /\ (s \in paused \/ OnShelf(s)) => told \/ OneByOne]_at
+
+(* What is set aside of a split is what was in the hand-over and in the fetcher's hands, however often it goes on.     *)
 ShelfIsBounded ==
     \A s \in Splits : Cardinality({i \in DOMAIN shelf : shelf[i].split = s}) <= IF OneByOne THEN 1 ELSE MaxBatches + 2
 
