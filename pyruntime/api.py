@@ -3,6 +3,12 @@
 Importing this module imports no Spark: `async_map` does where it is given a DataFrame.
 """
 
+# Why one function for DataFrames and iterables: a function is tried on a list before a cluster runs it, and
+# what was tried must be what runs. Two functions would differ in a default sooner or later.
+#
+# Why a DataFrame is known by a method and not by its class. Classic and Connect have a class each, and to ask
+# for either would import Spark for those who have none. `mapInArrow` is what is called in the end.
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence

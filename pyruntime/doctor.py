@@ -6,6 +6,14 @@ job runs on a local Spark, through the operator. Nothing is changed; no package 
 processes that it starts, so a broken one breaks its check and not the command.
 """
 
+# Why each check does what a job does, where a look would be cheaper. `os.access` tells what permissions
+# allow, and not of a full disk, a quota, a read-only mount or a server that maps the user to another; a file
+# that is written and synced tells all of them. A package that is installed may fail when it is imported, and
+# a Java that is found may be too old for Spark or for another machine. So the last check is a job.
+#
+# Why nothing of Pillarbox but this module is used by the command itself: it has to run where the kernel was
+# built for another Python, and say so.
+
 from __future__ import annotations
 
 import argparse
@@ -133,6 +141,7 @@ def java() -> Iterator[Finding]:
 
 def worker() -> Iterator[Finding]:
     """The Python that Spark starts for its workers has Pillarbox, and is of the driver's version."""
+    # As Spark chooses it. Closures are pickled, with bytecode in them: another minor version cannot run them.
     program = os.environ.get("PYSPARK_PYTHON") or sys.executable
     ran, said = _run([program, "-c", WORKER])
     if not ran:

@@ -101,9 +101,10 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             # For whoever waits for it.
             link.opened = True
 
-    def said(self, link: Any, *args: Any) -> None:
-        """Take what the reader behind `link` says for the link that stands for it here."""
-        super().said(self._ways.get(link, link), *args)
+    def said(self, link: Any, subtask: int, what: Callable[..., None], *args: Any) -> None:
+        """Take what the reader behind `link` says for the link that stands for it here, and record it."""
+        recorded = getattr(type(self), what.__name__)
+        super().said(self._ways.get(link, link), subtask, recorded, *args)
 
     def request(self, subtask: int, *args: Any, **more: Any) -> None:
         """Also say who asks."""

@@ -3,7 +3,7 @@
 Confined to the mailbox thread.
 """
 
-# A fraction of failed rows (`fail_after=0.01`) says little of the first few rows, and a job that ends with
+# A fraction of failed rows (`stop_after=0.01`) says little of the first few rows, and a job that ends with
 # its first row because one of one has failed helps nobody: so a fraction counts from `FRACTION_FROM` rows
 # on, and at the end of the input. A number counts at once.
 

@@ -1,5 +1,15 @@
 """The errors of calls, with row, attempts and cause, and what stands for the result of a failed row."""
 
+# Why each error hands all its arguments to `Exception.__init__` and makes its text in `__str__`. An exception
+# pickles as its class and `args`: one that passes its text alone cannot be made again in the driver, or is
+# made with the text in the place of its first argument.
+#
+# Why `cause` stands beside `__cause__`: pickle drops the second, and Python's own printing knows only that.
+#
+# Why an error's text is never trusted to be one. `repr` of a row and `str` of an error are code of others,
+# run where a failure is being reported: an exception in them would take the place of the failure, or end the
+# task for a row that was to be dropped.
+
 from __future__ import annotations
 
 import builtins
@@ -348,6 +358,8 @@ def _row(row: object) -> str | None:
 
 def error_of(name: str, message: str) -> BaseException:
     """An error of a class of this name that says `message`: one of Python's own, or else a `KeptError`."""
+    # So that `except ValueError` on the driver meets what was a ValueError in the task. Not by importing the
+    # module that a text names: the text comes from a worker, and an import runs what it finds.
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
         try:

@@ -58,6 +58,7 @@ class _Unset:
         return "UNSET"
 
     def __reduce__(self) -> str:
+        # By name, so that it is the same object behind a pickle: it is looked for with `is`.
         return "UNSET"
 
 

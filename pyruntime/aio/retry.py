@@ -6,6 +6,16 @@ operator and is confined to its mailbox thread.
 
 # A policy decides and the operator waits: a policy that slept, as decorators do that run a call themselves,
 # would hold a slot while nothing is called.
+#
+# Why the jitter is full. Rows that failed together failed for one reason, and pauses of equal length bring
+# them back together, to fail together again. A draw between 0 and the bound spreads them over all of it; half
+# of the bound and a draw of the other half leaves the first half of each pause without a call. What a service
+# asked for is not an estimate, so a pause is never drawn below it, only made a little longer.
+#
+# Why refusals of an overloaded service are not attempts: they say nothing of the row. With three attempts a
+# service that is away for a minute would fail every row that began in it, and a job of hours would end with
+# thousands of good rows failed. So they count against time, and hold back the calls of all rows, as the next
+# one would be refused as well.
 
 from __future__ import annotations
 
@@ -36,6 +46,7 @@ MAX_OUTAGE_S = 600.0
 SPREAD = 0.1
 """The share of a delay that `somewhat_later` adds, at most."""
 
+# A share of rows is a sum of floats: 0.29 * 100 is 28.999999999999996, and the 29th retry is allowed.
 _ROUNDING = 1e-9
 
 
@@ -156,6 +167,7 @@ class Retry:
             return False
         if self.when is not None:
             return bool(self.when(error))
+        # Whoever names exceptions has decided already, and is not overruled by a status.
         return self.on is not None or not any(is_permanent(each) for each in members)
 
     def bound(self, attempt: int) -> float:
@@ -163,6 +175,7 @@ class Retry:
         try:
             return min(self.maximum, self.initial * self.multiplier ** (attempt - 1))
         except OverflowError:
+            # Refusals are not bounded by `attempts`: after a thousand a float has no such power.
             return self.maximum if self.initial else 0.0
 
     def pause(self, attempt: int, retry_after: float | None = None) -> float:
@@ -231,6 +244,7 @@ class RetryPolicy:
         if not follows:
             return None
         pause = retry.pause(attempt, self.retry_after(error))
+        # The last question: what is not wanted, or has a hook that raises, must not use the budget up.
         if self._account is not None and not self._account.take():
             self.refused += 1
             return None

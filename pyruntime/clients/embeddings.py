@@ -6,6 +6,15 @@
 # One call is one request, but for batches that are larger than the service allows and for texts in pieces:
 # their requests go one after the other, so that the operator's `capacity` is the number of requests in
 # flight. Nothing is tried again here; the operator knows what has been paid for.
+#
+# Why forms of vectors are found out by asking. Services that speak OpenAI's language differ in what they
+# refuse and in what they ignore without a word, and none can be asked beforehand. A table of products would
+# be wrong after their next release. So the first requests try the forms, the best first, and what was learned
+# holds for the client in this process; what all of them refuse is the text's fault, and the first error says
+# it best.
+#
+# Why a text that is too long, or a vector that is not finite, is the error of its row and not of its batch:
+# the others were paid for, and a retry of the batch would pay for them again and fail at the same text.
 
 from __future__ import annotations
 
@@ -235,6 +244,8 @@ class Embeddings(Client):
         if self.tokenizer is not None:
             return self._tokenizer().count(text)
         learned = self._learned
+        # A mean of all texts so far: languages differ by four, so a constant would fill requests by a
+        # quarter.
         ratio = learned.tokens / learned.characters if learned.tokens else TOKENS_PER_CHARACTER
         return len(text) * ratio
 
@@ -335,6 +346,8 @@ class Embeddings(Client):
         """The vectors of `texts`, which are one request."""
         encoding = self._learned.encoding
         if encoding is None:
+            # Several first requests may find it out at a time; they find the same, and none waits for
+            # another.
             encoding, vectors = await self._first_answer(texts)
             self._learned.encoding = encoding
         else:

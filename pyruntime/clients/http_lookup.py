@@ -3,6 +3,18 @@
 `HttpLookup` is a picklable value; its calls run on the event loop that it was entered on.
 """
 
+# Why an address is a template of fields, and not a function of the row. A template can be looked at on the
+# driver: its host is fixed, so that no value of a row can send the client's key to another server; no key
+# stands in it; and the fields that a row needs are known, which `lookup` of Spark looks for among the columns
+# before a job begins. A function would do as it likes in the task, with values that come from anybody.
+#
+# Why values are percent-encoded whole, `/` with the rest, and "..", "." and "" refused in a path: a server
+# reads them as another folder, and the answer for another address would be taken for that of the row.
+#
+# Why 404 is null and other refusals are errors. That something is not there is what a lookup may find out;
+# 400 or 403 say that the request is wrong, which with null would be a column of nulls and a job that is
+# green.
+
 from __future__ import annotations
 
 import json
@@ -111,6 +123,7 @@ class HttpLookup(Client):
     async def __call__(self, *row: Any) -> Any:
         """Look up one row: see the class."""
         values = self._values(row)
+        # As a join on null finds nothing.
         if None in values.values():
             return self._nothing()
         url = self._address.filled(values)
@@ -184,6 +197,8 @@ class HttpLookup(Client):
     # -- keys ------------------------------------------------------------------------------------------------
 
     def _headers(self) -> SecretHeaders:
+        # Among the headers, so that keys in the query are read and renewed by the same rule; no header's name
+        # may begin with such a mark.
         params = {PARAMETER + name: value for name, value in self.params.items()}
         return SecretHeaders({**self.headers, **params}, self.key, "bearer" if self.key else None)
 
@@ -196,6 +211,7 @@ class HttpLookup(Client):
         body: bytes | None,
     ) -> Response:
         current = opened.headers.current
+        # Made once for each reading of the keys, which gives another mapping, and not for each request.
         if self._sent[0] is not current:
             pairs = [(name, value) for name, value in current.items() if name.startswith(PARAMETER)]
             query = "&".join(f"{_quoted(name[1:])}={_quoted(value)}" for name, value in pairs)

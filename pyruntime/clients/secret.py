@@ -4,6 +4,19 @@ A `Secret` says where a key is, so it can be pickled, logged and put into a plan
 keys of one client, on the thread of its event loop, and reads them again when a service no longer takes them.
 """
 
+# Why a secret is the place of a key. What travels with a plan is written down: Spark pickles closures into
+# files of broadcasts on the disk of each executor, and puts options into its UI and into event logs, which
+# stay when the job is over. A key that is read where it is used is in the memory of that process only. To
+# encrypt it would need another key there.
+#
+# Why keys are read again after a 401, and not by age: how long a token lives is known to who has issued it,
+# and a rotation comes when it comes. Of a hundred requests that are refused together one reads, which `renew`
+# knows by identity: the mapping that a request was sent with is either still the current one, or somebody has
+# read since. So `current` is replaced and never changed.
+#
+# Why errors name the argument and never quote its value: what stands there by mistake is, nearly always, the
+# key itself.
+
 from __future__ import annotations
 
 import asyncio
@@ -109,6 +122,7 @@ class Secret:
     async def _called(self) -> Any:
         if inspect.iscoroutinefunction(self._source):
             return await self._source()
+        # A function may ask a vault over the network, and the loop must go on meanwhile.
         value = await asyncio.to_thread(self._source)
         return await value if inspect.isawaitable(value) else value
 
@@ -184,6 +198,7 @@ class SecretHeaders:
             else:
                 assert self._scheme is not None
                 fresh[self._scheme] = key
+        # Else a key that was read again and is the same would look like a new one, and be tried again.
         if fresh != self.current:
             self.current = fresh
 

@@ -3,6 +3,11 @@
 For any thread; a tokenizer is loaded once a process.
 """
 
+# Why a text is cut at places in characters and each piece is counted anew. To cut the list of tokens and
+# decode the parts may cut within a character, and gives a text that is not the original where a tokenizer
+# normalizes. A piece by itself may be more tokens than it was within the text, as tokens across its edges are
+# made otherwise: so each is counted as the service will count it, and made shorter until it fits.
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -156,6 +156,7 @@ class HttpStatusError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = dict(headers)
+        # It travels to the driver in the error of a row: a page of HTML of a proxy should not, in full.
         self.body = body[:MAX_ERROR_BODY_BYTES]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,6 +208,7 @@ def _libcurl_is_here(options: Http) -> bool:
     """Return True if libcurl is to be taken, for "auto" where it is installed."""
     if options.backend == "libcurl" or options.http2:
         return True
+    # Its transport waits in an epoll of its own, which Linux alone has.
     return hasattr(select, "epoll") and find_spec("pycurl") is not None
 
 
@@ -214,6 +216,8 @@ def _backend(name: str, package: str, extra: str) -> Any:
     try:
         return import_module(f"pillarbox.clients.{name}_transport")
     except ModuleNotFoundError as error:
+        # Another module that is missing is a defect of the installation, and must not be told as a missing
+        # extra.
         if error.name != package:
             raise
         raise MissingExtra(

@@ -1,5 +1,12 @@
 """The ledger's command line: `ls`, `show`, `verify`, `compact`, `expire`, `export`. For the main thread."""
 
+# What is read here may come from anybody who can write into the folder or bucket. Names and values go to a
+# terminal through `printable`, or a run that is called "\x1b]..." could write into the terminal's title or
+# clipboard; values are shown as JSON, never as Python. One that cannot be read is a row that says so: who
+# looks at a damaged ledger wants the rest of it.
+#
+# The exit status tells damage (1) from a mistake in the words (2), so that `verify` can stand in a script.
+
 from __future__ import annotations
 
 import argparse
@@ -195,6 +202,7 @@ def _compact(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> 
 
 
 def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    # Without a word about what, `expire LOCATION` would mean everything: that must be written out.
     if words.through is None and words.older_than is None and not words.all:
         raise ValueError("say what expires: --through N, --older-than DAYS or --all")
     if words.through is not None and words.run is None:

@@ -19,6 +19,19 @@ Idea: the sync markers of Hadoop's sequence files and Avro, the framed log recor
 the file is checked as in ZFS. Pure functions: any thread.
 """
 
+# docs/decisions/ledger-format.md compares SQLite, Parquet and lines of JSON with this, in figures. What the
+# code relies on:
+#
+# - Nothing that a file says is believed before a checksum over it is right: no length is allocated, no batch
+#   is given to Arrow's reader, which is fast because it believes its input. A checksum can be forged with the
+#   numbers, so a batch is validated in full besides.
+# - The line has a fixed width, so that `sum` can be put in at its place after it was reckoned over the rest;
+#   and the message around it is made by Arrow once, with a line of zeros, and copied for each frame.
+# - A line says where it stands and in which segment. Else a ledger that somebody has kept as a value in this
+#   one, or a block that a file system has put at another place, would be a frame like others.
+# - CRC-32 and not a cryptographic hash: it is there against disks, and who can write into the folder can
+#   write whole frames that are right.
+
 from __future__ import annotations
 
 import datetime
@@ -55,7 +68,7 @@ SCAN_CHUNK_BYTES = 4096
 MAX_FRAME_ROWS = 2**21
 """Records of a frame: a commit has at most half as many, and a merge adds few to those of one."""
 MAX_HEADER_BYTES = 2**20
-"""Bytes of a header, which holds a few names of `scope.LONGEST` characters."""
+"""Bytes of a header, which holds a few names of `MAX_NAME_CHARACTERS`."""
 SEARCH_CHUNK_BYTES = 2**20
 """Bytes read at a time in search of a line after damage."""
 
@@ -64,7 +77,7 @@ Read = Callable[[int, int], bytes]
 
 
 class ForeignSegmentError(LedgerError):
-    """A segment stands in the folder of another run or operator; says describe_owner it is."""
+    """A segment stands in the folder of another run or operator; says whose it is."""
 
 
 class Frame(NamedTuple):
@@ -260,7 +273,7 @@ def scan(
     """
     owned = int(owner, 16)
     position = start or _header_length(read(0, 8), size)
-    # A header describe_owner length is wrong must not hide the first frame.
+    # A header whose length is wrong must not hide the first frame.
     searched = start
     while position < size:
         chunk = read(position, SCAN_CHUNK_BYTES)

@@ -8,6 +8,14 @@ its own monotonic clock for how long nothing was renewed, so that clocks need no
 Cheriton, "Leases", 1989. Thread-safe.
 """
 
+# Why a lease has both a lock and a time. The lock alone would be right for holders that die, which the kernel
+# tells at once; but a worker that is stopped (SIGSTOP, a machine that sleeps) keeps its locks. The time alone
+# would let the next attempt of each task wait for five seconds after every death. `hung_after` is for a
+# holder whose thread renews while its calls come to nothing.
+#
+# Why a lease that is taken over is a new file in place of the old: nobody can take a lock from its owner. The
+# owner learns of it by `is_at`, a look at the name, before it calls.
+
 from __future__ import annotations
 
 import hashlib

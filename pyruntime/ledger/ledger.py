@@ -4,6 +4,17 @@ The idea is that of durable execution (Temporal, Azure's Durable Functions, DBOS
 before anything that depends on it is seen, and on a replay give it back instead of doing the step again.
 """
 
+# A ledger is the name of a place, not something open: tasks get it pickled, and each opens what it needs. So
+# each machine has to ask anew whether it is the same place. A path such as /data/ledger is on every worker,
+# and need not be shared: then each task would find an empty ledger, and all calls would be paid for twice
+# without an error. To compare mounts needs knowledge of every file system, and a time that is written and
+# read fails with clocks. So the driver leaves a file with a random name there, and a worker that does not
+# find that name refuses. Two drivers that come at once may leave two: each worker asks for its driver's only.
+#
+# Why the names of operator, run and key are fields here and not options beside it. None of them has a meaning
+# without a ledger, and a ledger without them finds nothing again: as options, half of the checks were about
+# which may stand beside which (docs/decisions/public-names.md).
+
 from __future__ import annotations
 
 import json
@@ -356,6 +367,10 @@ MAX_IDLE_RECORDS = 10_000_000
 """Records of which they know, at most, except the one that was asked for last; 16 bytes each and more."""
 
 
+# A scan of millions of records takes seconds, and a worker runs task after task over the same ones. Readers
+# in use are held weakly, whatever their number: a bounded cache alone would read the fifth scope in use
+# twice. A few are held strongly besides, as between two tasks nobody uses them; by number and by size, or
+# four ledgers of ten million records would stay in a worker that calls for something else by now.
 class _ReaderCache:
     """Readers in use, and some that nobody uses, for the next task of this process: it need not scan anew."""
 
@@ -376,6 +391,7 @@ class _ReaderCache:
             else:
                 reader.refresh()
             others = [each for each in self._idle if each is not reader][: MAX_IDLE_READERS - 1]
+            # The one that was asked for last is kept whatever its size: it is what the next task asks for.
             sizes = accumulate(map(len, others))
             idle = [each for each, size in zip(others, sizes, strict=True) if size <= MAX_IDLE_RECORDS]
             self._idle = [reader, *idle]

@@ -8,6 +8,21 @@ pool would go on holding what its parent, killed meanwhile, had locked. So each 
 once; the parent's locks stay.
 """
 
+# Why `flock`, and how it is taken.
+#
+# - Locks of `fcntl` (POSIX) belong to the process: two tasks of one worker would both hold them, and closing
+#   any other descriptor of the file, such as a reader's, gives them up.
+# - A file that is made with O_EXCL and deleted afterwards stays when its owner is killed; somebody would have
+#   to judge by its age whether that one lives.
+# - A lock that is waited for in the kernel has no time-out but a signal, which Python handles in the main
+#   thread only. So it is tried, with pauses that double up to 2 ms: a commit usually holds it for less.
+# - A lock is of the file, and not of its name. Whoever has waited may have got the lock of a file that was
+#   deleted meanwhile, while the next process makes another one and locks that; hence `is_at` behind each.
+#
+# Why the log of commits stands in the file of the lock: who reads it holds the lock, and has the file open.
+# It is not synced: it need not outlive the processes that read it, as a new one begins by looking at all
+# segments.
+
 from __future__ import annotations
 
 import errno
@@ -285,6 +300,7 @@ class LocalFolder:
     def names(self) -> list[str]:
         """The names of everything in the folder. Empty if there is no folder."""
         try:
+            # What has no name yet is not there: its writer may be killed before it is whole.
             return [name for name in os.listdir(self.path) if not name.endswith(PART)]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -339,6 +355,7 @@ class LocalFolder:
     @explained
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Bytes of a segment, fewer at its end. Raises FileNotFoundError if it has been merged or expired."""
+        # One file position is not shared, `pread` has its own; but a file must not be closed under a reader.
         with self._mutex:
             file = self._files.get(name)
             if file is None:
@@ -462,6 +479,8 @@ class LocalFolder:
         try:
             with self.lock(timeout):
                 own = {name: size for name, size in self.segments() if is_own(name, size)}
+                # The lock last: without its file another would lock a new one, and commit into what is being
+                # deleted.
                 for name in sorted(os.listdir(self.path), key=LOCK.__eq__):
                     if name not in own and not OWN_NAME.fullmatch(name):
                         left.append(name)

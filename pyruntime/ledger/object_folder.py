@@ -3,6 +3,16 @@
 Objects appear whole or not at all, cannot be appended to, and nothing can be locked. Thread-safe.
 """
 
+# What an object store lacks, and what stands in for it. Nothing can be appended to an object, so each commit
+# is one; a multipart upload that is held open would be seen by nobody until its end, and be lost with its
+# writer. Nothing can be locked, and `pyarrow.fs` has no conditional put: so two attempts of a task that run
+# at the same time may both call, and both keep their answers. Each later reader takes the first by the
+# store's clock, and all of them the same; only who pays is not decided here
+# (docs/decisions/ledger-format.md).
+#
+# Blocks of 8 MiB are fetched, one is held: a scan goes forward through one object after the other, and a
+# cache of several would hold what is not asked for again.
+
 from __future__ import annotations
 
 import secrets

@@ -5,6 +5,14 @@ worker; and whoever can read Arrow and JSON can read it. What JSON cannot say is
 begins with `$`. Pure: any thread.
 """
 
+# Why a subclass is not written as its base: `type(value) is ...` throughout. A row that comes from the ledger
+# must be what the call gave, or a job gives other rows after a restart than without; a `defaultdict` that
+# came back as a dict would fail somewhere behind, in the second run only. So what cannot be given back as it
+# was is an error in the first run, where somebody looks.
+#
+# Why tags in objects of one key, and not a schema: results have any shape. A dict of the user's that looks
+# like a tag (one key that begins with `$`) is written as a list of pairs, so no value can be taken for one.
+
 from __future__ import annotations
 
 import datetime
@@ -145,6 +153,7 @@ def _is_packed(value: list[Any]) -> bool:
     return len(value) >= MIN_PACKED_FLOATS and type(value[0]) is float and set(map(type, value)) == _FLOAT
 
 
+# By the class's name: a ledger of other values works without NumPy.
 def _is_scalar(value: Any) -> bool:
     return "generic" in {base.__name__ for base in type(value).__mro__}
 
@@ -213,5 +222,6 @@ def _tagged(tag: str, content: Any, floats: Sequence[Sequence[float]], blobs: Se
 
         kind, shape, blob = content
         flat = numpy.frombuffer(blobs[blob], dtype=numpy.dtype(kind))
+        # A copy: NumPy's view of a buffer cannot be written to, and the array of the call could.
         return flat[0] if shape is None else flat.reshape(shape).copy()
     raise LedgerValueError(f"a kept value has the unknown form {tag}")

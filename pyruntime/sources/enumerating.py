@@ -5,6 +5,20 @@ enumerators with it. It is thread-safe but for what its docstring confines to th
 idea is that of Flink's `SourceCoordinator`.
 """
 
+# Why two threads. A discovery lists a bucket or asks a broker, for seconds or minutes; meanwhile readers ask
+# for splits, end, and come back. On one thread they would wait for it. With a lock around the state each
+# method of a connector would have to know under which lock it runs; so the enumerator has a thread and a
+# mailbox, and `discover` alone runs elsewhere: a function of what is known, that changes nothing.
+#
+# What was found is taken up only if the enumerator still knows what the discovery began with, compared by
+# identity, and in one step with the splits. To merge two sorts of knowledge only the connector would know
+# how; to throw a discovery away costs one more. So that it does not cost one after the other where splits
+# end all the time, the enumerator hears of finished splits between discoveries only (`finished`).
+#
+# Why a discovery that fails later is tried again, and a first one is not: a wrong address or a missing right
+# shows at the first, and an error at the start is what its user waits for; later it is a service that is
+# away.
+
 from __future__ import annotations
 
 import logging

@@ -5,6 +5,15 @@ that one which is ahead does not make the records of another late, is Flink's (F
 ahead wait for the slowest (FLIP-182, FLIP-217).
 """
 
+# Why idleness is judged by looking and not by the clock. A split is silent in two cases: it has no records,
+# or they are there and nobody has taken them, since the task is held up by slow calls behind. In the second
+# its records are coming, and to call it idle would let the watermark run past them: they would be late for
+# no reason of their own. So the time counts only while somebody has looked (`looked`).
+#
+# Why the lowest is held, and found anew only when it moves: a reader may have thousands of splits, and each
+# batch changes one. The same with `_next_idle`: no look at all splits before one of them can have become
+# idle.
+
 from __future__ import annotations
 
 import math
@@ -117,6 +126,7 @@ def seconds_of(value: Any) -> float | None:
             f"event time {value!r}: must be a number of seconds, a datetime or a date, "
             f"not {type(value).__name__}"
         ) from None
+    # As a maximum NaN would stay for ever, since it compares false with every time that follows.
     return None if math.isnan(seconds) else seconds
 
 
@@ -246,6 +256,8 @@ class SplitWatermarks:
             live = (split for split in self._splits.values() if not split.idle)
             self._lowest = min(live, key=attrgetter("watermark"), default=None)
         if self._lowest is not None:
+            # A split that is new, or idle no more, may be behind: a watermark that was said cannot be taken
+            # back.
             self._merged = max(self._merged, self._lowest.watermark)
         return self._merged, self._lowest is None
 

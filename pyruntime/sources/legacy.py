@@ -9,6 +9,19 @@ are read and dropped.
 Both are read by generators, as a `SimpleSource` is.
 """
 
+# A function's state is taken together with the rows, under its lock, each time that rows are taken
+# (`take_rows`), and not when a checkpoint is asked for, as Flink does. There the barrier follows the rows
+# through the job; here the task may be anywhere behind them, and needs the state that belongs to the rows
+# that it has. The price is a `snapshot_state` for each take instead of for each checkpoint: it should be
+# cheap, as a position is.
+#
+# A format has no positions at all, only an order: after a restart its records are read again and counted.
+# That is wrong for a format that does not give the same records twice; such a one cannot be restarted by
+# anybody.
+#
+# Why threads of functions are daemons, and are left alone when they do not end: Python cannot stop a thread,
+# and a job that has failed must not hang on a loop that ignores its `cancel`. All it emits raises.
+
 from __future__ import annotations
 
 import logging

@@ -8,6 +8,19 @@ its `SplitReader`, `read_splits` and `SourceInput` check a `SourceReader` that d
 connector that breaks a rule fails in a batch, a stream and a task alike. No row is looked at.
 """
 
+# Why there are two interfaces. Most clients of brokers, files and databases block, and a task's thread must
+# not: it has the mailbox and, as a guest, the event loop. So what a connector writes may block and is called
+# by a thread of the framework, and what a task has never blocks. One interface for both left threads and
+# locks to each connector, a reason why FLIP-27 replaced Flink's `SourceFunction`.
+#
+# Why `available` gives a future and takes no callback. A callback runs on the thread that has news, so each
+# reader would have to know how its task is woken; a future is waited for by a plain loop (`read_splits`), by
+# a mailbox or by an event loop, each in its own way.
+#
+# Why a position must be JSON. It goes into Spark's offsets, into savepoints and snapshots, which are read by
+# other processes, later, with other versions; and reading a pickle from a checkpoint's folder runs what
+# somebody has put there.
+
 from __future__ import annotations
 
 import math
@@ -234,6 +247,8 @@ class ReaderContract:
 
     def __init__(self, reader: object, method: str) -> None:
         self._method = f"{type(reader).__name__}.{method}"
+        # Kinds of records that were found good: a source has one or two, and `issubclass` of an abstract
+        # class is slow beside a look into a set.
         self._fitting: set[type[Any]] = {list, tuple}
 
     def check_list(self, fetched: Any) -> None:
@@ -274,6 +289,7 @@ class ReaderContract:
         stop = split.stop
         if stop is None or not len(fetched.records):
             return
+        # A reader that is at its `stop` already and hands out rows has the wrong ones, whatever their order.
         if before.position == stop or _is_beyond(position, stop, split.start):
             what = f"rows of split {split.split_id!r} up to position {position!r}, and its stop is {stop!r}"
             raise ValueError(f"{self._method} returned {what}: {STOP_RULE}")

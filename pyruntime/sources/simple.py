@@ -4,6 +4,16 @@ For connectors whose splits are few (their names are the checkpoint) and whose r
 service, ranges of a table. Others derive `Source`, `SplitEnumerator` and `SplitReader` instead.
 """
 
+# Why `read` is a generator. A split reader has to end a `fetch` when it is woken, go on where it stood, and
+# close what it has open when it is read no further: as a loop of a class that is a state machine over four
+# methods. A generator stands where it yielded; None in between is the turn that a wake-up needs, and closing
+# it runs its `finally`. What it cannot do is stop in the middle of a blocking call, which is why `read`
+# should block for seconds at most.
+#
+# Why the checkpoint is the names of all splits. A count, or the highest name, would be smaller, and wrong for
+# a source whose splits come in no order. Sources with very many write an enumerator of their own, as the
+# files' does.
+
 from __future__ import annotations
 
 import threading
@@ -120,6 +130,8 @@ class ListingEnumerator(SplitEnumerator[S, Any]):
         stop = self._source.end(split) if split.stop is None else split.stop
         if isinstance(split, OffsetSplit) and limit.rows is not None:
             stop = min(stop, split.start + max(1, limit.rows))
+        # An empty range of one that goes on is not worth a task; of one with an end it says that this is
+        # reached.
         if split.stop is None and stop == split.start:
             return None
         return split.up_to(stop)

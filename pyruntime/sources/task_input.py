@@ -5,6 +5,15 @@ watermarks between them. Which splits it reads the coordinator says, over a link
 `SourceOperator` (FLIP-27).
 """
 
+# Why a checkpoint has a position and a count of rows. A reader says positions behind batches only, and a
+# checkpoint may come after any row. To wait for the end of the batch would hold it up by thousands of calls;
+# so it has the position at which the batch at hand begins, and how many of its rows are out. After a restart
+# these are fetched again and passed over, in however many batches they come then. That relies on one rule of
+# the contract: the same range gives the same rows in the same order, at any later time.
+#
+# Why sixteen rows at a time. One would pay for the round of the mailbox with each row; a whole batch would
+# have completions, timers and checkpoints wait behind ten thousand rows.
+
 from __future__ import annotations
 
 import math

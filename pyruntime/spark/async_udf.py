@@ -4,6 +4,18 @@
 runs on their task thread.
 """
 
+# Why a column is an Arrow UDF over an iterator of batches. One that is called with each batch must give its
+# results before Spark hands over the next, so the calls in flight drain at the end of every batch, and one
+# slow call holds up the partition. Over an iterator the next batches come while calls of this one run. What
+# Spark wants is as many results as rows, in their order, in batches of any size.
+#
+# Why it is said to be not deterministic. Spark copies a deterministic expression to each place where its
+# column is used, and takes it apart around filters: two uses of a column would be two paid calls a row.
+#
+# Why dead letters find the arguments of a failed row by its place (`_Aside`). To carry them through the
+# operator beside each row would hold all of them twice; results of a column are in order, so the slices that
+# have come are enough, and are let go when their last row has left.
+
 from __future__ import annotations
 
 import dataclasses
@@ -435,6 +447,7 @@ class _Aside:
         self._dead_letters = dead_letters
         self._names = list(names)
         # Grows on the thread that reads the input, shrinks on the task's.
+        # A deque takes both without a lock; and a slice is put in before its rows can have results.
         self._slices: deque[Slice] = deque()
         self._done = 0
 

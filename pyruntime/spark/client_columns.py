@@ -6,6 +6,11 @@
 # They are thin: `async_map` with a function around the client that knows the columns. Spark runs that in one
 # pass over the rows, however many columns are made; `async_udf` of the same client makes one column for each
 # pass, as an expression, and can be registered for SQL.
+#
+# Why nulls never reach the client: services differ in what they make of an empty text, and it would be paid
+# for. Why texts of several columns go in one call: requests are filled by number and tokens, and a
+# call for each column would send half-filled ones. A row then fails as a whole, as what was paid for a part
+# of it cannot stand in a row without the rest.
 
 from __future__ import annotations
 

@@ -3,6 +3,16 @@
 `map_dataframe` is for the driver. `MapTask` is sent to the workers and runs on their task thread.
 """
 
+# Why `mapInArrow`. It gives a partition as one iterator, and takes other rows and columns, at other times: an
+# operator keeps calls in flight over many batches, leaves rows out, and gives several for one. `mapInPandas`
+# does the same and makes pandas of every batch, in which whole numbers with nulls become floats. An RDD's
+# `mapPartitions` pickles each row, and Spark Connect has none.
+#
+# Why `where` is a column at the end of the input. A filter, and a union with the rows that it leaves out,
+# would read the input twice, and the order of the rows would be lost; a function that is asked for each row
+# would cost a call of Python a row. As a column Spark evaluates it, and the task puts the rows back at their
+# places.
+
 from __future__ import annotations
 
 import dataclasses

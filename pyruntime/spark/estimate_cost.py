@@ -193,6 +193,7 @@ def estimate_cost(
         # `df` is smaller than `rows` says, as it is where one tries with a part.
         sampled = df
     run = ship(task.run, name_of(fn))
+    # In one task: its calls in flight are those that one task of the job will have.
     measured = sampled.limit(sample).coalesce(1).mapInArrow(run, "measured string").collect()
     if not measured:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
@@ -286,10 +287,12 @@ def _watched(options: Options, costs: list[float], units: list[float]) -> Option
 
 def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Estimate:
     """The estimate for `rows` rows, given what the rows of the sample took."""
+    # One seed: the same sample gives the same bounds.
     totals, chance = sample.totals, random.Random(0)
     capacity = options.max_capacity if options.adaptive is None else totals.capacity
     retried = wilson(totals.calls - sample.called, max(1, totals.calls))
     called = _rows_called(sample, options, rows)
+    # Of a small sample the bound may be 1, and calls without end: a hundred a row say that it is bad.
     calls = called.times(Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried)))
     # A batch shares a slot.
     together = 1.0
@@ -305,6 +308,7 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     by_rate = _seconds_by_rate(sample, options, calls, tasks, chance)
     cost = None
     if sample.costs:
+        # Only results have a cost: rows that failed bring the mean of all rows down.
         cost = bootstrap(sample.costs, chance).times(called).times(len(sample.costs) / max(1, sample.called))
     return Estimate(
         rows=rows,

@@ -3,6 +3,19 @@
 `plan_ledger` is for the driver. A `LedgerPlan` is sent to the workers and opened on the task's thread.
 """
 
+# How a task knows whose results it may take. A batch job has a run that its user names, as nothing of Spark's
+# is the same when it is started again. A streaming query has an id in its checkpoint and numbers its
+# micro-batches, and a restart runs the last one again under its number. Both reach tasks as local properties
+# only, so they are read there: the plan is made once, for all micro-batches.
+#
+# Why an execution is told apart besides. Within one, two rows of one key and different inputs are a mistake
+# of the key, and an error; over two, an input that has changed is a row that has changed, and is called
+# again. Neither a stage nor an attempt would do, as one action has several, each with rows of the same
+# DataFrame.
+#
+# Why what was called again is added up on the driver: each of thousands of tasks would have a line in a log
+# of its own worker, which nobody reads. The accumulator is not for its value, it is what a task can send.
+
 from __future__ import annotations
 
 import datetime
@@ -239,6 +252,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
                     self._stages[stage].add(stale)
                     continue
                 self._stages[stage] = stale
+            # Here is the thread on which Spark takes the updates of all tasks: it must not wait for the
+            # stage's end.
             threading.Thread(target=self._say, args=(stage,), name="pillarbox-stale", daemon=True).start()
         return []
 

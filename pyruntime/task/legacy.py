@@ -5,6 +5,15 @@ The interfaces are Flink's of these names, which FLIP-27 has replaced. `pillarbo
 fair lock, the checkpoint lock, with who takes what it emits together with its state.
 """
 
+# Why a lock at all, and no queue between loop and task. With a queue the loop's state is ahead of the rows
+# that the task has taken, by what stands in the queue: a checkpoint of both would lose these. Only who keeps
+# state and emission in one section of a lock can say which state belongs to which row.
+#
+# Why `collect` lets others in by itself. The loops that this is for were written for Flink, and some hold the
+# lock over many records. To demand that they are written anew would leave nothing of the reason for them. It
+# is safe where state follows each record, the usual way; `atomic_sections` is for the others, and the log
+# says when it mattered.
+
 from __future__ import annotations
 
 import logging
@@ -142,6 +151,7 @@ class SourceContext:
 
     def emit_watermark(self, timestamp: float) -> None:
         """Say that no record of this event time, in seconds, or an earlier one follows. Waits for no room."""
+        # The end of time is what a function says when it ends: no moment, but allowed.
         if timestamp != float("inf"):
             timestamp = check_moment("timestamp", timestamp)
         with self._lock:

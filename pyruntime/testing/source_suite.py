@@ -6,6 +6,20 @@ runner. `RULES` says what is checked, a method each says how.
 """
 
 # Why rows are compared by their `repr`: they need not be hashable, NaN is equal to itself, and 1 is not True.
+#
+# Why every check makes its sources anew: what is wrong with a connector is often what it remembers, and a
+# source that was read once hides that from the next check.
+#
+# Why ranges begin and end at each position that the reader itself has said (of very many, at forty). Mistakes
+# are at edges: the row at a position that comes twice or never, a `stop` within a batch of the service, a
+# position behind the last row. Whoever writes tests by hand thinks of some of them.
+#
+# Why a rule's words are part of the error. The suite is for those who write a connector and do not know the
+# contract by heart: "5 rows for 6" says that it is broken, the rule says what was promised, and by which
+# method.
+#
+# Why the limits are one row, seven, a hundred bytes and none: one is the smallest front that must be given,
+# seven seldom divides batches or splits, bytes are what a service may not know, and none reads all.
 
 from __future__ import annotations
 

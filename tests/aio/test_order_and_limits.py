@@ -297,7 +297,7 @@ def test_statistics_count_rows_calls_and_results() -> None:
         ),
         ({"timeout": 0}, ValueError, "timeout=0: must be a finite number of seconds above 0"),
         ({"timeout": "1s"}, TypeError, "timeout='1s': must be a number of seconds"),
-        ({"retry": "3"}, TypeError, "retry='3': must be a pillarbox.Retry"),
+        ({"retry": "3"}, TypeError, "retry='3': must be a number of attempts, a pillarbox.Retry"),
         ({"schema": "n long"}, TypeError, "schema='n long': is for a Spark DataFrame"),
         ({"errors": "ignore"}, ValueError, "errors='ignore': must be one of 'fail', 'null'"),
         ({"ordered": "yes"}, TypeError, "ordered='yes': must be True or False"),

@@ -3,6 +3,14 @@
 A plain value; made on the driver, used in any process. Row k of a split is the same whenever it is read.
 """
 
+# Why numbers are mixed from the id and not drawn from a generator with a seed: row k must be the same whoever
+# reads it, from wherever it begins. A generator would have to be run from row 0 to come to row k, so that a
+# restart near the end would take as long as the whole; the steps of splitmix64 are a function of k, and Arrow
+# does them for a column at a time.
+#
+# Why a rate counts from the time at which the split was found, which is in the split, and not from when a
+# reader began: a restart makes up what is late, as a log would have gone on growing meanwhile.
+
 from __future__ import annotations
 
 import math
@@ -154,6 +162,7 @@ class GeneratorEnumerator(ListingEnumerator[GeneratorSplit]):
         default = MICRO_BATCH_BATCHES * self._source.batch_rows
         most = max(1, min((each for each in limits if each is not None), default=default))
         stop = min(self._source.end_now(split), split.start + most)
+        # One with an end is given out once more when it is there, so that it is known to be finished.
         return None if stop <= split.start and stop != split.stop else split.up_to(stop)
 
 

@@ -9,6 +9,14 @@ connector says how its service is asked (`find`, `open`, `ahead`; `read`) and wh
 Confined to the threads that `SplitEnumerator` and `SplitReader` name; sources are values, for any thread.
 """
 
+# Why a base class, and not two connectors that look alike. What is hard about a log is the same in each: that
+# it may be deleted and made again under its name (`identity`), trimmed at its front before it was read, have
+# more parts tomorrow, or be named no longer in a job that goes on from a checkpoint. Written twice, these
+# questions would sooner or later be answered in two ways.
+#
+# Why a split of a log that is no longer named ends where it stands, but a planned range is read to its end:
+# the range stands in an offset of Spark's, which must give the same rows whenever it is run again.
+
 from __future__ import annotations
 
 import logging

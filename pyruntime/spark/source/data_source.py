@@ -4,6 +4,16 @@ Spark makes a `PillarboxSource` from the options and pickles it, in one process,
 others. Sources are registered on the driver.
 """
 
+# Why the splits of a read are dealt out with its plan, where a `StreamTask` asks for them. Tasks of Spark run
+# when there is a core, perhaps one after the other, and are run again: a coordinator would have to know which
+# attempt has read what, and two attempts of a task would read different rows, of which Spark takes either.
+# With the plan an attempt has the splits of the one before. What is lost is that a fast task takes more; so
+# `pack` weighs splits by their size.
+#
+# Why `register_source` makes a class for each source. Spark makes a source from a class and options of text;
+# an object, with secrets that must not be text in a plan, can reach it as an attribute of the class alone.
+# Such a class is in no module, so that it is pickled with what it has.
+
 from __future__ import annotations
 
 import re
@@ -64,6 +74,7 @@ class PillarboxSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the source has. Raises what making the source from its options raises."""
+        # Only whether the class can be loaded is asked: to look for columns might ask a service.
         if LOADED in self.options:
             return StructType()
         return spark_schema(Read.of(self.registered, self.options).source.arrow_schema())

@@ -4,6 +4,14 @@ Option names are in lower case, as Spark hands them over. What Pillarbox does no
 source. Spark wants what a data source gives in exactly the Arrow types that it has for a schema itself.
 """
 
+# Two things are refused here that would work. A password in an option: Spark prints options with the plan, in
+# its UI and its event log, and hides them by their names only. And a source by any name that can be imported:
+# who may write SQL may write options, so `source` would be a way to run whatever is installed; the list of
+# what it may name belongs to who registers the format, in Python.
+#
+# Unsigned numbers take the next larger type, since Spark has none: the upper half of them has no place in the
+# type of the same size.
+
 from __future__ import annotations
 
 import os

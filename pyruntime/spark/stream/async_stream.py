@@ -4,6 +4,12 @@
 what leaves is unpacked.
 """
 
+# Why rows go through Spark's state, where a queue in the worker would be shorter. What a micro-batch emits
+# must be the same when it is run again, by another worker or for a second action of `foreachBatch`; an
+# operator that emitted what had finished by then lost and doubled rows without a failure. So calls live
+# outside, and what leaves is decided by committed state alone: docs/decisions/streams.md. The price is that a
+# row leaves one or two micro-batches after its call has ended, and the state store of RocksDB.
+
 from __future__ import annotations
 
 import dataclasses

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pillarbox import Options
 from pillarbox.aio.calls import Call
 from pillarbox.spark.records import Record, from_ipc, rows_of
-from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack
+from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, KEY, NUMBER, ROWS, pack
 from pillarbox.spark.writer import ChainWriter, RowWriter
 
 SCHEMA = T.StructType().add("n", T.LongType())
@@ -79,7 +79,7 @@ def test_rows_of_a_key_are_in_one_bucket_and_in_the_order_of_their_pieces(batche
     for batch in batches:
         given += places.slice(start, len(batch)).combine_chunks().to_batches()
         start += len(batch)
-    pieces = [piece for packed in Pack().run(iter(given)) for piece in packed.to_pylist()]
+    pieces = [piece for packed in pack(iter(given)) for piece in packed.to_pylist()]
     found: dict[int, list[int]] = {}
     # Spark may bring them in any order.
     for each in sorted(pieces, key=lambda piece: (piece[NUMBER], piece[BUCKET])):

@@ -4,6 +4,14 @@ A format is a plain value. Its methods block, and are called on whichever thread
 reader is made, called and closed by one thread, a fetcher's; the functions may be called by any thread.
 """
 
+# What has gone is told apart from what cannot be read now (`is_loss`, `may_pass`). A file that was deleted,
+# rewritten or cut short will not come back; a network or a right may, and its rows are there. Taken for one
+# another under "ignore", a server that is away for a minute would be files without rows, and the stream's
+# offset would be past them for good.
+#
+# Why a value that no cast can give is found by halves: Arrow casts a column whole or not at all, and does not
+# say which value it was. Row by row, in Python, would cost every column what now the bad ones cost.
+
 from __future__ import annotations
 
 import logging
@@ -97,6 +105,7 @@ class FileFormat(ABC):
 
         Raises FileNotFoundError, or ChangedFileError for another size or time.
         """
+        # By size and time: a checksum would have to read every file once more.
         info = self.filesystem.get_file_info(split.path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(f"{split.path!r}: there is no such file")
@@ -206,6 +215,7 @@ log = logging.getLogger("pillarbox")
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value of a folder, `name=value`, as Hive and Spark write null."""
+# So many digits always fit into 64 bits; a longer number stays text, as an identifier should.
 WHOLE = re.compile(r"-?\d{1,18}")
 DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
@@ -225,6 +235,7 @@ class FileReader(SplitReader[FileSplit]):
 
     def fetch(self) -> Sequence[Fetched]:
         """The next batch of the split at hand. Raises what names its file."""
+        # The first that is left, until it is finished.
         for split_id, batches in self._reading.items():
             fetched = next(batches)
             if fetched.finished:

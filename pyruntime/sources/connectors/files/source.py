@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from pillarbox.sources.connectors.files.reading import FileFormat
 
+# By name, and imported when a file is read: the driver may name a source of files, put it into a plan and
+# print it without having pyarrow's readers in memory. CSV is not among them, since Spark's own reader has
+# many options for it, which would have to mean the same here.
 FORMATS = {
     "parquet": ("parquet", "ParquetFormat"),
     "json": ("lines", "JsonFormat"),
@@ -185,6 +188,7 @@ class FileSource(Source[FileSplit, Known]):
                     error, self.path, f"{file.path!r}: its columns cannot be looked up: "
                 ) from None
             named = [*columns_in(file.path, path)]
+            # A file all of whose values are null has columns without types: the next one may know better.
             if any(kind != pa.null() for kind in found.types):
                 break
         if found is None:
@@ -192,6 +196,7 @@ class FileSource(Source[FileSplit, Known]):
                 f"path={shown_address(self.path)!r}: there is no file with rows, so its columns are unknown: "
                 "give a schema"
             )
+        # The type of a column of folders is known only of all: one value that is not a number makes it text.
         folders = [columns_in(file.path, path) for file in listed]
         kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
         bad = [pa.field(self.bad_row_column, pa.string())] if self.on_bad_row == "column" else []
@@ -218,6 +223,8 @@ class FileSource(Source[FileSplit, Known]):
         """The folder of `state`. On the driver."""
         return None if self.state is None else StateFolder(self.state)
 
+    # What was found out travels with the source, as the schema of its files: each task would look at a file
+    # for it. But the folder of `state` is the driver's.
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "state_folder"}
 
@@ -227,6 +234,8 @@ class FileSource(Source[FileSplit, Known]):
     def root(self) -> str:
         """The place that names of files are relative to, as a checkpoint has it: without secrets."""
         filesystem, path = self.open()
+        # Without host and user: the same bucket through another endpoint, or with other keys, is the same
+        # place.
         kind = filesystem.type_name
         return root_of(path) or "/" if kind == "local" else f"{kind}://{root_of(path)}"
 
@@ -285,6 +294,7 @@ class FileSource(Source[FileSplit, Known]):
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
         given = Options(options).arguments(cls)
+        # Spark's schema and the option are two ways to say one thing; neither is taken for the stronger.
         columns = given.get("columns")
         if columns is not None and schema is not None and set(columns) != set(schema.names):
             raise ValueError(

@@ -5,6 +5,14 @@ worker has one for each micro-batch, and to connect takes longer than to read so
 are made a column at a time: the loops over messages are those of `map`, in C.
 """
 
+# Why a consumer is kept only if it has complained of nothing. librdkafka goes on after most errors on threads
+# of its own, and says so in a callback alone: whether such a consumer will read is known to nobody. A new one
+# costs a connection, a broken one that is taken again costs the next micro-batch its time-out. It is known by
+# all its properties, or a source would read with the rights of another.
+#
+# Why secrets are taken out of texts by their values, where `redaction` goes by patterns: librdkafka quotes
+# properties in forms of its own, and a value that is known is found in any of them.
+
 from __future__ import annotations
 
 import atexit

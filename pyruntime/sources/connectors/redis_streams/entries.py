@@ -7,6 +7,15 @@ as a map. Every other column is the field of that name, read as text of its type
 such field.
 """
 
+# Why a position has a count beside the id. Redis trims a stream at its front, and who reads on from an id
+# that is gone gets the next that is there: ids alone do not tell whether anything was between.
+# `entries-added` (Redis 7) counts all that ever came; less what is there, and less what was read, it is what
+# was lost. A count that is only probable would end good jobs: where entries were deleted singly
+# (`has_holes`), or nobody knows how many were read, the text says "may".
+#
+# Why the ids of a stream that was deleted and made again are not trusted alone: Redis gives a stream no
+# identity, and a new one may go on with ids above the old. A count or an id that went back shows it.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
