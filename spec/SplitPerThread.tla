@@ -1,7 +1,8 @@
 --------------------------- MODULE SplitPerThread ---------------------------
 (* A reader with a thread and a client for each split. Each split is a lane: a fetcher, and a hand-over between it     *)
 (* and the task. The task polls the lanes in turn. When there is nothing it asks for a future and sleeps: the future   *)
-(* is done when one of the lanes has something, when splits come, and when another thread closes. What one fetcher     *)
+(* is done when one of the lanes has something, when splits come or go on, and when another thread closes. Of a lane   *)
+(* that is held one batch is set aside, and nothing more taken: its fetcher waits for room. What one fetcher           *)
 (* does by itself, over restarts too, is in SplitFetch; so its client here is a step that gives one record. Module      *)
 (* pillarbox.sources.fetching.                                                                                        *)
 (*                                                                                                                    *)
@@ -15,6 +16,7 @@ CONSTANTS
     Records,    \* a batch is one record; the last of a split says that it is finished
     Endless,    \* or there is always another one
     MaxBatches, \* that wait for the task in a lane
+    Pauses,     \* of lanes, and ends of pauses
     Failures,   \* at most
     Closes,     \* whether another thread closes
     Mutant
@@ -29,6 +31,9 @@ VARIABLES
     task,       \* "runs", "polls", "opens", "asks", "sleeps"; "raised", or "ended" as it found all closed
     looks,      \* the lanes that poll, or what arms the future, has yet to look at
     opening,    \* the lane of a split that is being added
+    held,       \* lanes that are paused
+    aside,      \* of each: batches that were set aside
+    pauses,
     (* its future *)
     kept,       \* whether the reader knows it
     done,
@@ -47,9 +52,11 @@ VARIABLES
 
 wait == <<kept, done, armed, calls>>
 close == <<closed, ends, poked>>
-task_vars == <<mine, come, out, lanes, turn, task, looks, opening>>
+pausing == <<held, aside, pauses>>
+task_vars == <<pausing, mine, come, out, lanes, turn, task, looks, opening>>
 fetcher == <<pc, closing, fetching, woken, at, opened, queue, over, failures>>
-vars == <<mine, come, out, lanes, turn, task, looks, opening, kept, done, armed, calls, closed, ends, poked, owes, pc,
+vars == <<held, aside, pauses, mine, come, out, lanes, turn, task, looks, opening,
+          kept, done, armed, calls, closed, ends, poked, owes, pc,
           closing, fetching, woken, at, opened, queue, over, failures>>
 
 None == 0
@@ -60,7 +67,7 @@ Last(l) == ~Endless /\ at[l] = Records
 Each(value) == [l \in Splits |-> value]
 
 TypeOK ==
-    /\ mine \subseteq come /\ come \subseteq Splits
+    /\ held \subseteq mine /\ mine \subseteq come /\ come \subseteq Splits
     /\ {lanes[i] : i \in DOMAIN lanes} \cup armed \cup calls \cup ends \subseteq Splits
     /\ task \in {"runs", "polls", "opens", "asks", "sleeps", "raised", "ended"}
     /\ {opening, owes.task, owes.closer} \subseteq Splits \cup {None}
@@ -75,7 +82,7 @@ Init ==
     /\ closed = FALSE /\ ends = {} /\ poked = FALSE /\ owes = [task |-> None, closer |-> None]
     /\ pc = [l \in Splits |-> IF l <= First THEN "new" ELSE "none"] /\ closing = Each(FALSE) /\ fetching = Each(FALSE)
     /\ woken = Each(FALSE) /\ at = Each(0) /\ opened = Each(FALSE) /\ queue = Each(<<>>) /\ over = Each("open")
-    /\ failures = 0
+    /\ failures = 0 /\ held = {} /\ aside = Each(<<>>) /\ pauses = 0
 
 -----------------------------------------------------------------------------
 (* A fetcher is told to end: under its lock, then by closing the hand-over, then by waking its client.               *)
@@ -102,7 +109,7 @@ Poke == done' = (done \/ kept)
 AddSplits(s) ==
     /\ Free /\ ~closed /\ s \notin come
     /\ mine' = mine \cup {s} /\ come' = come \cup {s} /\ opening' = s
-    /\ UNCHANGED <<out, lanes, turn, task, looks, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, out, lanes, turn, task, looks, wait, close, owes, fetcher>>
 (* Under the lock that close takes too: what comes after it is refused, and has no thread.                            *)
 Open ==
     /\ opening # None /\ opening' = None
@@ -110,8 +117,17 @@ Open ==
        THEN task' = "ended" /\ UNCHANGED <<lanes, pc, done>>
        ELSE /\ lanes' = Append(lanes, opening) /\ Poke /\ UNCHANGED task
             /\ pc' = IF Mutant = "comes without a thread" THEN pc ELSE [pc EXCEPT ![opening] = "new"]
-    /\ UNCHANGED <<mine, come, out, turn, looks, kept, armed, calls, close, owes, closing, fetching, woken, at, opened,
-                   queue, over, failures>>
+    /\ UNCHANGED <<pausing, mine, come, out, turn, looks, kept, armed, calls, close, owes, closing, fetching, woken, at>>
+    /\ UNCHANGED <<opened, queue, over, failures>>
+
+(* No thread is told: who is held takes nothing, and who goes on looks again.                                         *)
+Pause(l) ==
+    /\ Free /\ pauses < Pauses /\ pauses' = pauses + 1 /\ l \in mine \ held /\ held' = held \cup {l} /\ Poke
+    /\ UNCHANGED <<aside, mine, come, out, lanes, turn, task, looks, opening, kept, armed, calls, close, owes, fetcher>>
+Resume(l) ==
+    /\ Free /\ pauses < Pauses /\ pauses' = pauses + 1 /\ l \in held /\ held' = held \ {l}
+    /\ IF Mutant = "goes on in silence" THEN UNCHANGED done ELSE Poke
+    /\ UNCHANGED <<aside, mine, come, out, lanes, turn, task, looks, opening, kept, armed, calls, close, owes, fetcher>>
 
 (* Of the task, or of who closes.                                                                                    *)
 WakeUp(who) ==
@@ -125,64 +141,84 @@ Poll ==
     /\ task = "runs" /\ Free
     /\ IF closed THEN task' = "ended" /\ UNCHANGED looks
        ELSE task' = "polls" /\ looks' = Rotated(IF Mutant = "begins at the first" THEN 0 ELSE turn)
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
 
 Looked == looks' = Tail(looks) /\ UNCHANGED task
+(* Nothing is taken out of its hand-over.                                                                            *)
+Stands(l) == aside[l] # <<>> /\ l \in held
+MayTake(l) == aside[l] = <<>>
 PassOver ==
-    /\ task = "polls" /\ looks # <<>> /\ queue[Head(looks)] = <<>> /\ over[Head(looks)] = "open"
+    /\ task = "polls" /\ looks # <<>>
+    /\ LET l == Head(looks) IN Stands(l) \/ (MayTake(l) /\ queue[l] = <<>> /\ over[l] = "open")
     /\ Looked
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+Give(l, n, rest) ==
+    /\ task' = "runs" /\ looks' = <<>> /\ turn' = IF Listed(l) THEN Place(l) ELSE 0
+    /\ IF Endless THEN UNCHANGED out ELSE out' = [out EXCEPT ![l] = Append(@, n)]
+    /\ IF n = Records
+       THEN mine' = mine \ {l} /\ held' = held \ {l} /\ EndLane(l)
+       ELSE queue' = rest /\ UNCHANGED <<mine, held, lanes, closing, over, armed, owes>>
+    /\ UNCHANGED <<pauses, come, opening, kept, done, calls, close, pc, fetching, woken, at, opened, failures>>
 Take ==
-    /\ task = "polls" /\ owes.task = None /\ looks # <<>> /\ task' = "runs" /\ looks' = <<>>
+    /\ task = "polls" /\ owes.task = None /\ looks # <<>>
     /\ LET l == Head(looks)
-           n == Head(queue[l])
-       IN  /\ queue[l] # <<>>
-           /\ turn' = IF Listed(l) THEN Place(l) ELSE 0
-           /\ IF Endless THEN UNCHANGED out ELSE out' = [out EXCEPT ![l] = Append(@, n)]
-           /\ IF n = Records
-              THEN mine' = mine \ {l} /\ EndLane(l)
-              ELSE /\ queue' = IF Mutant = "gives it again" THEN queue ELSE [queue EXCEPT ![l] = Tail(@)]
-                   /\ UNCHANGED <<mine, lanes, closing, over, armed, owes>>
-    /\ UNCHANGED <<come, opening, kept, done, calls, close, pc, fetching, woken, at, opened, failures>>
+       IN  /\ MayTake(l) /\ queue[l] # <<>> /\ (l \notin held \/ Mutant = "takes what is held")
+           /\ Give(l, Head(queue[l]), IF Mutant = "gives it again" THEN queue ELSE [queue EXCEPT ![l] = Tail(@)])
+    /\ UNCHANGED aside
+TakeAside ==
+    /\ task = "polls" /\ owes.task = None /\ looks # <<>>
+    /\ LET l == Head(looks)
+       IN  /\ aside[l] # <<>> /\ l \notin held
+           /\ Give(l, Head(aside[l]), queue) /\ aside' = [aside EXCEPT ![l] = Tail(@)]
+SetAside ==
+    /\ task = "polls" /\ looks # <<>>
+    /\ LET l == Head(looks)
+       IN  /\ l \in held /\ queue[l] # <<>> /\ (MayTake(l) \/ Mutant = "sets all aside")
+           /\ queue' = [queue EXCEPT ![l] = Tail(@)]
+           /\ aside' = IF Mutant = "drops what is held" THEN aside ELSE [aside EXCEPT ![l] = Append(@, Head(queue[l]))]
+    /\ Looked
+    /\ UNCHANGED <<held, pauses, mine, come, out, lanes, turn, opening, wait, close, owes, pc, closing, fetching, woken>>
+    /\ UNCHANGED <<at, opened, over, failures>>
 (* The failure of one ends the reader, after what was fetched before it.                                              *)
 PollRaises ==
-    /\ task = "polls" /\ looks # <<>> /\ queue[Head(looks)] = <<>> /\ over[Head(looks)] = "failed"
+    /\ task = "polls" /\ looks # <<>>
+    /\ LET l == Head(looks) IN MayTake(l) /\ queue[l] = <<>> /\ over[l] = "failed"
     /\ task' = "raised" /\ looks' = <<>>
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
 PollEnds ==
-    /\ task = "polls" /\ looks # <<>> /\ over[Head(looks)] = "closed"
+    /\ task = "polls" /\ looks # <<>> /\ MayTake(Head(looks)) /\ over[Head(looks)] = "closed"
     /\ task' = "ended" /\ looks' = <<>>
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
 
 (* Poll has found nothing. The future is there before anything is looked at: what comes after the look finds it.       *)
 Ask ==
     /\ task = "polls" /\ looks = <<>> /\ task' = "opens"
     /\ IF kept /\ ~done THEN UNCHANGED wait
        ELSE kept' = TRUE /\ done' = FALSE /\ armed' = {} /\ calls' = {}
-    /\ UNCHANGED <<mine, come, out, lanes, turn, looks, opening, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, looks, opening, close, owes, fetcher>>
 AskLanes ==
     /\ task = "opens" /\ task' = (IF closed THEN "ended" ELSE "asks")
     /\ looks' = IF closed THEN <<>> ELSE IF Mutant = "arms one" /\ lanes # <<>> THEN <<lanes[1]>> ELSE lanes
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
-Something(l) == queue[l] # <<>> \/ over[l] # "open"
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, wait, close, owes, fetcher>>
+Something(l) == ~Stands(l) /\ (aside[l] # <<>> \/ queue[l] # <<>> \/ over[l] # "open")
 Arm ==
     /\ task = "asks" /\ looks # <<>>
     /\ IF Something(Head(looks))
        THEN task' = "runs" /\ looks' = <<>> /\ UNCHANGED armed
-       ELSE Looked /\ armed' = armed \cup {Head(looks)}
-    /\ UNCHANGED <<mine, come, out, lanes, turn, opening, kept, done, calls, close, owes, fetcher>>
+       ELSE Looked /\ armed' = IF Stands(Head(looks)) THEN armed ELSE armed \cup {Head(looks)}
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, opening, kept, done, calls, close, owes, fetcher>>
 Sleep ==
     /\ task = "asks" /\ looks = <<>> /\ task' = "sleeps"
-    /\ UNCHANGED <<mine, come, out, lanes, turn, looks, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, looks, opening, wait, close, owes, fetcher>>
 AskAgain ==
     /\ task = "sleeps" /\ Free /\ done /\ task' = "runs"
-    /\ UNCHANGED <<mine, come, out, lanes, turn, looks, opening, wait, close, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, lanes, turn, looks, opening, wait, close, owes, fetcher>>
 
 -----------------------------------------------------------------------------
 (* Another thread closes: under the lock it takes the lanes, tells one after the other, and sets the future.          *)
 Close ==
     /\ Closes /\ ~closed /\ closed' = TRUE /\ ends' = {lanes[i] : i \in DOMAIN lanes} /\ lanes' = <<>>
-    /\ UNCHANGED <<mine, come, out, turn, task, looks, opening, wait, poked, owes, fetcher>>
+    /\ UNCHANGED <<pausing, mine, come, out, turn, task, looks, opening, wait, poked, owes, fetcher>>
 CloseLane(l) ==
     /\ l \in ends /\ owes.closer = None
     /\ ends' = IF Mutant = "closes one" THEN {} ELSE ends \ {l}
@@ -241,10 +277,13 @@ End(l) ==
     /\ UNCHANGED <<task_vars, wait, close, owes, closing, fetching, woken, at, queue, over, failures>>
 
 (* The task polls, and asks when there is nothing. No service need have anything.                                     *)
-Task == Open \/ Poll \/ PassOver \/ Take \/ PollRaises \/ PollEnds \/ Ask \/ AskLanes \/ Arm \/ Sleep \/ AskAgain
+Task ==
+    \/ Open \/ Poll \/ PassOver \/ Take \/ TakeAside \/ SetAside \/ PollRaises \/ PollEnds
+    \/ Ask \/ AskLanes \/ Arm \/ Sleep \/ AskAgain
 Next ==
-    \/ \E s \in Splits : AddSplits(s)
-    \/ Open \/ Poll \/ PassOver \/ Take \/ PollRaises \/ PollEnds \/ Ask \/ AskLanes \/ Arm \/ Sleep \/ AskAgain
+    \/ \E s \in Splits : AddSplits(s) \/ Pause(s) \/ Resume(s)
+    \/ Open \/ Poll \/ PassOver \/ Take \/ TakeAside \/ SetAside \/ PollRaises \/ PollEnds
+    \/ Ask \/ AskLanes \/ Arm \/ Sleep \/ AskAgain
     \/ Close \/ ClosePokes
     \/ \E who \in {"task", "closer"} : WakeUp(who)
     \/ \E l \in Splits :
@@ -264,8 +303,11 @@ Over == task \in {"raised", "ended"} \/ closed
 (* Every record once and in order.                                                                                   *)
 OnceInOrder == \A s \in Splits : \A i \in DOMAIN out[s] : out[s][i] = i
 
-(* No more waits for the task in a lane than may.                                                                    *)
-BackPressure == \A l \in Splits : Len(queue[l]) <= MaxBatches
+(* No more waits for the task in a lane than may, and one batch besides that was set aside.                           *)
+BackPressure == \A l \in Splits : Len(queue[l]) <= MaxBatches /\ Len(aside[l]) <= 1
+
+(* What is held gives nothing.                                                                                       *)
+HeldGivesNothing == [][\A s \in Splits : out'[s] # out[s] => s \notin held]_out
 
 (* The end of one split is not the end of another.                                                                   *)
 EndsAlone == \A l \in Splits : Listed(l) => ~closing[l] /\ over[l] # "closed"
@@ -280,16 +322,17 @@ NoLostCall ==
         /\ \A l \in Splits : Listed(l) /\ Something(l) => \E m \in calls : pc[m] = "calling"
         /\ closed => kept /\ ~poked
 
-(* The task learns of the failure of any split that is here, whatever the others do.                                  *)
-FailureIsTold == \A l \in Splits : pc[l] \in {"failing", "leaving", "ended"} /\ Listed(l) ~> Over \/ ~Listed(l)
+(* The task learns of the failure of any split that is here and not held, whatever the others do.                     *)
+FailureIsTold ==
+    \A l \in Splits : pc[l] \in {"failing", "leaving", "ended"} /\ Listed(l) ~> Over \/ ~Listed(l) \/ l \in held
 
 (* Close ends all threads.                                                                                           *)
 CloseEnds == closed ~> \A l \in Splits : pc[l] \in {"none", "ended"}
 (* And whoever was finished has ended, without it.                                                                    *)
 ThreadEnds == \A l \in Splits : closing[l] ~> pc[l] = "ended"
 
-(* What is here is read to its end.                                                                                  *)
-WhatIsHereIsRead == \A s \in Splits : ~<>[](s \in mine /\ ~Over)
+(* What is here and not held is read to its end, whatever else is.                                                    *)
+WhatIsHereIsRead == \A s \in Splits : ~<>[](s \in mine \ held /\ ~Over)
 
 (* And if it has no end, each has its turn.                                                                          *)
 EachHasItsTurn == \A l \in Splits : pc[l] = "put" /\ Listed(l) ~> pc[l] # "put" \/ ~Listed(l) \/ Over

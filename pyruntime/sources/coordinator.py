@@ -1,6 +1,6 @@
 """The coordinator of a source's readers in tasks: `SourceCoordinator`.
 
-It runs the enumerator, deals splits out, and puts checkpoints together.
+It runs the enumerator, deals splits out, keeps event times together, and puts checkpoints together.
 Thread-safe. The idea is Flink's `SourceCoordinator` (FLIP-27).
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from pillarbox.sources.enumerating import Checkpoint, Waiting
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.link import state_from_json, state_to_json
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
@@ -24,6 +25,8 @@ CHECKPOINT_VERSION = 1
 class SourceCoordinator(Generic[S]):
     """Coordinates `parallelism` readers of `source`, numbered from 0. Use it in a `with` block.
 
+    watermarks: with a `max_drift`, readers are told how far they may read. The strategy itself is for the
+        readers, which report by it.
     checkpoint: what `snapshot` of an earlier run gave, to go on from it with any parallelism: all that was
         not read to its end is dealt out anew.
     failed: told once, on the enumerator's thread, what has ended the coordinator. All readers fail with it.
@@ -40,6 +43,7 @@ class SourceCoordinator(Generic[S]):
         source: Source[S, Any],
         parallelism: int,
         *,
+        watermarks: WatermarkStrategy | None = None,
         checkpoint: Mapping[str, Any] | None = None,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -48,7 +52,9 @@ class SourceCoordinator(Generic[S]):
         check_positive_int("parallelism", parallelism)
         self._source = source
         restored = None if checkpoint is None else checkpoint_from_json(source, checkpoint)
-        self._coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism)
+        self._coordinator: SplitCoordinator[S] = SplitCoordinator(
+            parallelism, max_drift=None if watermarks is None else watermarks.max_drift
+        )
         self._thread = self._coordinator.thread(source, restored=restored, failed=failed)
 
     def start(self) -> SourceCoordinator[S]:

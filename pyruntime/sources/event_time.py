@@ -1,7 +1,8 @@
-"""Event time in a reader: strategy, the latest time of a batch, watermarks of splits, idleness.
+"""Event time in a reader: strategy, the latest time of a batch, watermarks of splits, idleness, the limit.
 
 Confined to whoever reads. All times are seconds since 1970. That each split has a watermark of its own, so
-that one which is ahead does not make the records of another late, is Flink's (FLIP-27).
+that one which is ahead does not make the records of another late, is Flink's (FLIP-27), as is that the splits
+ahead wait for the slowest (FLIP-182, FLIP-217).
 """
 
 # Why idleness is judged by looking and not by the clock. A split is silent in two cases: it has no records,
@@ -29,11 +30,13 @@ from pillarbox.validate import check_callable, check_duration
 TOLERANCE_S = 1e-6
 """Seconds that make no difference: sums of times are not exact."""
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+REPORT_INTERVAL_S = 0.1
+"""Seconds between two reports of watermarks to the coordinator."""
 
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """The event time of a record, and how late it may come.
+    """The event time of a record, how late it may come, and how far splits may drift apart.
 
     timestamp: the name of a column, or a function of a record, that gives its event time: seconds since
     1970, or an Arrow timestamp; None where the reader says it (`Fetched.timestamp`).
@@ -42,6 +45,8 @@ class WatermarkStrategy:
     idle_after: seconds of looking without a record after which a split is idle: nobody waits for its
         watermark until it has a record again. It must be longer than a fetch takes, all of which counts as
         looking. None: never.
+    max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle,
+        of all readers of the source; it is paused while it is. None: no limit.
 
     Raises TypeError or ValueError, which names the field, for what cannot be.
     """
@@ -49,6 +54,7 @@ class WatermarkStrategy:
     timestamp: str | Callable[[Any], float] | None = None
     out_of_order: float = 0.0
     idle_after: float | None = None
+    max_drift: float | None = None
 
     def __post_init__(self) -> None:
         if self.timestamp is not None and not isinstance(self.timestamp, str):
@@ -56,6 +62,8 @@ class WatermarkStrategy:
         check_duration("out_of_order", self.out_of_order)
         if self.idle_after is not None:
             check_duration("idle_after", self.idle_after, above_zero=True)
+        if self.max_drift is not None:
+            check_duration("max_drift", self.max_drift)
 
 
 class EventTimes:
@@ -145,18 +153,24 @@ class _SplitTime:
     """The event time of one split."""
 
     since: float
-    """The time of its last record, or at which it was begun, by the clock."""
+    """The time of its last record, or at which it was begun or resumed, by the clock."""
     watermark: float = -math.inf
     idle: bool = False
+    paused: bool = False
+    """True if it is beyond the limit, and its reader was told to give nothing of it."""
 
 
 class SplitWatermarks:
-    """Keeps the watermarks of the splits of `reader`, and says the lowest of those that are not idle.
+    """Keeps the watermarks of the splits of `reader`: the lowest, what to report, and who is paused.
 
     A split that has had no record yet holds the lowest back, until it is idle. It is idle if it has had
     nothing for `idle_after` seconds, not if its records are there and nobody has taken them: nor is one for
     which nobody has looked, as `looked` of the reader says. A reader without that method is taken to have
     what there is when it is polled: its splits become idle when it has nothing at all.
+
+    With a `max_drift`, changes are there to be reported, and the limit that comes back is obeyed: a split
+    that is not idle and has passed it with a batch is paused. It does not become idle meanwhile, as its
+    records are there.
 
     Confined. columns: as in `EventTimes`. clock: seconds, monotonic. Raises what `EventTimes` does.
     """
@@ -168,6 +182,7 @@ class SplitWatermarks:
         columns: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._reader = reader
         self._event_times = EventTimes(strategy, columns)
         self._out_of_order = strategy.out_of_order
         self._idle_after = math.inf if strategy.idle_after is None else strategy.idle_after
@@ -179,6 +194,12 @@ class SplitWatermarks:
         # No split becomes idle before.
         self._next_idle = math.inf
         self._looked: Callable[[str], float] | None = getattr(reader, "looked", None)
+        self._limit = math.inf
+        self._highest = -math.inf
+        self._paused = 0
+        # Watermarks that are not reported; None for a split that is idle. Without `max_drift` none is.
+        self._changed: dict[str, float | None] = {}
+        self._report_at = math.inf if strategy.max_drift is None else -math.inf
 
     def add(self, split_ids: Collection[str]) -> None:
         """These splits are there; nothing is known of them."""
@@ -189,23 +210,39 @@ class SplitWatermarks:
 
     def passed(self, fetched: Fetched) -> None:
         """Note that these rows are given out."""
-        split = self._splits[fetched.split_id]
+        # spec: Alignment!Read, Alignment!Wake
+        split_id = fetched.split_id
+        split = self._splits[split_id]
         if len(fetched.records) or fetched.timestamp is not None:
             if split.idle:
                 split.idle, self._lowest = False, None
+                if split.watermark > -math.inf:
+                    self._changed[split_id] = split.watermark
             split.since = self._clock()
             self._next_idle = min(self._next_idle, split.since + self._idle_after)
             latest = self._event_times.latest(fetched)
             if latest is not None and latest - self._out_of_order > split.watermark:
-                split.watermark = latest - self._out_of_order
+                split.watermark = self._changed[split_id] = latest - self._out_of_order
+                self._highest = max(self._highest, split.watermark)
                 if split is self._lowest:
                     self._lowest = None
         if fetched.idle:
-            split.idle, self._lowest = True, None
+            self._set_idle(split_id, split)
         if fetched.finished:
             # Nobody waits for it.
-            del self._splits[fetched.split_id]
+            self._paused -= split.paused
+            del self._splits[split_id]
+            self._changed.pop(split_id, None)
             self._lowest = None
+        elif split.watermark > self._limit:
+            self._obey([split_id])
+
+    def limit(self, to: float) -> None:
+        """Splits may be read up to this event time from now on: pause those beyond, resume the others."""
+        # spec: Alignment!Obey
+        self._limit = to
+        if self._paused or to < self._highest:
+            self._obey(self._splits)
 
     def merged(self, *, waiting: bool) -> tuple[float, bool]:
         """The lowest watermark of the splits that are not idle, and whether all are, or there is none.
@@ -224,21 +261,54 @@ class SplitWatermarks:
             self._merged = max(self._merged, self._lowest.watermark)
         return self._merged, self._lowest is None
 
+    def report(self, *, waiting: bool) -> dict[str, float | None]:
+        """The watermarks that have changed since the last report, as `merged` found them; None: it is idle.
+
+        Nothing if it is too early for a report. waiting: as above; then it is not too early if a split is
+        paused, as it may be what is to be reported that all wait for.
+        """
+        now = self._clock()
+        if not self._changed or (now < self._report_at and not (waiting and self._paused)):
+            return {}
+        self._report_at = now + REPORT_INTERVAL_S
+        changed, self._changed = self._changed, {}
+        return changed
+
     @property
     def next_moment(self) -> float | None:
-        """The moment, by the clock, at which a split may be idle; None: never."""
-        return None if self._next_idle == math.inf else self._next_idle
+        """The moment, by the clock, at which a split may be idle, or a report is due; None: never."""
+        moment = min(self._next_idle, self._report_at) if self._changed else self._next_idle
+        return None if moment == math.inf else moment
+
+    def _set_idle(self, split_id: str, split: _SplitTime) -> None:
+        # spec: Alignment!GoIdle
+        split.idle, self._lowest = True, None
+        self._changed[split_id] = None
+
+    def _obey(self, split_ids: Collection[str]) -> None:
+        change: dict[bool, list[str]] = {True: [], False: []}
+        for split_id in split_ids:
+            split = self._splits[split_id]
+            # One that is idle gives nothing anyway, and is looked for, so that it can wake.
+            beyond = split.watermark > self._limit and not split.idle
+            if beyond != split.paused:
+                split.paused, split.since = beyond, self._clock()
+                self._next_idle = min(self._next_idle, split.since + self._idle_after)
+                change[beyond].append(split_id)
+        self._paused += len(change[True]) - len(change[False])
+        if change[True] or change[False]:
+            self._reader.pause_or_resume_splits(change[True], change[False])
 
     def _find_idle(self) -> None:
         now, after, self._next_idle = self._clock(), self._idle_after, math.inf
         for split_id, split in self._splits.items():
-            if split.idle:
+            if split.idle or split.paused:
                 continue
             due = split.since + after
             if due <= now:
                 left = 0.0 if self._looked is None else after - self._looked(split_id)
                 if left <= TOLERANCE_S:
-                    split.idle, self._lowest = True, None
+                    self._set_idle(split_id, split)
                     continue
                 # Not much sooner either: it may come nearer by little.
                 due = now + max(left, after / 16)

@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from threading import TIMEOUT_MAX, Lock
 from typing import Any, Generic, TypeVar
@@ -91,7 +91,7 @@ class Threading(enum.Enum):
 class _Held(Progress[S]):
     """A split that a reader has. `position` is where the rows end that were fetched.
 
-    The fetcher's thread writes that one and `turn`, the task's thread the others.
+    The fetcher's thread writes that one, `stopped` and `turn`, the task's thread the others.
     """
 
     def __init__(self, split: S) -> None:
@@ -99,6 +99,12 @@ class _Held(Progress[S]):
         self.fetcher: Fetcher[S]
         self.given: Any = split.start
         """The position behind the rows that `poll` has given."""
+        self.paused = False
+        """True if `poll` gives nothing of it."""
+        self.aside = 0
+        """Batches of it that were taken out of the hand-over while it was paused."""
+        self.stopped = False
+        """True if its client was told to fetch nothing of it."""
         self.came = 0.0
         """The seconds that its client had looked when it found the rows that `poll` gave last."""
         self.turn: float | None = None
@@ -111,13 +117,17 @@ was there that comes up to these: less, if others of the same fetch follow."""
 
 
 class Fetcher(Generic[S]):
-    """Runs a `SplitReader` of `owner` in a thread of its own: take splits up, fetch, hand over, and again.
+    """Runs a `SplitReader` of `owner` in a thread of its own: do what was told, fetch, hand over, and again.
 
     Made and used by one thread, the task's. number: of the thread, in its name. bell: rung when there is a
     failure. Where the owner has one split at a time, the split reader is given the next one when it has
     finished the one before.
 
-    A fetch is woken when there are new splits. What it has got is handed over all the same.
+    A fetch is woken when there is something told. What it has got is handed over all the same.
+
+    What comes of a split that is paused is set aside, and is first when the split goes on. Where the client
+    has many splits at the same time, it is told to fetch nothing of that one until then. Otherwise nothing
+    else is taken, so that the fetcher waits for room.
     """
 
     def __init__(self, owner: FetchingReader[S], number: int, handover: Handover, bell: Doorbell) -> None:
@@ -129,8 +139,11 @@ class Fetcher(Generic[S]):
         self._owner = owner
         self._bell = bell
         self._has_many = owner.threading is Threading.MANY_SPLITS
-        # Guarded by `_changed`: the new splits, and whether the thread is in a fetch, or about to be.
+        # The task's.
+        self._aside: list[Found] = []
+        # Guarded by `_changed`: what the thread was told, and whether it is in a fetch, or about to be.
         self._changed = threading.Condition(threading.Lock())
+        self._told = False
         self._new: list[_Held[S]] = []
         self._closing = False
         self._fetching = False
@@ -145,22 +158,43 @@ class Fetcher(Generic[S]):
 
     # -- for the task's thread -------------------------------------------------------------------
 
-    def add(self, new: Sequence[_Held[S]]) -> None:
-        """Read these splits too."""
+    def tell(self, new: Sequence[_Held[S]] = ()) -> None:
+        """Read these splits too, and heed which of the others are paused."""
         for held in new:
             held.fetcher = self
         with self._changed:
+            self._told = True
             self._new.extend(new)
             self._changed.notify()
             self._wake_up()
 
     def take(self) -> Found | None:
-        """The next rows that were fetched; None if there are none. Raises the failure behind them."""
-        # spec: SplitPerThread!PollRaises
-        return self.handover.try_take()  # type: ignore[no-any-return]
+        """The next rows of a split that is not paused; None if there are none. Raises what is behind them."""
+        for at, found in enumerate(self._aside):
+            held = found[0]
+            if not held.paused:
+                # spec: SplitFetch!PollAside, SplitPerThread!TakeAside
+                del self._aside[at]
+                held.aside -= 1
+                if self._has_many and not held.aside:
+                    self.tell()
+                return found
+        while self._has_many or not self._aside:
+            # spec: SplitPerThread!PollRaises
+            taken: Found | None = self.handover.try_take()
+            if taken is None or not taken[0].paused:
+                return taken
+            # spec: SplitFetch!SetAside, SplitPerThread!SetAside
+            taken[0].aside += 1
+            self._aside.append(taken)
+        return None
 
     def arm(self) -> bool:
         """Have the bell rung when `take` has something; False if it has now."""
+        if any(not held.paused for held, *_ in self._aside):
+            return False
+        if self._aside and not self._has_many:
+            return True
         return self.handover.arm_wakeup_consumer(self._bell.ring)
 
     def looked(self) -> float:
@@ -196,6 +230,9 @@ class Fetcher(Generic[S]):
     def _run(self) -> None:
         try:
             self._reader = reader = self._owner.make_split_reader()  # spec: SplitPerThread!Make
+            if self._has_many and self._owner.is_aligned:
+                # For nothing, but that one which cannot pause splits says so now.
+                reader.pause_or_resume_splits((), ())
             self._fetch_all(reader)
         except BaseException as error:
             # Before the client is closed, which may take its time, or hang.
@@ -259,24 +296,40 @@ class Fetcher(Generic[S]):
         return checked
 
     def _prepare(self, reader: SplitReader[S]) -> bool:
-        """Take new splits up, and wait until there is something to fetch; False: end."""
+        """Do what was told, and wait until there is something to fetch; False: end."""
         while True:
             if not self._active and self._waiting:
                 # spec: SplitFetch!Choose
                 self._take_up([self._waiting.popleft()], reader)
+            is_readable = any(not held.stopped for held in self._active.values())
             with self._changed:
-                while not (self._active or self._new or self._closing):
+                while not (is_readable or self._told or self._closing):
                     self._changed.wait()
                 if self._closing:
                     return False
-                if not self._new:
+                if not self._told:
                     self._fetching = True  # spec: SplitFetch!GoFetch, SplitPerThread!GoFetch
                     return True
+                self._told = False
                 new, self._new = self._new, []
-            if self._has_many:
-                self._take_up(new, reader)  # spec: SplitFetch!TakeUp
-            else:
+            # spec: SplitFetch!TakeUp
+            if not self._has_many:
                 self._waiting.extend(new)
+                continue
+            if new:
+                self._take_up(new, reader)
+            self._pause_or_resume(reader)
+
+    def _pause_or_resume(self, reader: SplitReader[S]) -> None:
+        """Have the client fetch nothing of what is paused, nor of what was set aside and is still there."""
+        pause, resume = list[str](), list[str]()
+        for split_id, held in self._active.items():
+            stop = held.paused or held.aside > 0
+            if stop != held.stopped:
+                held.stopped, held.turn = stop, None if stop else self._total
+                (pause if stop else resume).append(split_id)
+        if pause or resume:
+            reader.pause_or_resume_splits(pause, resume)
 
     def _take_up(self, new: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
         for held in new:
@@ -292,7 +345,8 @@ class FetchingReader(SourceReader[S]):
     behind it. So a snapshot needs no lock: it is what `poll` has given.
 
     make_split_reader: makes a split reader; called in the thread that will use it.
-    threading: see `Threading`.
+    threading: see `Threading`. A split reader must be able to pause splits for MANY_SPLITS only: with the
+    others it is just not asked to fetch.
     max_batches, max_bytes: what may wait for the task, for each thread; one batch always may.
     grace: seconds that `close` waits for fetches that do not heed their wake-up. Their threads are then
     abandoned; they are daemons.
@@ -338,6 +392,8 @@ class FetchingReader(SourceReader[S]):
         self._bell = Doorbell()
         self._turn = 0
         self._started = 0
+        self.is_aligned = False
+        """True if splits are going to be paused."""
         self._thread = 0
 
     # -- as a reader; the task's thread ------------------------------------------------------------
@@ -382,8 +438,8 @@ class FetchingReader(SourceReader[S]):
         """Seconds in which the split's client has looked for its rows since `poll` gave some, and found none.
 
         Those of fetches that are behind what `poll` has given; so what was fetched and waits counts, and the
-        time in which nothing is fetched, as too much waits, does not. 0 while the split waits for its turn,
-        or is not there.
+        time in which nothing is fetched, as too much waits, does not. 0 while the client was told to
+        pause the split, while it waits for its turn, or is not there.
         """
         self._check_thread()
         held = self._held.get(split_id)
@@ -425,7 +481,7 @@ class FetchingReader(SourceReader[S]):
             for held in added:
                 self._open([held])
         elif added and fetchers:
-            fetchers[0].add(added)  # spec: SplitFetch!AddSplits
+            fetchers[0].tell(added)  # spec: SplitFetch!AddSplits
         elif added:
             self._open(added)
         self._bell.ring()
@@ -434,6 +490,23 @@ class FetchingReader(SourceReader[S]):
         """The splits that are not finished, each from where the rows end that `poll` has given."""
         self._check_thread()
         return [rest_of(held.split, held.given) for held in self._held.values()]
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Give nothing of the splits `pause` until they are in `resume`.
+
+        Those that it does not have are passed over. Where a thread reads one split at a time, those behind
+        one that is paused wait too.
+        """
+        self._check_thread()
+        self.is_aligned = True
+        for split_ids, paused in ((pause, True), (resume, False)):
+            for split_id in self._held.keys() & split_ids:
+                # spec: SplitFetch!Pause, SplitFetch!Resume, SplitPerThread!Pause, SplitPerThread!Resume
+                self._held[split_id].paused = paused
+        if self.threading is Threading.MANY_SPLITS and (pause or resume):
+            for fetcher in self._fetchers:
+                fetcher.tell()
+        self._bell.ring()
 
     def close(self) -> None:
         """End the threads: wake what they fetch, and wait for them, `grace` seconds in all. Idempotent.
@@ -459,7 +532,7 @@ class FetchingReader(SourceReader[S]):
     def _open(self, splits: Sequence[_Held[S]]) -> None:
         fetcher = Fetcher(self, self._started, Handover(*self._room), self._bell)
         self._started += 1
-        fetcher.add(splits)
+        fetcher.tell(splits)
         # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()

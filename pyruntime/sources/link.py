@@ -63,13 +63,21 @@ class Event(OperatorEvent):
 
 
 @dataclass(frozen=True)
+class EventTimeLimit(OperatorEvent):
+    """Give nothing more of splits whose watermark is beyond this: event-time alignment. It may fall too."""
+
+    seconds: float
+    """Infinite: all may go on."""
+
+
+@dataclass(frozen=True)
 class Failed(OperatorEvent):
     """The coordinator has failed or cannot be reached. The task must end with `error`; nothing else comes."""
 
     error: BaseException
 
 
-Message = AddSplits[S] | NoMoreSplits | Event | Failed
+Message = AddSplits[S] | NoMoreSplits | Event | EventTimeLimit | Failed
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import math
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,7 +93,7 @@ class SplitReader(ABC, Generic[S]):
 
     @abstractmethod
     def fetch(self) -> Sequence[Fetched]:
-        """The next rows of its splits; blocks until there are some.
+        """The next rows of its splits that are not paused; blocks until there are some.
 
         May give nothing now and then, and must where it was woken up. Nothing that it has taken from the
         service may be lost by that: it gives it, or the next call does. One call should take seconds at most,
@@ -109,6 +109,15 @@ class SplitReader(ABC, Generic[S]):
 
         It must not wait for its fetcher to go on.
         """
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Fetch nothing of the splits `pause` until they are in `resume`. Named by their ids.
+
+        Needed for event-time alignment of a reader that has more than one split at a time: it is called
+        before the first fetch then, with none, so that one that cannot is refused at once. Raises
+        NotImplementedError here.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def close(self) -> None:
         """Let go of everything. Called once, after the last `fetch`, also after a failure."""
@@ -159,6 +168,13 @@ class SourceReader(ABC, Generic[S]):
     @abstractmethod
     def splits(self) -> list[S]:
         """The splits that it has, each starting where the rows end that `poll` has given: its snapshot."""
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Give nothing of the splits `pause` until they are in `resume`. Named by their ids.
+
+        Called with none where alignment begins. Raises NotImplementedError here.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def handle_source_event(self, event: SourceEvent) -> None:
         """Hear what the enumerator says. Raises TypeError here: one with events has a reader for them."""

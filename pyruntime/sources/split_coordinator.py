@@ -13,12 +13,21 @@ that it was given, and asks for what comes next, which is appended when there is
 # - *Reads of Spark.* A plan deals splits, or slices of them, out to tasks: a batch read once, a stream for
 #   each micro-batch, whose offset says which. Nothing is given to a reader that runs.
 #
+# Event-time alignment of tasks is Flink's too (FLIP-182): readers report how far their splits are, and are
+# told one limit for all. A reader could hold its own splits by what it hears of the others' watermarks. Then
+# two readers that hear of each other late could both stand still, each waiting for the other: so the
+# coordinator decides, with all watermarks before it. A limit in time, and not a list of splits, is what a
+# reader can apply to a split that it begins between two messages. A split that nobody has begun counts for
+# nothing, for it may wait behind one that would be paused because of it; nor does one that is idle. So
+# whoever is paused waits for a split that is read.
+#
 # A lock instead of one thread would let an enumerator be called by whoever asks; then its author has to know
 # about threads, and `choose` could see a state that is half way.
 
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -30,6 +39,7 @@ from pillarbox.sources.enumerator import ReaderInfo
 from pillarbox.sources.link import (
     AddSplits,
     Event,
+    EventTimeLimit,
     Failed,
     Message,
     NoMoreSplits,
@@ -81,14 +91,15 @@ class SplitCoordinator(Generic[S]):
 
     Confined to the enumerator's thread, but for what says otherwise.
 
-    planned: True where a plan deals splits out, to readers that do not run yet.
+    planned: True where a plan deals splits out, to readers that do not run yet. max_drift: seconds by which
+    the watermark of a split of a task may be ahead of the slowest one's; None: no limit.
 
     A reader that asks is told that no more come only when nothing waits, nothing will be found and nobody has
     an unfinished split: until then one might die, and leave it something to do. Splits without an end are
     dealt out evenly as they are found, for a reader that has one would never ask for another.
     """
 
-    def __init__(self, parallelism: int, *, planned: bool = False) -> None:
+    def __init__(self, parallelism: int, *, planned: bool = False, max_drift: float | None = None) -> None:
         if parallelism < 1:
             raise ValueError(f"parallelism={parallelism!r}: must be 1 or more")
         self.parallelism = parallelism
@@ -101,6 +112,10 @@ class SplitCoordinator(Generic[S]):
         self._checkpoints = 0
         self._completed = 0
         self._staged: dict[int, dict[int, ReaderState[S]]] = {}
+        self._max_drift = max_drift
+        # Of the splits that are read and not idle; and the limit that readers were told.
+        self._watermarks: dict[str, float] = {}
+        self._limit = math.inf
 
     def thread(self, source: Source[S, Any], **options: Any) -> EnumeratorThread[S, Any]:
         """The thread on which it lives, not begun. Any thread; one after the other, as when a read goes on.
@@ -294,6 +309,10 @@ class SplitCoordinator(Generic[S]):
             reader.link.deliver(Failed(RuntimeError(f"reader {subtask} was replaced by another one")))
         if reader.link is not None or reader.done:
             self._dies(subtask)
+        # Before its splits.
+        # spec: Alignment!Return
+        if self._limit < math.inf:
+            link.deliver(EventTimeLimit(self._limit))
         # spec: SplitAssignment!Return
         reader.link, reader.before = link, reader.number
         reader.info = ReaderInfo(subtask, host)
@@ -315,6 +334,7 @@ class SplitCoordinator(Generic[S]):
         reader.unfinished -= own
         if not reader.unfinished:
             self.serve()
+        self._forget(own)
 
     def leave(self, subtask: int, done: bool) -> None:
         """A reader goes. `done`: it has read all that it had, and nothing goes back unless it comes again."""
@@ -339,6 +359,7 @@ class SplitCoordinator(Generic[S]):
         kept = {split.split_id for split in reader.base.splits}
         back = [each for each in reader.log if each.split.split_id not in kept]
         reader.cut, reader.log = reader.number, []
+        self._forget(reader.unfinished)
         # Nobody is told that no more come while these have not been read.
         reader.unfinished = kept
         self._thread.pending.add(back)
@@ -432,7 +453,40 @@ class SplitCoordinator(Generic[S]):
             reader.unfinished -= had.keys()
             ended.update(had)
         if ended:
+            self._forget(ended)
             self._thread.finished([*ended.values()])
+
+    # -- event time of tasks ------------------------------------------------------------------
+
+    def report(self, subtask: int, watermarks: Mapping[str, float | None]) -> None:
+        """A reader says the watermarks of its splits in seconds; None for one that is idle."""
+        # spec: Alignment!Hear
+        for split_id in self._readers[subtask].unfinished & watermarks.keys():
+            watermark = watermarks[split_id]
+            if watermark is None:
+                self._watermarks.pop(split_id, None)
+            else:
+                self._watermarks[split_id] = watermark
+        self._align()
+
+    def _forget(self, split_ids: Iterable[str]) -> None:
+        """These splits have been read to their end, or are no longer where they were reported from."""
+        # spec: Alignment!Hear, Alignment!Die
+        for split_id in split_ids:
+            self._watermarks.pop(split_id, None)
+        self._align()
+
+    def _align(self) -> None:
+        """Tell all readers up to which event time they may read, if that has changed."""
+        if self._max_drift is None:
+            return
+        limit = min(self._watermarks.values(), default=math.inf) + self._max_drift
+        if limit != self._limit:
+            # spec: Alignment!Announce
+            self._limit = limit
+            for reader in self._readers:
+                if reader.link is not None:
+                    reader.link.deliver(EventTimeLimit(limit))
 
 
 class CoordinatorLink(Generic[S]):
@@ -483,6 +537,10 @@ class CoordinatorLink(Generic[S]):
     def send(self, event: SourceEvent) -> None:
         """Say something to the enumerator."""
         self._say(SplitCoordinator.hear, event)
+
+    def report(self, watermarks: Mapping[str, float | None]) -> None:
+        """The watermarks of splits in seconds, by split id; None for one that is idle. Only what changed."""
+        self._say(SplitCoordinator.report, watermarks)
 
     def finished(self, split_ids: Collection[str]) -> None:
         """These splits have been read to their end."""

@@ -77,7 +77,8 @@ class SourceInput(Generic[S]):
     3. A bounded source's reader asks for a split when it has fetched all that it has; one of a source without
        an end asks until there is none. The input ends when no other comes and all are finished.
     4. With `watermarks`, the lowest watermark of its splits that are not idle is emitted when it rises, and
-       idleness when all are idle or it has none.
+       idleness when all are idle or it has none. With `max_drift` the watermarks of the splits are reported
+       to the coordinator, which says up to which time they may be read; of those beyond nothing is emitted.
 
     link: to the coordinator, opened with the first `emit_next` and closed with the input. context: the
     reader's place; its `send` is the link's. clock: seconds, monotonic.
@@ -103,6 +104,7 @@ class SourceInput(Generic[S]):
         self._reader: SourceReader[S] = source.create_reader(place)
         self._contract = None if self._reader.is_checked else ReaderContract(self._reader, "poll")
         self._event_time: SplitWatermarks | None = None
+        self._is_aligned = watermarks is not None and watermarks.max_drift is not None
         if watermarks is not None:
             columns = _columns(source, place, watermarks)
             self._event_time = SplitWatermarks(self._reader, watermarks, columns, clock)
@@ -191,6 +193,8 @@ class SourceInput(Generic[S]):
     def _start(self) -> None:
         self._started = True
         self._reader.start()
+        if self._is_aligned:
+            self._reader.pause_or_resume_splits((), ())
         self._link.open(self._receive, self._restored)
         self._ask()
 
@@ -210,6 +214,8 @@ class SourceInput(Generic[S]):
                 self._reader.handle_source_event(message.event)
             elif isinstance(message, Failed):
                 raise message.error
+            elif self._event_time is not None and self._is_aligned:
+                self._event_time.limit(message.seconds)
 
     def _add(self, message: AddSplits[S]) -> None:
         if message.number <= self._taken_up:
@@ -266,6 +272,7 @@ class SourceInput(Generic[S]):
             self._event_time.passed(fetched)
         if fetched.finished:
             del self._splits[fetched.split_id]
+            # spec: Alignment!Finish
             self._link.finished([fetched.split_id])
             if not self._splits:
                 self._ask()
@@ -285,6 +292,8 @@ class SourceInput(Generic[S]):
         idle = idle and (bool(self._splits) or (self._unbounded and not self._no_more))
         if idle != self._idle:
             self._set_idle(idle, output)
+        if changed := self._event_time.report(waiting=waiting):
+            self._link.report(changed)  # spec: Alignment!Report
 
     def _set_idle(self, idle: bool, output: TaskOutput) -> None:
         self._idle = idle

@@ -153,6 +153,39 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
             "test_a_checkpoint_during_which_a_reader_dies_is_given_up",
         ),
     ],
+    "SourceCoordinatorAlignmentTest": [
+        (
+            "the limit is the lowest watermark and the drift",
+            "coordinator",
+            "test_event_times_are_kept_together",
+        ),
+        (
+            "an idle reader is not waited for",
+            "alignment",
+            "test_an_idle_split_holds_nobody_and_counts_again_when_it_wakes",
+        ),
+        (
+            "where all are idle there is no limit",
+            "alignment",
+            "test_when_all_are_idle_or_none_is_left_nobody_is_held",
+        ),
+        (
+            "a limit that falls is told",
+            "coordinator",
+            "test_event_times_are_kept_together",
+        ),
+        (
+            "who comes late is told the limit",
+            "coordinator",
+            "test_who_comes_late_is_told_the_limit_before_its_splits",
+        ),
+        ("a reader that dies holds nobody", "coordinator", "test_a_reader_that_dies_holds_nobody"),
+        (
+            "a reader that has not reported yet holds nobody",
+            "alignment",
+            "test_a_split_that_nobody_has_begun_holds_nobody",
+        ),
+    ],
     "SourceReaderBaseTest": [
         (
             "what a split reader raises ends the reader",
@@ -251,6 +284,24 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
             "flink_yardstick",
             "test_a_fetcher_whose_splits_are_gone_fetches_nothing_and_takes_up_the_next_one",
         ),
+        (
+            "one whose splits are all paused fetches nothing",
+            "fetching",
+            "test_all_splits_paused_means_that_nothing_is_fetched",
+        ),
+        (
+            "one that is paused can be closed",
+            "flink_yardstick",
+            "test_a_reader_all_of_whose_splits_are_paused_is_closed_at_once",
+        ),
+    ],
+    "SplitFetcherPauseResumeSplitReaderTest": [
+        (
+            "a paused split gives nothing and goes on without a gap",
+            "fetching",
+            "test_a_paused_split_gives_nothing_and_goes_on_without_a_gap",
+        ),
+        ("a reader that cannot pause is told", "fetching", "test_a_client_that_cannot_pause_splits_is_named"),
     ],
     "SourceOperatorTest": [
         (
@@ -278,11 +329,36 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "SourceOperatorAlignmentTest": [
         (
+            "nothing beyond the limit is emitted",
+            "task_event_time",
+            "test_nothing_beyond_the_limit_is_emitted_but_the_batch_that_passed_it",
+        ),
+        (
             "idleness is said and ends with a row",
             "task_event_time",
             "test_idleness_is_said_when_all_are_idle_and_over_with_the_next_row",
         ),
+        (
+            "watermarks are reported now and then",
+            "task_event_time",
+            "test_what_has_changed_is_reported_now_and_then_and_the_last_change_in_any_case",
+        ),
+        (
+            "without alignment nothing is reported",
+            "task_event_time",
+            "test_without_a_limit_of_drift_nothing_is_reported",
+        ),
         ("the last watermark is said once", "task_event_time", "test_the_end_says_the_last_watermark_once"),
+        (
+            "who waits for the limit can be stopped",
+            "flink_yardstick",
+            "test_a_task_that_waits_for_the_limit_of_event_time_can_be_ended",
+        ),
+        (
+            "a split that waits is idle for nobody",
+            "event_time",
+            "test_a_paused_split_does_not_become_idle",
+        ),
     ],
 }
 

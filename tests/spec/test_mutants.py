@@ -15,8 +15,9 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("StreamState", 27),
-        ("SplitFetch", 13),
-        ("SplitPerThread", 13),
+        ("Alignment", 11),
+        ("SplitFetch", 19),
+        ("SplitPerThread", 17),
         ("SplitAssignment", 38),
         ("Yielding", 9),
         ("SeenFiles", 5),

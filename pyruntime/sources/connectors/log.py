@@ -298,6 +298,7 @@ class Cursor(Generic[S]):
     def __init__(self, split: S) -> None:
         self.split = split
         self.position: Any = split.start
+        self.paused = False
         self.ended = split.start == split.stop
         """True if there is nothing more to be read."""
 
@@ -322,7 +323,7 @@ class LogReader(SplitReader[S], Generic[S, K]):
 
     @abstractmethod
     def read(self, live: Sequence[K]) -> list[Fetched]:
-        """The next records of these; looks for them for about `LOOK_S`."""
+        """The next records of these, which are not paused; looks for them for about `LOOK_S`."""
 
     def settle(self, live: Sequence[K]) -> None:
         """Heed that these are read now. Those that it finds to be at their end it says are `ended`."""
@@ -336,9 +337,16 @@ class LogReader(SplitReader[S], Generic[S, K]):
             cursor.ended |= not self.source.selects(split)
             self.cursors[split.split_id] = cursor
 
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Fetch nothing of some splits for a while. What the client has fetched of them it may drop."""
+        self.changed = True
+        for split_ids, paused in ((pause, True), (resume, False)):
+            for split_id in self.cursors.keys() & split_ids:
+                self.cursors[split_id].paused = paused
+
     def fetch(self) -> Sequence[Fetched]:
         """The next records of splits that have any."""
-        live = [*self.cursors.values()]
+        live = [cursor for cursor in self.cursors.values() if not cursor.paused]
         if self.changed:
             self.changed = False
             self.settle(live)

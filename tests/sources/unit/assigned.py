@@ -74,11 +74,12 @@ class Run:
         known: int = 0,
         waiting: Collection[Waiting[Split]] = (),
         restored: Collection[ReaderState[Split]] | None = None,
+        max_drift: float | None = None,
     ) -> None:
         self.world = World3()
         self.exhausted = False
         self.source = SOURCE
-        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(parallelism)
+        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(parallelism, max_drift=max_drift)
         self.finder = self.enumerator = Finder(self.coordinator, known, self.world)
         self.pending: PendingSplits[Split] = PendingSplits(self.finder)
         self.pending.add(waiting)

@@ -32,6 +32,7 @@ class Link:
         self.messages: list[AddSplits[Range]] = []
         self.requests = 0
         self.ended: list[str] = []
+        self.reports: list[dict[str, float | None]] = []
         self.closed: list[bool] = []
 
     def tell(self, message: Message[Range]) -> None:
@@ -57,6 +58,9 @@ class Link:
 
     def send(self, event: SourceEvent) -> None:
         self.said.append(event)
+
+    def report(self, watermarks: Mapping[str, float | None]) -> None:
+        self.reports.append(dict(watermarks))
 
     def finished(self, split_ids: Collection[str]) -> None:
         self.ended.extend(split_ids)
@@ -104,16 +108,22 @@ class Running:
 
 
 class Batches(SourceReader[Range]):
-    """A reader without a thread: gives what a test has put."""
+    """A reader without a thread: gives what a test has put, but of splits that are paused."""
 
     def __init__(self, *fetched: Fetched) -> None:
         self.waiting = list(fetched)
+        self.paused: set[str] = set()
         self.events: list[SourceEvent] = []
         self.orders: list[Any] = []
         self.future: Any = None
 
     def poll(self) -> Fetched | None:
-        return self.waiting.pop(0) if self.waiting else None
+        # What breaks the contract of readers is given too.
+        at = next((at for at, each in enumerate(self.waiting) if not self._is_paused(each)), None)
+        return None if at is None else self.waiting.pop(at)
+
+    def _is_paused(self, fetched: Any) -> bool:
+        return isinstance(fetched, Fetched) and fetched.split_id in self.paused
 
     def put(self, *fetched: Fetched) -> None:
         self.waiting.extend(fetched)
@@ -121,7 +131,7 @@ class Batches(SourceReader[Range]):
             self.future.set_result(None)
 
     def available(self) -> Any:
-        if self.waiting:
+        if not all(map(self._is_paused, self.waiting)):
             return None
         if self.future is None or self.future.done():
             self.future = Future()
@@ -129,6 +139,11 @@ class Batches(SourceReader[Range]):
 
     def add_splits(self, splits: Any) -> None:
         self.orders.append(("add", [split.split_id for split in splits]))
+
+    def pause_or_resume_splits(self, pause: Any, resume: Any) -> None:
+        self.paused = self.paused.union(pause).difference(resume)
+        if pause or resume:
+            self.orders.append((list(pause), list(resume)))
 
     def handle_source_event(self, event: SourceEvent) -> None:
         self.events.append(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,11 +93,12 @@ class Script:
 
 
 class NumbersReader(SplitReader[Range]):
-    """Gives a batch of each split, in turn, rows being (split id, number)."""
+    """Gives a batch of each split that is not paused, in turn, rows being (split id, number)."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.splits: dict[str, Range] = {}
+        self.paused: set[str] = set()
         self.woken = False
         self.closed = False
 
@@ -113,7 +114,9 @@ class NumbersReader(SplitReader[Range]):
             self.woken = False
             if script.blocked:
                 return []
-        return [self._read(split) for split in list(self.splits.values())]
+        return [
+            self._read(split) for split in list(self.splits.values()) if split.split_id not in self.paused
+        ]
 
     def _read(self, split: Range) -> Fetched:
         start = split.start or 0
@@ -138,6 +141,11 @@ class NumbersReader(SplitReader[Range]):
                 self.script.after_close += 1
             self.woken = True
             self.script.changed.notify_all()
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        self.paused.update(pause)
+        self.paused.difference_update(resume)
+        self.script.say("paused", (tuple(pause), tuple(resume)))
 
     def close(self) -> None:
         assert not self.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import SourceCoordinator, Split
+from pillarbox.sources import SourceCoordinator, Split, WatermarkStrategy
 from pillarbox.sources.link import (
     AddSplits,
     Event,
+    EventTimeLimit,
     Failed,
     NoMoreSplits,
     OperatorEvent,
@@ -232,6 +234,57 @@ def test_no_split_without_an_end_is_dealt_out_to_a_reader_that_ends() -> None:
         assert coordinator.failure is None
 
 
+def test_event_times_are_kept_together(reader: Links) -> None:
+    world = World(2)
+    strategy = WatermarkStrategy(max_drift=10.0)
+    with SourceCoordinator(Findable(world), 2, watermarks=strategy) as coordinator:
+        slow, fast = two_with_splits(coordinator, reader)
+
+        def told(*limits: float) -> None:
+            for each in (slow, fast):
+                each.wait(EventTimeLimit, len(limits))
+                assert each.all(EventTimeLimit) == [EventTimeLimit(limit) for limit in limits]
+
+        fast.link.report({fast.ids[0]: 100.0, slow.ids[0]: -1000.0, "nobody's": -1000.0})
+        told(110.0)
+        slow.link.report({slow.ids[0]: 0.0})
+        told(110.0, 10.0)
+        # Idle, awake, at the end of time, finished.
+        slow.link.report({slow.ids[0]: None})
+        told(110.0, 10.0, 110.0)
+        slow.link.report({slow.ids[0]: 1.0})
+        told(110.0, 10.0, 110.0, 11.0)
+        slow.link.report({slow.ids[0]: math.inf})
+        told(110.0, 10.0, 110.0, 11.0, 110.0)
+        fast.link.finished(fast.ids)
+        told(110.0, 10.0, 110.0, 11.0, 110.0, math.inf)
+
+
+def test_who_comes_late_is_told_the_limit_before_its_splits(reader: Links) -> None:
+    strategy = WatermarkStrategy(max_drift=10.0)
+    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy) as coordinator:
+        first = reader(coordinator, 0).open()
+        first.link.request_split()
+        first.wait(AddSplits)
+        first.link.report({first.ids[0]: 7.0})
+        first.wait(EventTimeLimit)
+        late = reader(coordinator, 1).open()
+        late.link.request_split()
+        late.wait(AddSplits)
+        assert late.messages[0] == EventTimeLimit(17.0)
+
+
+def test_a_reader_that_dies_holds_nobody(reader: Links) -> None:
+    strategy = WatermarkStrategy(max_drift=10.0)
+    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy) as coordinator:
+        slow, fast = two_with_splits(coordinator, reader)
+        slow.link.report({slow.ids[0]: 0.0})
+        fast.link.report({fast.ids[0]: 100.0})
+        fast.until(EventTimeLimit(10.0))
+        slow.link.close()
+        fast.until(EventTimeLimit(110.0))
+
+
 @pytest.mark.contract
 def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(reader: Links) -> None:
     world = World(4)
@@ -343,6 +396,6 @@ def test_a_state_that_nobody_has_written_is_refused() -> None:
 def test_every_message_to_a_reader_is_an_operator_event() -> None:
     event = SourceEvent("echo")
     messages = [
-        AddSplits((), 1), NoMoreSplits(), Event(event), Failed(OSError()), event,
+        AddSplits((), 1), NoMoreSplits(), Event(event), EventTimeLimit(1.0), Failed(OSError()), event,
     ]  # fmt: skip
     assert all(isinstance(each, OperatorEvent) for each in messages)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import SourceCoordinator, SourceInput
+from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy, event_time
 from pillarbox.sources.fetching import Threading
 from pillarbox.task import StreamTask
 from pillarbox.testing.test_io import CollectedOutput
@@ -30,8 +30,9 @@ class Stepped:
         coordinator: SourceCoordinator[Range],
         subtask: int,
         source: Numbers,
+        watermarks: WatermarkStrategy | None = None,
     ) -> None:
-        self.input: SourceInput[Range] = SourceInput(coordinator.link(subtask), source)
+        self.input: SourceInput[Range] = SourceInput(coordinator.link(subtask), source, watermarks=watermarks)
         self.output = CollectedOutput()
         self.task = StreamTask(self.input, [Pass()], self.output)
         self.ended = False
@@ -140,3 +141,47 @@ def test_splits_that_come_while_it_runs_are_read() -> None:
         assert by_split(sorted(records)) == expected(ranges(9, 20))
         for task in tasks:
             task.input.close()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("drift", [0.0, 35.0])
+def test_nobody_waits_for_what_is_only_not_yet_said(
+    drift: float, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reports that are not pressing come never.
+    monkeypatch.setattr(event_time, "REPORT_INTERVAL_S", 1e9)
+    splits = ranges(parts, 500)
+    source = Numbers(splits, threading=Threading.SPLIT_PER_THREAD)
+    strategy = WatermarkStrategy(timestamp=lambda record: float(record[1]), max_drift=drift)
+    with SourceCoordinator(source, 2, watermarks=strategy) as coordinator:
+        tasks = [Stepped(coordinator, subtask, source, strategy) for subtask in range(2)]
+        run_to_the_end(tasks)
+    assert by_split(sorted(record for task in tasks for record in task.records)) == expected(splits)
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_a_task_that_is_ahead_waits_for_the_slowest_and_then_goes_on(model: Threading) -> None:
+    drift = 50.0
+    splits = [Range("a", 0, 2000), Range("b", 0, 2000)]
+    source = Numbers(splits, threading=model)
+    strategy = WatermarkStrategy(timestamp=lambda record: float(record[1]), max_drift=drift)
+    with SourceCoordinator(source, 2, watermarks=strategy) as coordinator:
+        tasks = [Stepped(coordinator, subtask, source, strategy) for subtask in range(2)]
+        slow, fast = tasks
+
+        def slowest() -> float | None:
+            watermarks = coordinator._coordinator._watermarks
+            return coordinator._thread.submit(lambda: min(watermarks.values(), default=None)).result(LONG)
+
+        while (behind := slowest()) is None:
+            slow.step() or slow.wait_for_mail(0.005)
+        # The slow one has said where it is; now only the other one runs, until it is beyond the limit.
+        while not fast.records or fast.records[-1][1] <= behind + drift:
+            fast.step() or fast.wait_for_mail(0.005)
+        for _ in range(200):
+            fast.step()
+        batch = 10
+        assert slowest() == behind
+        assert behind + drift < fast.records[-1][1] <= behind + drift + batch
+        run_to_the_end(tasks)
+    assert by_split(sorted(record for task in tasks for record in task.records)) == expected(splits)

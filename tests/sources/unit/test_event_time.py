@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.sources import Fetched, WatermarkStrategy
-from pillarbox.sources.event_time import EventTimes, SplitWatermarks, seconds_of
+from pillarbox.sources.event_time import REPORT_INTERVAL_S, EventTimes, SplitWatermarks, seconds_of
 from pillarbox.testing import FakeClock
 from tests.sources.unit.linked import Batches
 
@@ -90,6 +91,7 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: p
         ({"timestamp": 3}, TypeError, "timestamp=3: must be callable"),
         ({"out_of_order": -1}, ValueError, "out_of_order=-1"),
         ({"idle_after": 0}, ValueError, "idle_after=0: must be a finite number of seconds above 0"),
+        ({"max_drift": math.inf}, ValueError, "max_drift=inf"),
     ],
 )
 def test_a_bad_strategy_is_named(fields: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -105,7 +107,8 @@ class Looking(Batches):
 
 
 def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> SplitWatermarks:
-    found = SplitWatermarks(Looking(), WatermarkStrategy(lambda row: row, **fields), clock=clock)
+    strategy = WatermarkStrategy(lambda row: row, **{"max_drift": 60.0, **fields})
+    found = SplitWatermarks(Looking(), strategy, clock=clock)
     found.add(splits)
     return found
 
@@ -129,6 +132,25 @@ def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
     assert marks.merged(waiting=True) == (5.0, False)
     see(marks, "b", 30.0)
     assert marks.merged(waiting=True) == (8.0, False)
+    assert marks.report(waiting=False) == {"a": 8.0, "b": 28.0}
+    assert marks.report(waiting=False) == {}
+
+
+@pytest.mark.parametrize("max_drift", [None, 60.0])
+def test_a_poll_that_finds_nothing_costs_the_same_with_many_splits(max_drift: float | None) -> None:
+    def seconds(splits: int) -> float:
+        names = [f"s{number}" for number in range(splits)]
+        # The clock stands, so that the next report, which has something to say, is not due.
+        marks = watermarks(FakeClock(), *names, max_drift=max_drift)
+        for moment in (1.0, 2.0):
+            for name in names:
+                see(marks, name, moment)
+            marks.merged(waiting=True)
+            marks.report(waiting=False)
+        return min(timeit.repeat(lambda: marks.report(waiting=True), number=20, repeat=5))
+
+    # A look at each of them would take a thousand times as long.
+    assert seconds(10_000) < 100 * seconds(10)
 
 
 def test_it_never_goes_back_when_a_split_comes() -> None:
@@ -151,11 +173,28 @@ def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
     see(marks, "a", 20.0)
     clock.advance(1.0)
     assert marks.merged(waiting=True) == (20.0, False)
+    assert marks.report(waiting=False) == {"a": 20.0, "b": None}
     assert marks.next_moment == 9.0
     clock.advance(4.0)
     assert marks.merged(waiting=True) == (20.0, True)
     see(marks, "b", 25.0)
     assert marks.merged(waiting=True) == (25.0, False)
+    assert marks.report(waiting=False) == {"a": None, "b": 25.0}
+
+
+def test_a_paused_split_does_not_become_idle() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "ahead", "behind", idle_after=5.0)
+    see(marks, "ahead", 100.0)
+    see(marks, "behind", 10.0)
+    marks.limit(50.0)
+    clock.advance(6.0)
+    assert marks.merged(waiting=True) == (100.0, False)
+    assert marks.report(waiting=False) == {"ahead": 100.0, "behind": None}
+    marks.limit(100.0)
+    assert marks.next_moment == 11.0
+    clock.advance(5.0)
+    assert marks.merged(waiting=True) == (100.0, True)
 
 
 def test_the_only_split_may_be_idle_and_have_a_record_again() -> None:
@@ -181,7 +220,7 @@ def test_finished_splits_are_not_waited_for() -> None:
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["add", "remove", "seen", "seen", "seen", "wait"]),
+        st.sampled_from(["add", "remove", "seen", "seen", "seen", "limit", "wait"]),
         st.sampled_from("abcd"),
         st.integers(0, 50),
     ),
@@ -196,8 +235,11 @@ def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -
     marks = watermarks(clock, idle_after=10.0, out_of_order=3.0)
     known: dict[str, float] = {}
     last: dict[str, float] = {}
+    limit = math.inf
     idle: set[str] = set()
+    paused: set[str] = set()
     low = -math.inf
+    reported: dict[str, float | None] = {}
     for operation, split_id, number in operations:
         if operation == "add" and split_id not in known:
             marks.add([split_id])
@@ -205,15 +247,29 @@ def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -
         elif operation == "remove" and split_id in known:
             marks.passed(Fetched(split_id, [], 0, True))
             del known[split_id]
+            reported.pop(split_id, None)
+            paused.discard(split_id)
             idle.discard(split_id)
         elif operation == "seen" and split_id in known:
             see(marks, split_id, float(number))
             known[split_id] = max(known[split_id], number - 3.0)
             last[split_id] = clock()
             idle.discard(split_id)
+        elif operation == "limit":
+            limit = float(number)
+            marks.limit(limit)
         elif operation == "wait":
             clock.advance(float(number) / 5)
-        idle |= {each for each in known if last[each] + 10.0 <= clock()}
+        beyond = {each for each, at in known.items() if at > limit and each not in idle}
+        last.update(dict.fromkeys(paused ^ beyond, clock()))
+        paused = beyond
+        assert marks._reader.paused == paused  # type: ignore[attr-defined]
+        idle |= {each for each in known.keys() - paused if last[each] + 10.0 <= clock()}
         live = [known[each] for each in known if each not in idle]
         low = max([low, min(live)] if live else [low])
         assert marks.merged(waiting=True) == (low, not live)
+        clock.advance(REPORT_INTERVAL_S)
+        reported.update(marks.report(waiting=False))
+        for each, watermark in known.items():
+            shown = None if watermark == -math.inf else watermark
+            assert reported.get(each) == (None if each in idle else shown)

@@ -123,6 +123,22 @@ def test_one_at_a_time_counts_for_the_split_whose_turn_it_is_only(clock: FakeClo
         assert reader.looked("second") == 0.0
 
 
+def test_what_is_resumed_is_looked_for_from_then_on(clock: FakeClock) -> None:
+    script = Script()
+    script.block()
+    with reading(script, MANY, Range("a"), Range("b")) as reader:
+        script.wait_for(lambda: script.in_fetch == 1)
+        reader.pause_or_resume_splits(["a"], [])
+        script.wait_for(lambda: script.told("paused") == [(("a",), ())] and script.in_fetch == 1)
+        clock.advance(50.0)
+        assert (reader.looked("a"), reader.looked("b")) == (0.0, 50.0)
+        fetches = len(script.told("fetch"))
+        reader.pause_or_resume_splits([], ["a"])
+        script.wait_for(lambda: len(script.told("fetch")) > fetches and script.in_fetch == 1)
+        clock.advance(1.0)
+        assert (reader.looked("a"), reader.looked("b")) == (1.0, 51.0)
+
+
 # -- in a task -----------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from tests.sources.unit.number_source import LONG, Range, Script
 ROWS = 60
 
 orders = st.lists(
-    st.tuples(st.sampled_from(["add", "poll", "poll", "poll"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["add", "pause", "resume", "poll", "poll", "poll"]), st.integers(0, 3)),
     max_size=60,
 )
 
@@ -33,8 +33,10 @@ def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
     )
     reader.start()
     left: dict[str, int] = {}
+    paused: set[str] = set()
 
     def take(fetched: Any) -> None:
+        assert fetched.split_id not in paused
         # `next` is where the rows of this split must go on.
         start = left[fetched.split_id]
         numbers = [number for _, number in fetched.records]
@@ -50,8 +52,16 @@ def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
             if order == "add" and split_id not in left:
                 left[split_id] = number
                 reader.add_splits([Range(split_id, number, ROWS)])
+            elif order == "pause" and split_id in left:
+                paused.add(split_id)
+                reader.pause_or_resume_splits([split_id], [])
+            elif order == "resume":
+                paused.discard(split_id)
+                reader.pause_or_resume_splits([], [split_id])
             elif order == "poll" and (fetched := reader.poll()) is not None:
                 take(fetched)
+        reader.pause_or_resume_splits([], list(paused))
+        paused.clear()
         while left:
             fetched = reader.poll()
             if fetched is not None:

@@ -18,6 +18,7 @@ from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from tests.sources.unit.number_source import (
     LONG,
+    Plain,
     Range,
     Script,
     by_split,
@@ -149,6 +150,89 @@ def test_bytes_bound_what_is_fetched_ahead() -> None:
         script.wait_for(lambda: len(script.told("fetch")) >= 2)
         next_batch(reader)
         assert len(script.told("fetch")) <= 4
+
+
+@pytest.mark.contract
+@ALL
+def test_a_paused_split_gives_nothing_and_goes_on_without_a_gap(model: Threading) -> None:
+    script = Script()
+    with reading(script, model) as reader:
+        splits = [Range("ahead", 0, 300), Range("behind", 0, 300)]
+        reader.add_splits(splits)
+        rows = read_while(reader, lambda: reader.splits() == splits)
+        ahead = rows[0][0]
+        (other,) = {"ahead", "behind"} - {ahead}
+        reader.pause_or_resume_splits([ahead, "never there"], [])
+        if model is ONE:
+            # The other one waits behind it.
+            assert reader.poll() is None
+        else:
+            rest = read_while(reader, lambda: other in {split.split_id for split in reader.splits()})
+            assert by_split(rest) == {other: [*range(300)]}
+        script.wait_for(lambda: reader.poll() is None and script.in_fetch == 0)
+        future = reader.available()
+        assert future is None or not future.done()
+        reader.pause_or_resume_splits([], [ahead])
+        assert future is None or future.done()
+        rows += read_to_end(reader)
+        assert by_split(rows)[ahead] == [*range(300)]
+
+
+def until_begun(script: Script, fetches: int) -> None:
+    """Until so many fetches have begun."""
+    script.wait_for(lambda: len(script.told("fetch")) >= fetches)
+
+
+def test_what_was_fetched_of_a_paused_split_stays_bounded_however_often_it_goes_on() -> None:
+    script = Script()
+    with reading(script, MANY, max_batches=2) as reader:
+        reader.add_splits([Range("s"), Range("t")])
+        for _ in range(20):
+            script.block()
+            waits = False
+            while reader.poll() is not None or not waits:
+                with script.changed:
+                    waits = script.in_fetch == 1
+            (fetcher,) = reader._fetchers
+            # Two in the hand-over, one in the fetcher's hand, one in the fetch that had begun.
+            assert len(fetcher._aside) <= 4
+            begun = len(script.told("fetch"))
+            reader.pause_or_resume_splits([], ["s"])
+            until_begun(script, begun + 1)
+            script.release()
+            until_begun(script, begun + 2)
+            while next_batch(reader).split_id != "s":
+                pass
+            reader.pause_or_resume_splits(["s"], [])
+
+
+def test_all_splits_paused_means_that_nothing_is_fetched() -> None:
+    script = Script()
+    script.block()
+    with reading(script, MANY) as reader:
+        reader.add_splits(ranges(2, 10))
+        script.wait_for(lambda: script.in_fetch > 0)
+        reader.pause_or_resume_splits(["s0", "s1"], [])
+        script.wait_for(lambda: script.told("paused") == [(("s0", "s1"), ())])
+        script.release()
+        fetches = len(script.told("fetch"))
+        reader.pause_or_resume_splits([], ["s0"])
+        script.wait_for(lambda: (((), ("s0",))) in script.told("paused"))
+        next_batch(reader)
+        before = script.calls[: script.calls.index(("paused", ((), ("s0",))))]
+        assert before.count(("fetch", ("s0", "s1"))) == fetches
+
+
+def test_a_client_that_cannot_pause_splits_is_named() -> None:
+    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Plain, threading=MANY)
+    reader.start()
+    try:
+        reader.add_splits(ranges(2, 10))
+        reader.pause_or_resume_splits(["s0"], [])
+        with pytest.raises(ReadFailed, match="Plain cannot pause splits"):
+            read_to_end(reader)
+    finally:
+        reader.close()
 
 
 @pytest.mark.contract
@@ -316,6 +400,7 @@ def test_it_is_confined_to_the_thread_that_started_it() -> None:
         reader.available,
         reader.splits,
         lambda: reader.add_splits([]),
+        lambda: reader.pause_or_resume_splits([], []),
     ]
     for call in calls:
         with pytest.raises(WrongThreadError):

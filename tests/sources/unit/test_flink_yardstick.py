@@ -15,8 +15,12 @@ import pytest
 from pillarbox.sources import Fetched, SourceCoordinator, Split, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
+from pillarbox.sources.link import EventTimeLimit
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
+from pillarbox.task.protocols import TaskState
+from pillarbox.testing import FakeClock
 from tests.sources.unit.found import Findable, Finder, World
+from tests.sources.unit.linked import Batches, Link
 from tests.sources.unit.number_source import (
     LONG,
     NumbersReader,
@@ -29,6 +33,7 @@ from tests.sources.unit.number_source import (
 )
 from tests.sources.unit.test_coordinator import Reader
 from tests.sources.unit.test_fetching import ALL, MANY, ONE, read_to_end, reading
+from tests.sources.unit.test_task_event_time import timed, with_times
 
 
 class Watched(Findable):
@@ -116,6 +121,30 @@ def test_a_reader_that_never_had_a_split_has_no_thread_and_is_closed() -> None:
         future = reader.available()
         assert future is not None and not future.done()
     assert script.calls == []
+
+
+@ALL
+def test_a_reader_all_of_whose_splits_are_paused_is_closed_at_once(model: Threading) -> None:
+    script = Script()
+    with reading(script, model, grace=LONG) as reader:
+        reader.add_splits(ranges(2, 1000))
+        script.wait_for(lambda: bool(script.told("fetch")))
+        reader.pause_or_resume_splits(["s0", "s1"], [])
+        began = time.monotonic()
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_a_task_that_waits_for_the_limit_of_event_time_can_be_ended() -> None:
+    reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
+    running = with_times(link, reader, clock, max_drift=60.0)
+    link.tell(EventTimeLimit(10.0))
+    reader.put(timed("a", 20.0), timed("a", 21.0))
+    running.rows(1)
+    running.settle()
+    running.task.close()
+    assert running.output.records == [("a", 20.0)]
+    assert running.task.state is not TaskState.RUNNING
+    assert link.closed == [False] and link.ended == []
 
 
 class Silent(SplitReader[Range]):

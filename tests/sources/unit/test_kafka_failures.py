@@ -16,8 +16,9 @@ import pytest
 
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets, KafkaSplit, Partition
+from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.reader import ReaderContext, read_splits
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
@@ -161,6 +162,65 @@ def test_in_a_task_a_topic_that_was_made_again_is_an_error(
 def test_a_topic_that_is_not_there_is_named_at_the_first_look(source: Callable[..., KafkaSource]) -> None:
     with SourceHarness(source("nobody-made-it")) as harness, pytest.raises(ValueError, match="nobody-made"):
         harness.discover()
+
+
+def test_a_paused_partition_gives_nothing_and_later_goes_on_where_it_was(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("paused", 2)
+    for partition in range(2):
+        server.produce("paused", *range(5000), partition=partition)
+    splits = [KafkaSplit(f"split-{number}", 0, 5000, "paused", number) for number in range(2)]
+    reader = KafkaSplitReader(source("paused"), PLACES)
+    rows: dict[str, list[int]] = {split.split_id: [] for split in splits}
+    unfinished = set(rows)
+
+    def fetch_until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            for fetched in reader.fetch():
+                rows[fetched.split_id] += [row[1] for row in rows_of(fetched.records)]
+                unfinished.difference_update([fetched.split_id] if fetched.finished else [])
+
+    reader.handle_splits_changes(SplitsAdded(tuple(splits)))
+    fetch_until(lambda: any(rows.values()))
+    reader.pause_or_resume_splits(["split-0"], [])
+    paused_at = len(rows["split-0"])
+    fetch_until(lambda: "split-1" not in unfinished)
+    reader.wake_up()
+    assert reader.fetch() == []
+    assert len(rows["split-0"]) == paused_at < 5000
+    reader.pause_or_resume_splits([], ["split-0"])
+    fetch_until(lambda: not unfinished)
+    reader.close()
+    assert list(rows.values()) == [list(range(5000))] * 2
+
+
+def test_a_range_that_is_paused_does_not_hold_up_another_one_of_its_partition(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("two-ranges")
+    server.produce("two-ranges", *range(20))
+    first, second = (KafkaSplit(f"{at}", at, at + 10, "two-ranges", 0) for at in (0, 10))
+    reader = KafkaSplitReader(source("two-ranges"), PLACES)
+    found: dict[str, list[int]] = {"0": [], "10": []}
+
+    def read_until_finished(split: KafkaSplit) -> None:
+        until = time.monotonic() + LONG
+        while time.monotonic() < until:
+            for fetched in reader.fetch():
+                found[fetched.split_id] += [offset for _, offset in rows_of(fetched.records)]
+                if fetched.finished:
+                    assert fetched.split_id == split.split_id
+                    return
+
+    reader.handle_splits_changes(SplitsAdded((first, second)))
+    reader.pause_or_resume_splits([first.split_id], [])
+    read_until_finished(second)
+    assert found == {"0": [], "10": [*range(10, 20)]}
+    reader.pause_or_resume_splits([], [first.split_id])
+    read_until_finished(first)
+    assert found["0"] == [*range(10)]
+    reader.close()
 
 
 @pytest.mark.slow

@@ -374,6 +374,21 @@ def test_a_fetch_that_finds_nothing_ends_soon(reader: RedisStreamReader) -> None
     assert 0.04 < time.monotonic() - began < 10
 
 
+def test_nothing_is_fetched_of_a_paused_stream_until_it_goes_on(
+    reader: RedisStreamReader, client: Any
+) -> None:
+    reader.handle_splits_changes(SplitsAdded(tuple(RedisStreamSplit(name, stream=name) for name in "ab")))
+    reader.pause_or_resume_splits(["a"], [])
+    fill(client, "a", range(10))
+    fill(client, "b", range(10))
+    got = fetched_until(reader, bool)
+    fill(client, "b", range(10))
+    got += fetched_until(reader, bool)
+    assert {each.split_id for each in got} == {"b"}
+    reader.pause_or_resume_splits([], ["a"])
+    assert [each.split_id for each in fetched_until(reader, bool)] == ["a"]
+
+
 def test_bounded_is_said_by_the_source(server: RedisServer) -> None:
     assert numbers_of(server, "a", bounded=True).boundedness is Boundedness.BOUNDED
     assert numbers_of(server, "a").boundedness is Boundedness.CONTINUOUS_UNBOUNDED

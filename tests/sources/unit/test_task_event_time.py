@@ -1,11 +1,14 @@
-"""A source as the input of a task: watermarks of splits, idleness."""
+"""A source as the input of a task: watermarks of splits, idleness, what is reported to the coordinator."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import pytest
+
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
+from pillarbox.sources.link import EventTimeLimit, state_from_json
 from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.unit.linked import Batches, Link, Running, With
@@ -95,3 +98,83 @@ def test_the_end_says_the_last_watermark_once() -> None:
     running.task.run()
     # The last rows need no watermark of their own.
     assert running.marks == [Watermark(9.0), Watermark(math.inf)]
+
+
+def test_what_has_changed_is_reported_now_and_then_and_the_last_change_in_any_case() -> None:
+    reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
+    running = with_times(link, reader, clock, max_drift=60.0, idle_after=5.0)
+    reader.put(timed("a", 1.0), timed("a", 2.0), timed("b", 3.0))
+    running.rows(3)
+    running.settle()
+    assert link.reports == [{"a": 1.0}]
+    # Nothing comes any more: the clock alone has the rest said.
+    clock.advance(0.1)
+    running.until(lambda: len(link.reports) == 2)
+    assert link.reports[1] == {"a": 2.0, "b": 3.0}
+    clock.advance(5.0)
+    running.until(lambda: len(link.reports) == 3)
+    assert link.reports[2] == {"a": None, "b": None}
+    running.task.close()
+
+
+def test_without_a_limit_of_drift_nothing_is_reported() -> None:
+    reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
+    running = with_times(link, reader, clock)
+    reader.put(timed("a", 1.0))
+    running.rows(1)
+    clock.advance(1.0)
+    running.task.close()
+    assert link.reports == []
+
+
+@pytest.mark.contract
+def test_nothing_beyond_the_limit_is_emitted_but_the_batch_that_passed_it() -> None:
+    reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
+    running = with_times(link, reader, clock, max_drift=60.0, idle_after=5.0)
+    link.tell(EventTimeLimit(10.0))
+    reader.put(
+        timed("a", 1.0), timed("a", 20.0), timed("a", 21.0), timed("b", 2.0), timed("a", finished=True)
+    )
+    running.rows(3)
+    running.settle()
+    assert running.output.records == [("a", 1.0), ("a", 20.0), ("b", 2.0)]
+    # It stands still, so that is said at once.
+    assert link.reports == [{"a": 1.0}, {"a": 20.0, "b": 2.0}]
+    # What is set aside is not behind a checkpoint, and its split is not idle.
+    state = state_from_json(running.input.snapshot_state(), Numbers([]).split_serializer)
+    assert [split.split_id for split in state.splits] == ["a", "b"]
+    clock.advance(5.0)
+    running.until(lambda: link.reports[-1] == {"b": None})
+    assert link.ended == []
+    # It may rise and is still too low; then it is not.
+    link.tell(EventTimeLimit(19.0))
+    running.settle()
+    assert len(running.output.records) == 3
+    link.tell(EventTimeLimit(20.0))
+    running.rows(4)
+    running.settle()
+    assert running.output.records[3:] == [("a", 21.0)]
+    assert link.ended == []
+    link.tell(EventTimeLimit(math.inf))
+    running.until(lambda: link.ended == ["a"])
+    assert [order for order in reader.orders if order[0] != "add"] == 2 * [(["a"], []), ([], ["a"])]
+    running.task.close()
+
+
+def test_an_idle_split_that_wakes_beyond_the_limit_gives_one_batch() -> None:
+    reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
+    running = with_times(link, reader, clock, max_drift=60.0, idle_after=5.0)
+    reader.put(timed("a", 20.0), timed("b", 3.0))
+    running.rows(2)
+    running.settle()
+    clock.advance(5.0)
+    running.until(lambda: Idleness(True) in running.marks)
+    link.tell(EventTimeLimit(10.0))
+    reader.put(timed("a", 21.0), timed("a", 22.0), timed("b", 500.0))
+    running.rows(4)
+    running.settle()
+    # 500 would pass the row that is held.
+    assert running.output.records[2:] == [("a", 21.0), ("b", 500.0)]
+    assert running.marks == [Watermark(3.0), Idleness(True), Idleness(False), Watermark(21.0)]
+    assert link.reports[-1] == {"a": 21.0, "b": 500.0}
+    running.task.close()

@@ -1,7 +1,8 @@
 """Reads partitions with one consumer, many at a time: `KafkaSplitReader`. One thread, its fetcher's.
 
-A consumer stands at one offset of a partition. So of the splits of a partition it reads the first; the others
-wait until that one is finished. What it reads is settled anew, from the splits alone, whenever these change.
+A consumer stands at one offset of a partition. So of the splits of a partition it reads the first that is not
+paused; the others wait until that one is finished or paused. What it reads is settled anew, from the splits
+alone, whenever these change.
 
 A range ends where its last record is, or where the consumer has come past it: records before its end may be
 markers of transactions, or compacted away, and are never seen.
