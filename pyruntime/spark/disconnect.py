@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import logging
 import os
 import select
 import socket
 import stat
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -117,10 +119,22 @@ class DisconnectWatcher:
         self._loop_thread.call(forget)
 
 
+SOCK_DIAG_BY_FAMILY = 20
+NETLINK_SOCK_DIAG = 4
+NLM_F_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBBI")
+_PORTS = struct.Struct("!HH")
+_NO_COOKIE = struct.pack("=Iq", 0, -1)
+"""Any interface, and a socket of whatever age."""
+_RQUEUE_AT = _HEADER.size + 4 + 48 + 4
+"""The place in `inet_diag_msg` of the bytes that were received and not read."""
+
+
 def unread_bytes(fd: int) -> int:
     """Bytes that were written to a connected socket and not read at its other end, about; 0 if not known.
 
-    Any thread. The other end has to be on this machine. Linux; see `unix(7)` and `proc_pid_net(5)`.
+    Any thread. The other end has to be on this machine. Linux; see `sock_diag(7)` and `unix(7)`.
     """
     # Not every system has these.
     import fcntl
@@ -132,23 +146,28 @@ def unread_bytes(fd: int) -> int:
                 unread = array.array("i", [0])
                 fcntl.ioctl(fd, termios.TIOCOUTQ, unread)
                 return unread[0]
-            # Ours and theirs swapped: the socket that is asked for is the other end.
-            return _received(ours.getpeername()[1], ours.getsockname()[1])
-    except (OSError, ValueError):
+            return _received(ours)
+    except (OSError, ValueError, struct.error):
         log.debug("what Spark has not read yet is not known", exc_info=True)
         return 0
 
 
-def _received(port: int, from_port: int) -> int:
-    """Bytes that wait unread at this port of this machine, in its connection with another port of it."""
-    # A JVM listens for both versions of IP with one socket, which stands in the second table.
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(table) as sockets:
-            for line in sockets:
-                local, remote, _, queues = line.split()[1:5]
-                if local.endswith(f":{port:04X}") and remote.endswith(f":{from_port:04X}"):
-                    return int(queues.partition(":")[2], 16)
-    return 0
+def _received(ours: socket.socket) -> int:
+    """Bytes that wait at the other end of a TCP connection within this machine, unread."""
+    # Ours and theirs swapped: the socket that is asked for is the other end.
+    (their_host, their_port), (host, port) = ours.getpeername()[:2], ours.getsockname()[:2]
+    ends = b"".join(
+        socket.inet_pton(ours.family, each.partition("%")[0]).ljust(16, b"\0") for each in (their_host, host)
+    )
+    request = _REQUEST.pack(ours.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+    request += _PORTS.pack(their_port, port) + ends + _NO_COOKIE
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as netlink:
+        size = _HEADER.size + len(request)
+        netlink.send(_HEADER.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + request)
+        answer = netlink.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
+        raise OSError(errno.ENOENT, "the kernel does not know the other end of the connection")
+    return int(struct.unpack_from("=I", answer, _RQUEUE_AT)[0])
 
 
 def _left() -> ConnectionAbortedError:
