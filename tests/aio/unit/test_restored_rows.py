@@ -83,6 +83,9 @@ class Results:
     def unfinished(self, in_flight: int) -> int:
         return in_flight
 
+    def record_all(self, calls: list[Any], results: list[Any]) -> bool:
+        return False
+
     def record(self, call: Any, result: Any, *, is_substitute: bool) -> None:
         self.substitutes.append(is_substitute)
         if self.is_durable:
