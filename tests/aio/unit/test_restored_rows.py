@@ -68,6 +68,9 @@ class Results:
     def lookup(self, call: Any, *, is_known: bool = False) -> tuple[Any] | None:
         return (self.known[call.row],) if call.row in self.known else None
 
+    def lookup_all(self, calls: list[Any]) -> list[tuple[Any, Any]]:
+        return [(call, found) for call in calls if (found := self.lookup(call)) is not None]
+
     def may_call(self) -> bool:
         return True
 
