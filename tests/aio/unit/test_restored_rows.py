@@ -74,6 +74,9 @@ class Results:
     def may_call(self) -> bool:
         return True
 
+    def may_have_news(self, calls: Any) -> bool:
+        return True
+
     def lookup_again(self, call: Any, news: bool = False) -> bool:
         return False
 
