@@ -21,6 +21,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio.claimed_calls import POLL_INTERVAL_S, ClaimedCalls
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
@@ -46,9 +47,6 @@ log = logging.getLogger("pillarbox")
 
 LEASE_CHECK_S = 0.1
 """Seconds for which calls begin without a look whether the lease is another's by now."""
-
-POLL_INTERVAL_S = 0.2
-"""Seconds between two looks for the results of another attempt that makes the calls."""
 
 COMMITS_PER_WINDOW = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
@@ -138,6 +136,9 @@ class LedgerSession:
         scope = scope_of(ledger, run, batch=batch, config=config)
         if identify is None:
             identify = identity_of_values(ledger.key, ledger.inputs)
+        dedupe = options.dedupe if options.dedupe is not None and options.dedupe.across_tasks else None
+        if dedupe is not None and isinstance(identify, RowIdentity):
+            identify = identify.sharing(dedupe.key)
         self._ledger = ledger
         self._redact = options.errors.redaction
         self._scope = scope
@@ -151,9 +152,10 @@ class LedgerSession:
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
         self._in_flight: dict[bytes, Call] | None = None
         self._conflicts: ConflictFinder | None = None
-        if isinstance(identify, RowIdentity) and identify.has_key:
+        if isinstance(identify, RowIdentity) and identify.shares:
             self._in_flight = {}
-            self._conflicts = None if self._is_behind else ConflictFinder(execution, alone)
+            if identify.has_key and not self._is_behind:
+                self._conflicts = ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._vectors_of = vectors_of
@@ -162,6 +164,11 @@ class LedgerSession:
         self._only_failed = only_failed
         self._reader = shared_reader(ledger, scope)
         self._accept_errors = not ledger.retry_errors
+        self.claimed: ClaimedCalls | None = None
+        """The rows that are called for other tasks too; None where a task calls for itself."""
+        if dedupe is not None:
+            claims = ledger.claims(scope)
+            self.claimed = ClaimedCalls(claims, self._reader, options, self.lookup_again, self._give_record)
         self._writer: LedgerWriter | None = None
         self._lease: Lease | None = None
         self._first: bytes | None = None
@@ -207,6 +214,8 @@ class LedgerSession:
         self._complete = complete
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
+        if self.claimed is not None:
+            self._land = self._finish_claimed
         self._replayed = replayed
         self._share = share
         self._hold = hold
@@ -332,7 +341,8 @@ class LedgerSession:
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
-            self._lease = self._make_lease()
+            # Where rows are claimed one by one, attempts of a task share its calls by that.
+            self._lease = self._make_lease() if self.claimed is None else None
             if self._lease is not None:
                 self._try_lease()
                 result = self._replay(call)
@@ -390,11 +400,20 @@ class LedgerSession:
         result = self._replay(call)
         if type(result) is not tuple:
             return False
-        self._replayed(call, result[0])
+        self._give(call, result[0])
+        return True
+
+    def _give_record(self, call: Call, record: Record) -> None:
+        self._give(call, self._result_of(record))
+
+    def _give(self, call: Call, result: Any) -> None:
+        """A row that waits gets what another attempt, or another task, has kept."""
+        self._replayed(call, result)
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
-            self._share_with_joined(call.key, result[0])
-        return True
+            self._share_with_joined(call.key, result)
+        if self.claimed is not None:
+            self.claimed.ended(call)
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
@@ -525,6 +544,11 @@ class LedgerSession:
             del self._in_flight[call.key]
             if self._joined:
                 self._share_with_joined(call.key, result)
+
+    def _finish_claimed(self, call: Call, result: Any) -> None:
+        assert self.claimed is not None
+        self._finish(call, result)
+        self.claimed.ended(call)
 
     def _share_with_joined(self, key: bytes, result: Any) -> None:
         for joined in self._joined.pop(key, ()):
@@ -665,6 +689,8 @@ class LedgerSession:
     def stop(self) -> None:
         """Nothing is completed any more."""
         self._closed = True
+        if self.claimed is not None:
+            self.claimed.stop()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -692,6 +718,8 @@ class LedgerSession:
             except Exception as error:
                 # Where that matters, `stop` has been told of it.
                 log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            if self.claimed is not None:
+                self.claimed.close()
             if is_whole:
                 failure = self._find_conflict()
             try:
