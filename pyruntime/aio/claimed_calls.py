@@ -90,6 +90,7 @@ class ClaimedCalls:
         self._scheduler = scheduler
         self._loop = loop
         scheduler.look_first = self.claim_first
+        scheduler.look_again = self.look_again
 
     def claim_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may."""
@@ -99,45 +100,49 @@ class ClaimedCalls:
         if rows == 1 and scheduler.throttle is None:
             # One look for several that follow each other.
             most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.concurrency.limit * CLAIMS_AHEAD_SHARE)))
-        claimed = 0
-        while claimed < min(rows, len(waiting)):
-            if self._is_mine(waiting[claimed]):
-                claimed += 1
+        ready: set[Call] = set()
+        place = 0
+        while place < min(rows, len(waiting)):
+            if waiting[place] in ready or self._is_mine(waiting[place]):
+                place += 1
             else:
-                claimed += self.claim([*islice(waiting, claimed, most)])
+                ready |= self.claim([*islice(waiting, place, most)])
         return bool(waiting) or not rows
+
+    def look_again(self, call: Call) -> bool:
+        """Give a row that is to be called again what the ledger has for it by now; False for nothing."""
+        return self._find(call, None)
 
     def _is_mine(self, call: Call) -> bool:
         """Return True for a row that nobody else can have called since it was claimed and looked for."""
         return self._claimed.get(call.key, False) and not call.attempt
 
-    def claim(self, calls: Sequence[Call]) -> int:
-        """Claim rows that are about to be called; returns the number of those that may be by now.
+    def claim(self, calls: Sequence[Call]) -> set[Call]:
+        """Claim rows that wait for their calls, and look for them; returns those that may be called.
 
-        The others wait for their calls no more: the ledger has their results, or they wait here.
+        Most of the others wait no more: the ledger has their results, or they wait here. One whose record
+        does not fit any more is known by another key from now on, and is to be claimed anew.
         """
-        known = len(calls)
         calls = [call for call in calls if not self._is_mine(call)]
         claimed = [call.key in self._claimed or self._claim(call.key) for call in calls]
         # After the claims: whoever had one before has kept an answer by then, if there is one.
         self._reader.refresh_by_log()
-        left = known - len(calls)
+        ready = set()
         for call, is_mine in zip(calls, claimed, strict=True):
             if self._is_closed:
-                return 0
+                break
             if self._find(call, None):
                 continue
-            if is_mine:
-                left += 1
-            else:
+            if not is_mine:
                 self._wait(call)
-        return left
+            elif call.key in self._claimed:
+                ready.add(call)
+        return ready
 
     def ended(self, call: Call) -> None:
         """A row has its result, durably, or will have none: let others claim its key."""
         self._waiting.pop(call, None)
-        if self._claimed.pop(call.key, False):
-            self._claims.free(call.key)
+        self._free(call.key)
 
     def stop(self) -> None:
         """Look for nothing any more."""
@@ -148,6 +153,10 @@ class ClaimedCalls:
     def close(self) -> None:
         """Let go of all claims, when no result is to be kept any more. Any thread."""
         self._claims.close()
+
+    def _free(self, key: bytes) -> None:
+        if self._claimed.pop(key, False):
+            self._claims.free(key)
 
     def _claim(self, key: bytes) -> bool:
         is_mine = self._claims.claim(key)
@@ -160,8 +169,11 @@ class ClaimedCalls:
 
         A failure of that call is the row's too, as of a call that it had joined in its own task.
         """
+        key = call.key
         if self._lookup(call, news=True):
             return True
+        if call.key is not key:
+            self._free(key)
         if since is None or not self._shares_failures:
             return False
         record = self._reader.get(call.key, errors=True, input=call.input)
@@ -186,16 +198,21 @@ class ClaimedCalls:
     def _look(self) -> None:
         """Give rows that wait the results of others' calls; those whose claim is free may begin."""
         waiting = [*self._waiting.items()]
-        claimed = {call for call, _ in waiting if self._claim(call.key)}
+        for call, _ in waiting:
+            self._claim(call.key)
         self._reader.refresh_by_log()
         free: list[Call] = []
         overdue = 0
         for call, since in waiting:
             if self._is_closed:
                 return
-            if call not in self._waiting or self._find(call, since.at):
+            if call not in self._waiting:
+                # It has ended by what another row was given.
+                self._free(call.key)
                 continue
-            if call not in claimed:
+            if self._find(call, since.at):
+                continue
+            if call.key not in self._claimed:
                 if self._loop.time() - since.since < self._patience:
                     continue
                 # spec: Ledger!Overdue
