@@ -57,7 +57,7 @@ class TwoTasks:
     def run(
         self, pool: ThreadPoolExecutor, rows: Iterable[Any], options: Options, others: Iterable[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """What both tasks give, of which the second one begins when the first one calls."""
+        """The results of both tasks, of which the second one begins when the first one calls."""
         one: Future[list[Any]] = pool.submit(lambda: list(async_map(rows, self.first, options=options)))
         assert self.began.wait(TIMEOUT_S)
         other = pool.submit(lambda: list(async_map(others, self.second, options=options)))
