@@ -116,7 +116,7 @@ MAX_PARTS_AT_A_TIME = 512
 
 def write_all(file: int, *parts: Buffer) -> None:
     """Write all of them at the end of an open file: the system may take less at a time. Raises OSError."""
-    left = deque(map(memoryview, parts))
+    left = deque([memoryview(part) for part in parts])
     while left:
         written = os.writev(file, [*islice(left, MAX_PARTS_AT_A_TIME)])
         while left and written >= len(left[0]):

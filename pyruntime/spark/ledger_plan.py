@@ -479,8 +479,8 @@ def _values_to_keep(column: pa.Array) -> Sequence[Any]:
         lengths = np.diff(offsets)
         if not numbers.null_count and lengths[0] and (lengths == lengths[0]).all():
             # A row is a view: its bytes are copied once, into the ledger's file.
-            rows: Sequence[Any] = _numbers_of(numbers)[offsets[0] : offsets[-1]].reshape(len(column), -1)
-            return rows
+            some = _numbers_of(numbers)[offsets[0] : offsets[-1]]
+            return some.reshape(len(column), -1)  # type: ignore[return-value]
     return [plain(value) for value in decode_column(column)]
 
 

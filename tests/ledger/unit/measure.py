@@ -72,7 +72,8 @@ def start(records: int = 10_000_000, frame_rows: int = 100, segments: int = 40) 
                         pa.binary(16), frame_rows, [None, pa.py_buffer(os.urandom(16 * frame_rows))]
                     )
                     batch = pa.RecordBatch.from_arrays([keys, *frame_batch.columns[1:]], schema=schema())
-                    file.writelines(encode_frame(message_of(batch), name, file.tell(), owner_of(SCOPE.about))[1])
+                    owner = owner_of(SCOPE.about)
+                    file.writelines(encode_frame(message_of(batch), name, file.tell(), owner)[1])
                 last = keys[0].as_py()
         bytes_ = sum(size for _, size in place.segments())
         print(
