@@ -31,9 +31,9 @@ class Refused(Exception):
 class TracePlan(NamedTuple):
     """The options with which an operator was made. Times are milliseconds; 0 stands for no limit.
 
-    limit: calls at a time. attempts: of a row. slack: by which a time-out may be late, and
-    what a snapshot says of times be off. parts: whether rows are called in batches, of which a part may be
-    called again at once.
+    limit: calls at a time. attempts: of a row, but for those that its errors ask for. slack: by which a
+    time-out may be late, and what a snapshot says of times be off. parts: whether rows are called in batches,
+    of which a part may be called again at once.
     """
 
     ordered: int
@@ -60,6 +60,7 @@ class Row:
     label: int
     state: str = "waiting"
     attempts: int = 0
+    repeats: int = 0
     began: int | None = None
     due: int = 0
 
@@ -182,7 +183,7 @@ class OperatorModel:
         if isinstance(entry, SavedMark):
             self.queue.append(HeldMark(list(entry.elements)))
             return
-        row = Row(entry.id, entry.label, attempts=entry.attempts)
+        row = Row(entry.id, entry.label, attempts=entry.attempts, repeats=entry.repeats)
         if entry.kind != "open":
             row.state = "done" if entry.kind == "done" else "decided"
         elif entry.pause >= 0:
@@ -218,7 +219,8 @@ class OperatorModel:
         """An attempt begins."""
         row = self.row(number, "waiting", "pausing", *(["failed"] if self.plan.parts else []))
         require(attempt == row.attempts + 1, f"it has had {row.attempts} attempts")
-        require(not self.plan.attempts or attempt <= self.plan.attempts, "it has had all its attempts")
+        charged = attempt - row.repeats
+        require(not self.plan.attempts or charged <= self.plan.attempts, "it has had all its attempts")
         require(at + TOLERANCE_MS >= row.due, "its pause is not over")
         self.require_in_time(row, at)
         running = sum(isinstance(each, Row) and each.state == "running" for each in self.queue)
@@ -244,6 +246,13 @@ class OperatorModel:
         """Another attempt follows after a pause."""
         row = self.row(number, "failed")
         row.state, row.due = "pausing", at + pause
+
+    # spec: Operator!AskAgain
+    def on_ask_again(self, at: int, number: int, most: int) -> None:
+        """Another attempt follows at once, as the error asks for, which may do so `most` times."""
+        row = self.row(number, "failed")
+        require(row.repeats < most, f"it was called again {row.repeats} times")
+        row.state, row.due, row.repeats = "pausing", at, row.repeats + 1
 
     # spec: Operator!TimeOut
     def on_time_out(self, at: int, number: int) -> None:
@@ -339,7 +348,7 @@ class OperatorModel:
         over = saved.pause == -1 and left <= slack
         return (
             saved.kind == "open"
-            and saved.attempts == attempts
+            and (saved.attempts, saved.repeats) == (attempts, entry.repeats)
             and abs(saved.spent - spent) <= slack
             and (over or (left >= 0 and saved.pause >= 0 and abs(saved.pause - left) <= slack))
         )
