@@ -56,18 +56,13 @@ print(json.dumps([took * 1e3, len(sys.modules) - before, rss / 1024]))
 class Echo:
     """A service that gives back what it is asked."""
 
-    def opened(self, peer: Any, about: Any) -> None:
-        """Take each client."""
+    async def serve(self, connection: Any, hello: list[Any]) -> None:
+        """Answer until the client goes."""
+        while True:
+            connection.send(*await connection.receive())
 
-    def request(self, peer: Any, body: Any) -> Any:
-        """The same."""
-        return body
-
-    def pushed(self, peer: Any, body: Any) -> None:
-        """Nothing is pushed."""
-
-    def gone(self, peer: Any, said_so: bool) -> None:
-        """Nothing is kept of a client."""
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 def serve(name: str) -> None:
@@ -77,8 +72,8 @@ def serve(name: str) -> None:
 
         from pillarbox.rpc.server import ServiceHost
 
-        with ServiceHost() as server:
-            _until_input_ends(pickle.dumps(server.serve("echo", Echo())).hex())
+        with ServiceHost("echo", Echo()) as server:
+            _until_input_ends(pickle.dumps(server.handle("echo")).hex())
     elif name == "grpcio":
         from concurrent.futures import ThreadPoolExecutor
 
@@ -124,16 +119,29 @@ def asking(name: str, way: str) -> Iterator[Ask]:
     if name == "pillarbox.rpc":
         import pickle
 
-        with pickle.loads(bytes.fromhex(way)).connect() as client:
+        from pillarbox.rpc.connection import connect
+        from pillarbox.rpc.loop_thread import new_event_loop
 
-            def ask(body: Any) -> Any:
-                if body is not ROWS:
-                    return client.request(body)
-                pieces = [ROWS[at : at + PIECE_NBYTES] for at in range(0, len(ROWS), PIECE_NBYTES)]
-                answers = [client.submit(base64.b64encode(piece).decode()) for piece in pieces]
-                return b"".join(base64.b64decode(answer.result()) for answer in answers)
+        handle, loop = pickle.loads(bytes.fromhex(way)), new_event_loop()
+        opening = connect(*handle.addresses[0], handle.secret)
+        connection = loop.run_until_complete(opening.__aenter__())
+        connection.send("open", "echo")
 
-            yield ask
+        async def echoes(*bodies: Any) -> list[Any]:
+            for body in bodies:
+                connection.send("ask", body)
+            return [(await connection.receive())[1] for _ in bodies]
+
+        def ask(body: Any) -> Any:
+            if body is not ROWS:
+                return loop.run_until_complete(echoes(body))[0]
+            pieces = [ROWS[at : at + PIECE_NBYTES] for at in range(0, len(ROWS), PIECE_NBYTES)]
+            answers = loop.run_until_complete(echoes(*(base64.b64encode(piece).decode() for piece in pieces)))
+            return b"".join(map(base64.b64decode, answers))
+
+        yield ask
+        loop.run_until_complete(opening.__aexit__(None, None, None))
+        loop.close()
     elif name == "grpcio":
         import grpc
 

@@ -33,6 +33,7 @@ from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.ledger_session import LedgerSession, budget_of_run
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
+from pillarbox.aio.parsing import with_parse
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
@@ -311,7 +312,8 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
             )
             if opened and opened[0].ledger_session is not None:
                 ledger_session.follow(opened[0].ledger_session)
-        opened.append(stage._replace(options=options, ledger_session=ledger_session))
+        convert = with_parse(stage.fn, stage.convert, keeps=ledger_session is not None)
+        opened.append(stage._replace(options=options, ledger_session=ledger_session, convert=convert))
     return opened
 
 

@@ -55,6 +55,7 @@ from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
+from pillarbox.aio.parsing import value_of
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, ThreadRunner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING, single_flight
@@ -570,7 +571,7 @@ class AsyncWaitOperator(Operator):
         self._scheduler.withdraw(call)
         if self._flights is not None:
             self._share(call, result)
-        self._take_found(call, result)
+        self._take_found(call, value_of(result))
 
     def _share_found(self, call: Call, result: Any) -> None:
         """A row that has joined the call of another one with its key gets that one's result."""

@@ -32,6 +32,7 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
             f"fn={shorten(fn)}: an async generator cannot be called with batches; make it an async function "
             "that returns a list with one result for each row"
         )
+    parse_of(fn)
     parameter = collector_parameter(fn)
     if parameter is None:
         return
@@ -116,6 +117,24 @@ def _is_collector(annotation: Any) -> bool:
         # By its name alone: a worker gets a function without the names that only annotations use.
         return annotation.strip("'\"").partition("[")[0].rpartition(".")[2] == Collector.__name__
     return annotation is Collector or get_origin(annotation) is Collector
+
+
+def parse_of(fn: Callable[..., Any]) -> Callable[[Any], Any] | None:
+    """The method `parse` of a function object, which takes a raw result; None for any other function.
+
+    Any thread. Raises TypeError for one that is not a plain method.
+    """
+    if inspect.getattr_static(type(fn), "parse", None) is None:
+        return None
+    parse: Any = getattr(fn, "parse", None)
+    if not callable(parse):
+        return None
+    if is_async(parse) or is_async_generator(parse):
+        raise TypeError(
+            f"fn={shorten(fn)}: its method parse is async; it gets a result that is there and may wait for "
+            "nothing: make it a plain method, or give it another name if it does not parse results"
+        )
+    return parse  # type: ignore[no-any-return]
 
 
 def is_resource(fn: Callable[..., Any]) -> bool:

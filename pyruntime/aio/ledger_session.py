@@ -15,8 +15,9 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -24,14 +25,16 @@ from weakref import WeakKeyDictionary
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.parsing import Parsed, value_of
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
-from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
+from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, fingerprint, identity_of_values
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
@@ -57,41 +60,11 @@ CLOSE_TIMEOUT_S = 3.0
 """Seconds for the last results to become durable when a job ends early."""
 
 
-@dataclasses.dataclass
-class StaleAnswers:
-    """Counts rows that are called although an earlier execution has kept an answer under their key."""
+class _Misfit(Exception):
+    """A kept result that does not fit what it is made into by now."""
 
-    inputs: int = 0
-    """Rows whose input was another."""
-    versions: int = 0
-    """Rows whose answer is one of another version."""
-    columns: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Rows by the columns in which the inputs differ."""
-
-    def __bool__(self) -> bool:
-        return self.inputs > 0 or self.versions > 0
-
-    def add(self, other: StaleAnswers) -> None:
-        """Count those of another task as well."""
-        self.inputs += other.inputs
-        self.versions += other.versions
-        self.columns += other.columns
-
-    def log(self, ledger: Ledger, run: str) -> None:
-        """Say what was called again when a job has ended."""
-        parts = []
-        if self.inputs:
-            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
-            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
-        if self.versions:
-            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
-        more = ""
-        if self.inputs and ledger.inputs is None:
-            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
-        log.warning(
-            f"run={run!r}, uid={ledger.uid!r}: {self.inputs + self.versions:,} rows were called again, since "
-            f"what the ledger has under their key is the answer {' and '.join(parts)}{more}"
-        )
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
 
 
 class LedgerSession:
@@ -233,7 +206,10 @@ class LedgerSession:
 
     def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
         """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
-        return {call: (result, latency) for _, call, result, latency in self._kept}
+        # What is to be parsed has no form in a snapshot: such a row is called again.
+        return {
+            call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
+        }
 
     def refresh(self) -> None:
         """See what others have kept since it was opened. Any thread. Raises OSError."""
@@ -322,30 +298,41 @@ class LedgerSession:
         key = call.key
         if self._first is None:
             self._first = key
-        if self._in_flight is not None and (before := self._in_flight.get(key)) is not None:
-            if before.input != call.input:
-                if not self._is_behind:
-                    raise self._conflict(call, before.input)
-            else:
-                self._joined.setdefault(key, []).append(call)
-                return WAITING
+        if self._joins(call):
+            return WAITING
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
             self._lease = self._make_lease()
             if self._lease is not None:
                 self._try_lease()
+                call.key = key
                 result = self._replay(call)
         call.looked = self._reader.scans
         if type(result) is tuple:
-            return result
+            return (value_of(result[0]),)
+        if call.key is not key:
+            self.stale.misfits += 1
+            if self._joins(call):
+                return WAITING
         if isinstance(result, Origin) and result.execution != self._execution:
             self._count_stale(call, result)
         if self._in_flight is not None:
-            self._in_flight.setdefault(key, call)
+            self._in_flight.setdefault(call.key, call)
         if self._conflicts is not None:
-            self._conflicts.add(key, call.input)
+            self._conflicts.add(call.key, call.input)
         return None
+
+    def _joins(self, call: Call) -> bool:
+        """Return True if the row waits from now on for the call of another one with its key and input."""
+        if self._in_flight is None or (before := self._in_flight.get(call.key)) is None:
+            return False
+        if before.input != call.input:
+            if not self._is_behind:
+                raise self._conflict(call, before.input)
+            return False
+        self._joined.setdefault(call.key, []).append(call)
+        return True
 
     def may_call(self) -> bool:
         """Return True if calls may begin: no other attempt has taken over the lease of this one.
@@ -387,13 +374,19 @@ class LedgerSession:
         if call.looked == self._reader.scans and not call.attempt and not news:
             return False
         call.looked = self._reader.scans
+        key = call.key
         result = self._replay(call)
+        if self._in_flight is not None and call.key is not key and self._in_flight.get(key) is call:
+            # What another process has kept does not fit.
+            self._in_flight[call.key] = self._in_flight.pop(key)
+            if key in self._joined:
+                self._joined[call.key] = self._joined.pop(key)
         if type(result) is not tuple:
             return False
         self._replayed(call, result[0])
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
-            self._share_with_joined(call.key, result[0])
+            self._share_with_joined(call.key, value_of(result[0]))
         return True
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
@@ -401,18 +394,27 @@ class LedgerSession:
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
         record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
-        if type(record) is Record or type(record) is FoundVector:
+        is_misfit = False
+        while type(record) is Record or type(record) is FoundVector:
+            try:
+                result = self._result_of(record)
+            except _Misfit as misfit:
+                # What was given in its place stands under a key of its own, which whoever meets the misfit
+                # makes of it.
+                call.key, is_misfit = fingerprint([call.key, misfit.kept], "misfit"), True
+                record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+                continue
             self._hits += 1
             if self._conflicts is not None:
                 is_old = record.execution != self._execution
                 self._conflicts.add(call.key, call.input, is_old=is_old)
-            return (self._result_of(record),)
+            return (result,)
         if type(record) is Origin:
             if record.execution == self._execution and not self._is_behind:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
-        if self._only_failed and self._reader.kind_of(call.key, call.input) is None:
+        if self._only_failed and not is_misfit and self._reader.kind_of(call.key, call.input) is None:
             reason = "not called, the ledger has no record that it failed"
             return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
@@ -427,7 +429,12 @@ class LedgerSession:
             info = ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields})
             # An earlier version may have written it.
             return Failed(info._replace(message=redacted(info.message or "")))
-        return record.value if self._convert is None else self._convert(record.value)
+        if self._convert is None:
+            return record.value
+        try:
+            return self._convert(record.value)
+        except Exception as error:
+            raise _Misfit(record.value) from error
 
     def _block_of(self, rows: Rows) -> list[Any] | None:
         """The results of a frame of vectors, in the form in which they leave; None where these have none."""
@@ -551,6 +558,8 @@ class LedgerSession:
         is_error = type(result) is Failed
         if is_error:
             result = dict(result.info.told())
+        elif type(result) is Parsed:
+            result = result.kept
         elif self._prepare is not None:
             result = self._prepare(result)
         return writer.append(
@@ -568,7 +577,11 @@ class LedgerSession:
         kept, complete, adopted = self._kept, self._land, commit.adopted
         while kept and kept[0][0] <= commit.through and not self._closed:
             number, call, result, _ = kept.popleft()
-            complete(call, self._result_of(adopted[number]) if number in adopted else result)
+            if number in adopted:
+                # That of a process which parses otherwise may not fit: then this row has its own.
+                with suppress(_Misfit):
+                    result = self._result_of(adopted[number])
+            complete(call, value_of(result))
         if self._behind and not self._closed:
             assert self._writer is not None
             self._behind = self._writer.is_behind

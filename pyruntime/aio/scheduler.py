@@ -20,6 +20,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
+from pillarbox.aio.parsing import ParsingConverter
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
@@ -51,8 +52,9 @@ class CallScheduler:
 
     __slots__ = (
         *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
-        *("is_closed", "convert", "convert_all", "looks_at_results", "rejects_results", "look_first"),
-        *("look_again", "keep_all", "renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
+        *("is_closed", "convert", "convert_all", "convert_fallback", "looks_at_results", "rejects_results"),
+        *("look_first", "look_again", "keep_all"),
+        *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
         *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
         *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
     )
@@ -86,6 +88,10 @@ class CallScheduler:
         self._keep_late = keep_late
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
+        # What stands for a result is nothing that could be parsed.
+        self.convert_fallback = (
+            convert.convert_value if isinstance(convert, ParsingConverter) else self.convert
+        )
         self.is_closed = False
         # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
         self.look_first: Callable[..., bool] | None = None
@@ -472,10 +478,10 @@ class CallScheduler:
         try:
             self._say_outage(call, error)
             result = self._error_policy.of_failure(call, error, self._finished() + 1)
-            if self.convert is not None and type(result) is not Failed:
+            if self.convert_fallback is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
                 try:
-                    result = self.convert(result)
+                    result = self.convert_fallback(result)
                 except Exception as misfit:
                     error = CallFailed(call.attempt, misfit)
                     result = self._error_policy.of_failure(call, error, self._finished() + 1)

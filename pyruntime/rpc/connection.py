@@ -29,8 +29,7 @@ import json
 import secrets
 import socket
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 MAGIC = b"pillarbox-rpc-1\n"
@@ -38,27 +37,15 @@ MAGIC = b"pillarbox-rpc-1\n"
 NONCE_NBYTES = 32
 CODE_NBYTES = 32
 MAX_FRAME_NBYTES = 256 * 1024
-MAX_MESSAGE_NBYTES = MAX_FRAME_NBYTES - 1024
-"""Bytes of the body of a message as JSON: a frame has room for it, and for what is said about it."""
 MAX_BUFFER_NBYTES = MAX_FRAME_NBYTES + 4096
 """Bytes that a reader takes ahead, about: a frame has room."""
 MAX_UNREAD_NBYTES = 1024 * 1024
 """Bytes that a peer may leave unread before it is cut off."""
-MAX_UNSENT_NBYTES = 256 * 1024
-"""Bytes that may wait for the system: more are sent when the peer has acknowledged some."""
-MAX_KEPT_NBYTES = 64 * 1024 * 1024
-"""Bytes of messages that may wait for a peer that has no connection. One that leaves more is given up."""
 CONNECT_TIMEOUT_S = 5.0
 """For a connection to be made and both sides to be known."""
-ACKNOWLEDGE_DELAY_S = 0.005
-"""After a message: those of this time are acknowledged together."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
 """Seconds without a frame of the peer, after which a connection is cut off."""
-
-
-PIECE_NBYTES = 128 * 1024
-"""Bytes of a piece of a long message, about. A single item may be longer, up to what a message may be."""
 
 T = TypeVar("T")
 
@@ -85,29 +72,6 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 def encode(message: Any) -> bytes:
     """The text of a message. Any thread. Raises TypeError or ValueError for what JSON cannot hold."""
     return _ENCODER.encode(message).encode()
-
-
-def encode_body(body: Any) -> bytes:
-    """`body` as JSON. Any thread. Raises TypeError or ValueError for what JSON cannot hold or is too long."""
-    text = encode(body)
-    if len(text) > MAX_MESSAGE_NBYTES:
-        raise ValueError(f"a message of {len(text):,} bytes: at most {MAX_MESSAGE_NBYTES:,}")
-    return text
-
-
-def pieces(items: Collection[T]) -> Iterator[list[T]]:
-    """`items`, which JSON can hold, in lists that are not too long for a message each."""
-    piece: list[T] = []
-    taken = 0
-    for item in items:
-        length = len(encode(item))
-        if piece and taken + length > PIECE_NBYTES:
-            yield piece
-            piece, taken = [], 0
-        piece.append(item)
-        taken += length
-    if piece:
-        yield piece
 
 
 class TlsStream:
@@ -271,11 +235,6 @@ class Connection:
         self.send("beat")
         self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that the system has not taken yet."""
-        return self._writer.transport.get_write_buffer_size()
-
     def is_heard_out(self) -> bool:
         """Return True if nothing is missing of what the peer has sent, now that its end has come.
 
@@ -413,98 +372,3 @@ async def connect(
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-# -- messages that outlive a connection ---------------------------------------------------------
-
-
-# TCP resends what a net has lost, but not what was under way when a connection broke. Without these numbers a
-# request that fails with its connection has either been heard or not, and each service would have to make its
-# requests safe to repeat. With them a break is a pause. Numbers count both ways apart, and an
-# acknowledgement is of all up to a number, so that a lost one does no harm.
-
-
-class MessageStream:
-    """The numbered messages of two peers, in order, each once, over one connection after another. Confined.
-
-    What the peer has not acknowledged when a connection breaks is sent again on the next one, and what it has
-    had already it passes over. The idea is that of TCP itself.
-    """
-
-    def __init__(self) -> None:
-        self.received = 0
-        """The number of the last message that was heard."""
-        self._kept: deque[bytes] = deque()
-        self._kept_nbytes = 0
-        self._acknowledged = 0
-        self._sent = 0
-        self._connection: Connection | None = None
-        self._acknowledging = False
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the peer has everything."""
-        return not self._kept
-
-    def put(self, kind: bytes, body: bytes) -> int:
-        """Send this too, now or as soon as there is a connection; gives its number.
-
-        Raises ProtocolError if too much waits.
-        """
-        if self._kept_nbytes + len(body) > MAX_KEPT_NBYTES:
-            raise ProtocolError(f"a peer that takes nothing: {self._kept_nbytes:,} bytes wait for it")
-        number = self._acknowledged + len(self._kept) + 1
-        text = b'["%b",%d,%b]' % (kind, number, body)
-        self._kept.append(text)
-        self._kept_nbytes += len(text)
-        self._pump()
-        return number
-
-    def connected(self, connection: Connection, received: int) -> None:
-        """There is a connection again, and the peer has had the messages up to number `received`."""
-        self.acknowledged(received)
-        self._sent = self._acknowledged
-        self._connection = connection
-        self._pump()
-
-    def disconnected(self) -> None:
-        """The connection has gone."""
-        self._connection = None
-
-    def acknowledged(self, number: int) -> None:
-        """The peer has had the messages up to `number`. Raises ProtocolError for what was never sent."""
-        if not self._acknowledged <= number <= self._acknowledged + len(self._kept):
-            raise ProtocolError(f"message {number!r} was acknowledged and does not exist")
-        for _ in range(number - self._acknowledged):
-            self._kept_nbytes -= len(self._kept.popleft())
-        self._acknowledged = number
-        self._pump()
-
-    def acknowledge_soon(self) -> None:
-        """Have the peer know what was heard, in a moment, for all of that time. Nobody waits for it."""
-        if not self._acknowledging:
-            self._acknowledging = True
-            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        self._acknowledging = False
-        if self._connection is not None:
-            self._connection.send("ack", self.received)
-
-    def is_new(self, number: int) -> bool:
-        """Return True if a message was not heard before. Raises ProtocolError if one before it is missing."""
-        if type(number) is not int or number > self.received + 1:
-            raise ProtocolError(f"message {number!r} comes after {self.received}")
-        if number <= self.received:
-            return False
-        self.received = number
-        return True
-
-    def _pump(self) -> None:
-        while self._connection is not None and self._sent - self._acknowledged < len(self._kept):
-            # With nothing under way no acknowledgement would come, and nobody would send the rest.
-            if self._connection.unsent > MAX_UNSENT_NBYTES and self._sent > self._acknowledged:
-                return
-            text = self._kept[self._sent - self._acknowledged]
-            self._sent += 1
-            self._connection.send_text(text)

@@ -35,8 +35,10 @@ from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulato
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, scope_of
+from pillarbox.aio.function import parse_of
+from pillarbox.aio.ledger_session import LedgerSession, scope_of
 from pillarbox.aio.options import Options
+from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
@@ -213,6 +215,9 @@ def plan_ledger(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
             "Ledger(folder, run='2026-11-21'); only a streaming query has one of its own"
         )
+    if parse_of(fn) is not None:
+        # Raw results are kept, which know nothing of what they are parsed into.
+        results = zone = None
     if results is not None:
         check_keepable(results)
     ledger.check()

@@ -90,9 +90,11 @@ class Progress(Watch):
         self._label = label
         self._bar = bar
         self._file = file
-        self._host = ServiceHost(host, port, advertise=advertise, certificate=certificate)
-        self._handle: RpcHandle | None = None
         self._service = ProgressService()
+        self._host = ServiceHost(
+            SERVICE, self._service, host, port, advertise=advertise, certificate=certificate
+        )
+        self._handle: RpcHandle | None = None
         self._numbers = itertools.count()
         self._display: Display | None = None
         self._in_flight_sum = 0
@@ -146,7 +148,7 @@ class Progress(Watch):
 
     def _begin(self) -> None:
         self._display = open_display(self._label, self._total, self._bar, self._file)
-        self._handle = self._host.start().serve(SERVICE, self._service)
+        self._handle = self._host.start().handle(SERVICE)
 
     def _look(self, seconds: float) -> ProgressTotals:
         seen = self._service.look()

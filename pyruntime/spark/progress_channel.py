@@ -18,8 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitTimeout
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,15 +39,21 @@ from pillarbox.aio.observe.totals import (
     to_json,
     without_rows,
 )
-from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.client import Reconnector, RpcHandle
 from pillarbox.rpc.codec import Codec, Count
-from pillarbox.rpc.loop_thread import acquire_loop, release_loop
-from pillarbox.rpc.server import Peer
+from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, ProtocolError, RefusedError
+from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 
 log = logging.getLogger("pillarbox")
 
 SERVICE = "progress"
 REPORT_INTERVAL_S = 0.25
+LAST_TOTALS_TIMEOUT_S = 5.0
+"""Seconds for the last totals of a task to be taken."""
+RECONNECT_TIMEOUT_S = 5.0
+"""Seconds after its connection has broken in which a task may come back. Then it counts as dead."""
+MAX_PAUSE_S = 1.0
+"""Seconds between two attempts of a task to reach its driver, at most."""
 MAX_TASKS_KEPT = 1000
 """Ended tasks that are kept apart; micro-batches likewise."""
 MAX_UNMERGED_TOTALS = 8
@@ -82,44 +92,101 @@ class ProgressHandle(NamedTuple):
 class ProgressReporter:
     """Sends what `totals` gives to the driver until it is closed. A task never fails because of it."""
 
+    # Totals are counts since the beginning of the task: what is lost with a connection is in the next ones.
+
     _unreached: ClassVar[set[Any]] = set()
     """Addresses of drivers that a task of this process has waited for in vain."""
 
     def __init__(self, way: ProgressHandle, totals: Callable[[], Totals | None]) -> None:
         self._totals = totals
         self._addresses = way.handle.addresses
+        self._attempt = _this_attempt(way.operator)
+        self._id = uuid.uuid4().hex
+        self._taken: Future[None] = Future()
         self._thread = acquire_loop()
-        self._client = way.handle.connect(ATTEMPTS.to_json(_this_attempt(way.operator)))
-        self._reporting = self._thread.submit(self._report())
+        # The thread of connections.
+        self._way = Reconnector(way.handle)
+        self._connection: Connection | None = None
+        self._is_known = self._is_leaving = False
+        self._last: list[Any] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        post(self._thread.loop, self._start)
 
     def close(self) -> None:
         """Send the last totals, and wait until the driver has them, for some seconds at most."""
-        self._reporting.cancel()
+        last = self._totals()
+        post(self._thread.loop, self._leave, None if last is None else to_json(last))
         try:
-            self._send()
-            trouble = self._client.trouble
             # A driver that is not reached costs one task some seconds, not each task of a stream.
-            if trouble is not None and self._addresses in self._unreached:
-                return
-            if self._client.close():
-                self._unreached.discard(self._addresses)
-            else:
-                self._unreached.add(self._addresses)
-                where = trouble or self._addresses
-                log.warning("progress: the driver does not see this task: it is not reached at %s", where)
+            if not self._is_lost or self._addresses not in self._unreached:
+                self._await_taken()
         finally:
-            self._client.abandon()
+            with suppress(WaitTimeout):
+                self._thread.submit(self._stop()).result(LAST_TOTALS_TIMEOUT_S)
             release_loop(self._thread)
 
-    async def _report(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_INTERVAL_S)
-            self._send()
+    @property
+    def _is_lost(self) -> bool:
+        return self._connection is None and self._way.trouble is not None
 
-    def _send(self) -> None:
-        statistics = self._totals()
-        if statistics is not None:
-            self._client.push(to_json(statistics))
+    def _await_taken(self) -> None:
+        try:
+            self._taken.result(LAST_TOTALS_TIMEOUT_S)
+            self._unreached.discard(self._addresses)
+        except WaitTimeout:
+            self._unreached.add(self._addresses)
+            log.warning("progress: the driver does not see this task: it is not reached at %s", self._way)
+
+    # -- the thread of connections ------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._tasks = [asyncio.ensure_future(each) for each in (self._run(), self._report())]
+
+    async def _stop(self) -> None:
+        await end(*self._tasks)
+
+    async def _run(self) -> None:
+        with suppress(RefusedError):
+            while True:
+                await self._way.attempt(self._talk, self._hello)
+                self._connection = None
+                if self._taken.done():
+                    return
+                await self._way.pause(MAX_PAUSE_S)
+        # The driver's progress has ended, or counts this task as dead.
+        self._connection = None
+        self._taken.set_result(None)
+
+    async def _report(self) -> None:
+        while not self._is_leaving:
+            totals = self._totals()
+            if totals is not None:
+                self._say(to_json(totals))
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _hello(self) -> list[Any]:
+        return [self._id, ATTEMPTS.to_json(self._attempt), self._is_known]
+
+    async def _talk(self, connection: Connection) -> None:
+        await asyncio.wait_for(connection.receive(), CONNECT_TIMEOUT_S)
+        self._is_known, self._connection = True, connection
+        self._way.connected()
+        if self._is_leaving:
+            self._leave(self._last)
+        # All else that comes is that it may go.
+        await connection.receive()
+        self._taken.set_result(None)
+
+    def _say(self, totals: list[Any]) -> None:
+        if self._connection is not None:
+            self._connection.send("totals", totals)
+
+    def _leave(self, last: list[Any] | None) -> None:
+        self._is_leaving, self._last = True, last
+        if last is not None:
+            self._say(last)
+        if self._connection is not None:
+            self._connection.send("leave")
 
 
 def _this_attempt(operator: int) -> TaskAttempt:
@@ -167,9 +234,13 @@ class Seen(NamedTuple):
 
 
 class ProgressService:
-    """Takes the totals of tasks, and adds them up. A `Service`; all else is for any thread."""
+    """Takes the totals of tasks, and adds them up. A `ConnectionService`; all else is for any thread.
 
-    def __init__(self) -> None:
+    grace: seconds after its connection has broken in which a task may come back.
+    """
+
+    def __init__(self, grace: float = RECONNECT_TIMEOUT_S) -> None:
+        self._grace = grace
         self._lock = threading.Lock()
         self._attempts: dict[str, _Attempt] = {}
         self._attempts_seen = 0
@@ -177,37 +248,75 @@ class ProgressService:
         self._tasks_ended = 0
         self._tasks: OrderedDict[Task, TaskTotals] = OrderedDict()
         self._batches: OrderedDict[Batch, _Sum] = OrderedDict()
-        self._introduced: dict[str, TaskAttempt] = {}
+        # The thread of connections: tasks that are there, and those that may come back.
+        self._connections: dict[str, Connection] = {}
+        self._lost: dict[str, asyncio.TimerHandle] = {}
 
     # -- as a service: on the thread of connections -----------------------------------------------
 
-    def opened(self, peer: Peer, about: Any) -> None:
-        """See `Service`."""
-        self._introduced[peer.name] = ATTEMPTS.from_json(about)
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        """See `ConnectionService`."""
+        try:
+            await self._serve(connection, *hello)
+        except ValueError as error:
+            # It would say the same again.
+            connection.send("no", str(error))
 
-    def request(self, peer: Peer, body: Any) -> Any:
-        """See `Service`."""
-        raise ValueError("progress answers no requests")
+    async def _serve(self, connection: Connection, client: str, about: Any, is_known: bool) -> None:
+        who: TaskAttempt = ATTEMPTS.from_json(about)
+        before = self._connections.get(client)
+        if before is not None:
+            before.abort()
+        elif client in self._lost:
+            self._lost.pop(client).cancel()
+        elif is_known:
+            # It was counted out: its calls would count twice.
+            connection.send("no", f"this task was not heard of for {self._grace:g} s and counts as dead")
+            return
+        self._connections[client] = connection
+        try:
+            connection.send("opened")
+            kind, *fields = await connection.receive()
+            while kind == "totals":
+                self._heard(client, who, from_json(*fields))
+                kind, *fields = await connection.receive()
+            if kind != "leave":
+                raise ProtocolError(f"{kind!r} is not a message")
+            self._gone(client, True)
+            connection.send("left")
+        finally:
+            if self._connections.get(client) is connection:
+                del self._connections[client]
+                loop = asyncio.get_running_loop()
+                self._lost[client] = loop.call_later(self._grace, self._gone, client, False)
 
-    def pushed(self, peer: Peer, body: Any) -> None:
-        """See `Service`."""
-        totals = from_json(body)
+    def close(self) -> None:
+        """See `ConnectionService`. Every task that is there counts as gone, and is told that it may go."""
+        for client, connection in [*self._connections.items()]:
+            connection.send("no", "the progress has ended")
+            self._gone(client, False)
+        for client in [*self._lost]:
+            self._gone(client, False)
+
+    def _heard(self, client: str, who: TaskAttempt, totals: Totals) -> None:
         with self._lock:
-            attempt = self._attempts.get(peer.name)
+            attempt = self._attempts.get(client)
             if attempt is None:
                 self._attempts_seen += 1
-                who = self._introduced[peer.name]
-                self._attempts[peer.name] = _Attempt(who, self._attempts_seen, totals)
+                self._attempts[client] = _Attempt(who, self._attempts_seen, totals)
             else:
                 attempt.totals = totals
 
     # Attempts are folded together, when the last of them ends: until then another one may turn out to be
     # the one whose rows count. Spark runs two at a time where it speculates, and kills the slower one.
-    def gone(self, peer: Peer, said_so: bool) -> None:
-        """See `Service`. Nothing of an attempt that has ended, or died, is in flight."""
-        del self._introduced[peer.name]
+    def _gone(self, client: str, said_so: bool) -> None:
+        """Nothing of an attempt that has ended, or died, is in flight."""
+        self._connections.pop(client, None)
+        lost = self._lost.pop(client, None)
+        if lost is not None:
+            lost.cancel()
         with self._lock:
-            attempt = self._attempts.get(peer.name)
+            attempt = self._attempts.get(client)
             if attempt is None:
                 return
             attempt.is_running, attempt.is_dead = False, not said_so

@@ -27,6 +27,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.parsing import with_parse
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
 from pillarbox.ledger.keys import RowIdentity
@@ -226,8 +227,10 @@ def _run_job(
             acquired.append(each)
             if each.options.batch is not None and each.options.batch.arrow:
                 entered = arrow_function(entered, spread=each.spread)
-            stages.append(Stage(entered, each.options, each.uid, ledger_session))
-        stages[-1] = stages[-1]._replace(convert=convert)
+            form = with_parse(
+                each.fn, convert if each is plans[-1] else None, keeps=ledger_session is not None
+            )
+            stages.append(Stage(entered, each.options, each.uid, ledger_session, form))
         job = ResultStream(
             stages,
             rows,

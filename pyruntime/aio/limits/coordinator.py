@@ -172,8 +172,7 @@ class LimitServer:
             name: Account(QuotaAllocator.from_json(sums, time.monotonic))
             for name, sums in (state or {}).get("gates", {}).items()
         }
-        self._rpc = RpcServer(secret, certificate)
-        self._rpc.add(SERVICE, self)
+        self._rpc = RpcServer(secret, SERVICE, self, certificate)
         self._outbox: list[tuple[Connection, Any]] = []
         self._changed = asyncio.Event()
         self._is_unwritten = False

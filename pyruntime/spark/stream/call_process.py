@@ -46,6 +46,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.parsing import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import from_ipc, to_ipc
@@ -118,7 +119,9 @@ class _Stream:
             RowWriter([], plan.schema, operator.time_zone, operator.options, None),
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
-            convert=RowEncoder(plan.schema, operator.time_zone),
+            convert=with_parse(
+                operator.fn, RowEncoder(plan.schema, operator.time_zone), keeps=ledger_session is not None
+            ),
             dead_letters=operator.dead_letters,
             after=[each.calls for each in after],
         )

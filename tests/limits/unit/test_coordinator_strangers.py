@@ -20,7 +20,7 @@ from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.unit.calling import Caller
 from tests.limits.unit.peers import LIMITS, Peer
-from tests.sources.unit.test_channel_strangers import some_end
+from tests.rpc.unit.test_strangers import some_end
 
 
 async def works(coordinator: Coordinator) -> None:

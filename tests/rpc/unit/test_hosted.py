@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+from typing import Any
 
 import pytest
 
-from pillarbox.rpc.server import Hosted
+from pillarbox.rpc.server import Hosted, ServiceHost
+from tests.rpc.unit.echo import SERVICE, Echo, echoes_of, serving, way_to
 from tests.threads import begun
 
 
@@ -77,3 +80,39 @@ def test_what_it_is_asked_is_answered_on_its_thread_and_what_that_raises_is_rais
         assert counted._ask(lambda server: threading.current_thread()) is thread
     with pytest.raises(RuntimeError, match="the counter is not started"):
         counted._ask(lambda server: server.divide(1))
+
+
+@pytest.mark.contract("A server listens on this machine alone unless it is asked.")
+def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
+    with serving() as host:
+        assert host.address[0] == "127.0.0.1"
+        _, server = host._running()
+        listening = server._server
+        assert listening is not None
+        assert [each.getsockname()[0] for each in listening.sockets] == ["127.0.0.1"]
+    with serving(advertise="driver.example") as host:
+        assert way_to(host).addresses == (("driver.example", host.address[1]),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"host": ""}, ValueError, "host="),
+        ({"port": 70_000}, ValueError, "port=70000"),
+        ({"port": "x"}, TypeError, "port='x'"),
+        ({"advertise": 7}, TypeError, "advertise=7"),
+    ],
+)
+def test_a_bad_argument_is_named(arguments: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        ServiceHost(SERVICE, Echo(), **arguments)
+
+
+def test_a_handle_pickles_and_shows_no_secret() -> None:
+    with serving() as host:
+        handle = way_to(host)
+        copy = pickle.loads(pickle.dumps(handle))
+        assert echoes_of(copy, 1) == [1]
+        for text in (repr(handle), repr(copy), repr(host)):
+            assert handle.secret.hex() not in text
+            assert repr(handle.secret)[2:-1] not in text

@@ -25,6 +25,16 @@ def without_collections() -> Iterator[None]:
     gc.enable()
 
 
+class Nothing:
+    """A service that says nothing."""
+
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        await connection.receive()
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.mark.contract("A server that stops closes every connection, however far it has come.")
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, None], ids=["asyncio", "default"])
 @pytest.mark.parametrize("turns", range(8))
@@ -33,7 +43,7 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
     turns: int, new_loop: type[asyncio.AbstractEventLoop] | None
 ) -> None:
     thread = LoopThread("server") if new_loop is None else LoopThread("server", new_loop)
-    listener = RpcServer(os.urandom(32))
+    listener = RpcServer(os.urandom(32), "nothing", Nothing())
     port = thread.submit(listener.listen("127.0.0.1", 0)).result(10)
 
     async def meet_and_stop() -> socket.socket:
@@ -64,16 +74,6 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
             pass
 
 
-class Nothing:
-    """A service that says nothing."""
-
-    async def serve(self, connection: Connection, hello: list[Any]) -> None:
-        await connection.receive()
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "default"])
 def test_a_server_that_stops_refuses_nobody_for_good(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
@@ -82,8 +82,7 @@ def test_a_server_that_stops_refuses_nobody_for_good(
 
     async def open_and_stop(turns: int) -> None:
         secret = os.urandom(32)
-        server = RpcServer(secret)
-        server.add("nothing", Nothing())
+        server = RpcServer(secret, "nothing", Nothing())
         port = await server.listen("127.0.0.1", 0)
         async with connect("127.0.0.1", port, secret) as connection:
             connection.send("open", "nothing")

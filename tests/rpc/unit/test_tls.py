@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,27 +14,14 @@ from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
-from pillarbox.rpc.client import RpcError, RpcHandle
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
+from pillarbox.rpc.connection import BROKEN, ProtocolError
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.certificates import make_certificate
 from tests.limits.unit.calling import Caller
-from tests.sources.unit.proxy import Proxy
+from tests.rpc.unit.echo import echoes_of, serving, way_to
+from tests.rpc.unit.proxy import Proxy
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-
-
-class Echo:
-    def opened(self, peer: Peer, about: Any) -> None:
-        pass
-
-    def request(self, peer: Peer, body: Any) -> Any:
-        return body
-
-    def pushed(self, peer: Peer, body: Any) -> None:
-        peer.push(body)
-
-    def gone(self, peer: Peer, said_so: bool) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -44,40 +31,28 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.contract("Over TLS messages come through, and nothing of them can be read on the way.")
 def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
-    with ServiceHost(certificate=certificate) as channel:
-        handle = channel.serve("echo", Echo())
-        with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
-            for size in (1, 1000, 200_000):
-                assert client.request("x" * size, 30) == "x" * size
-            assert proxy.passed and b"about-me" not in proxy.passed and b"xxxx" not in proxy.passed
-            proxy.cut()
-            assert client.request("again", 30) == "again"
+    with serving(certificate=certificate) as host, Proxy(way_to(host)) as proxy:
+        for size in (1, 1000, 200_000):
+            assert echoes_of(proxy.handle, "x" * size) == ["x" * size]
+        assert proxy.passed and b"about me" not in proxy.passed and b"xxxx" not in proxy.passed
 
 
 def test_without_a_certificate_what_is_said_can_be_read() -> None:
     """So that the test before sees what it looks for."""
-    with ServiceHost() as channel:
-        handle = channel.serve("echo", Echo())
-        with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
-            client.request(1, 30)
-            assert b"about-me" in proxy.passed
+    with serving() as host, Proxy(way_to(host)) as proxy:
+        echoes_of(proxy.handle, 1)
+        assert b"about me" in proxy.passed
 
 
 @pytest.mark.contract("A client over TLS takes no other certificate than that of its server.")
 def test_another_certificate_is_refused(certificate: Path) -> None:
-    with ServiceHost(certificate=certificate) as channel:
-        handle = channel.serve("echo", Echo())
-        other = RpcHandle(handle.addresses, handle.secret, "echo", bytes(32))
-        plain = RpcHandle(handle.addresses, handle.secret, "echo")
-        with (
-            other.connect(patience=0.5) as client,
-            pytest.raises(RpcError, match="its certificate is not the one"),
-        ):
-            client.request(1, 30)
-        with plain.connect(patience=0.5) as client, pytest.raises(RpcError, match="not there"):
-            client.request(1, 30)
-        with handle.connect() as client:
-            assert client.request(1, 30) == 1
+    with serving(certificate=certificate) as host:
+        handle = way_to(host)
+        with pytest.raises(ProtocolError, match="its certificate is not the one"):
+            echoes_of(replace(handle, fingerprint=bytes(32)), 1)
+        with pytest.raises(BROKEN):
+            echoes_of(replace(handle, fingerprint=None), 1)
+        assert echoes_of(handle, 1) == [1]
 
 
 @pytest.mark.contract("Over TLS nothing that tasks and their coordinator say of limits can be read.")
@@ -122,18 +97,16 @@ def test_a_coordinator_at_an_address_is_known_by_its_certificate(
 def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "server.pem"
     with pytest.raises(OSError, match="No such file"):
-        ServiceHost(certificate=path).start()
+        serving(certificate=path).start()
     path.write_text("nothing")
     with pytest.raises(OSError, match="PEM|SSL"):
-        ServiceHost(certificate=path).start()
+        serving(certificate=path).start()
 
 
 def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(certificate: Path) -> None:
-    with ServiceHost(certificate=certificate) as channel:
-        handle = channel.serve("echo", Echo())
-        strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
-        with handle.connect() as client:
-            assert client.request(1, 30) == 1
+    with serving(certificate=certificate) as host:
+        strangers = [socket.create_connection(host.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
+        assert echoes_of(way_to(host), 1) == [1]
         assert sum(_has_ended(each, 0.02) for each in strangers) >= 20
     for each in strangers:
         assert _has_ended(each, 5.0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
 from collections.abc import Callable
-from types import SimpleNamespace
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from pillarbox.aio.observe.totals import Totals, to_json
-from pillarbox.rpc.client import RpcClient
+from pillarbox.rpc.connection import Connection, RefusedError, connect
 from pillarbox.rpc.server import ServiceHost
 from pillarbox.spark.progress_channel import (
     ATTEMPTS,
@@ -23,6 +24,7 @@ from pillarbox.spark.progress_channel import (
     ProgressService,
     TaskAttempt,
 )
+from tests.rpc.unit.proxy import Proxy
 
 
 class Attempt:
@@ -30,18 +32,18 @@ class Attempt:
 
     def __init__(self, service: ProgressService, **who: Any) -> None:
         self._service = service
-        self.peer: Any = SimpleNamespace(name=uuid.uuid4().hex)
-        service.opened(self.peer, attempt(**who))
+        self._name = uuid.uuid4().hex
+        self._who = ATTEMPTS.from_json(attempt(**who))
 
     def says(self, **totals: Any) -> Attempt:
-        self._service.pushed(self.peer, to_json(Totals(**totals)))
+        self._service._heard(self._name, self._who, Totals(**totals))
         return self
 
     def ends(self) -> None:
-        self._service.gone(self.peer, True)
+        self._service._gone(self._name, True)
 
     def dies(self) -> None:
-        self._service.gone(self.peer, False)
+        self._service._gone(self._name, False)
 
 
 def attempt(**who: Any) -> list[Any]:
@@ -117,7 +119,7 @@ def test_however_many_tasks_there_were_only_so_many_are_kept_apart(service: Prog
     assert len(service.tasks()) == MAX_TASKS_KEPT
     assert service.batch("q", 0).results == 0
     assert service.batch("q", count - 1).results == 1
-    assert not service._attempts and not service._introduced
+    assert not service._attempts
 
 
 def test_micro_batches_are_told_apart_by_query_and_number(service: ProgressService) -> None:
@@ -127,6 +129,11 @@ def test_micro_batches_are_told_apart_by_query_and_number(service: ProgressServi
     assert service.batch("q", 2).results == 100
     assert service.batch("r", 1).results == 1000
     assert service.batch("r", 2) == Totals()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 # -- over a connection --------------------------------------------------------------------------
@@ -139,30 +146,82 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def test_a_task_that_makes_no_sense_is_not_counted_and_harms_nobody(service: ProgressService) -> None:
-    with ServiceHost() as host:
-        handle = host.serve(SERVICE, service)
-        with handle.connect(attempt()) as good, handle.connect(attempt(partition=1)) as other:
-            good.push(to_json(Totals(results=1)))
-            other.push(to_json(Totals(results=1))[:-1])
-            failures: list[Exception] = []
-            for about in (["TaskAttempt", 1], attempt(stage=-1), None):
-                RpcClient(handle, about, failed=failures.append).close()
-            wait_until(lambda: service.look().totals.results == 1)
-            wait_until(lambda: len(service._introduced) == 1)
-            assert len(failures) == 3
+def serving(service: ProgressService) -> ServiceHost:
+    return ServiceHost(SERVICE, service)
+
+
+async def opened(connection: Connection, about: Any, name: str, is_known: bool = False) -> Connection:
+    connection.send("open", SERVICE, name, about, is_known)
+    assert await asyncio.wait_for(connection.receive(), 20) == ["opened"]
+    return connection
+
+
+def connected(host: ServiceHost) -> AbstractAsyncContextManager[Connection]:
+    handle = host.handle(SERVICE)
+    return connect(*handle.addresses[0], handle.secret)
+
+
+@pytest.mark.parametrize("about", [["TaskAttempt", 1], attempt(stage=-1), None])
+def test_a_task_that_makes_no_sense_is_refused(service: ProgressService, about: Any) -> None:
+    async def run() -> None:
+        async with connected(host) as connection:
+            with pytest.raises(RefusedError):
+                await opened(connection, about, "a")
+
+    with serving(service) as host:
+        asyncio.run(run())
+    assert service.look() == (Totals(), 0, 0)
+
+
+def test_totals_that_make_no_sense_are_not_counted_and_harm_nobody(service: ProgressService) -> None:
+    async def run() -> None:
+        async with connected(host) as good, connected(host) as other:
+            await opened(good, attempt(), "a")
+            await opened(other, attempt(partition=1), "b")
+            good.send("totals", to_json(Totals(results=1)))
+            other.send("totals", to_json(Totals(results=1))[:-1])
+            with pytest.raises(RefusedError):
+                await other.receive()
+            good.send("leave")
+            assert await good.receive() == ["left"]
+
+    with serving(service) as host:
+        asyncio.run(run())
     assert service.look() == (Totals(results=1), 0, 1)
 
 
 @pytest.mark.contract("The counts of a task whose process has died stay, and nothing of it is in flight.")
-def test_the_connection_of_a_dead_task_is_missed(service: ProgressService) -> None:
-    with ServiceHost(grace=0.1) as host:
-        client = host.serve(SERVICE, service).connect(attempt())
-        client.push(to_json(Totals(calls=5, in_flight=3)))
-        wait_until(lambda: service.look().totals.in_flight == 3)
-        client.abandon()
-        wait_until(lambda: service.look().running == 0)
-        assert (service.look().totals.calls, service.look().totals.in_flight) == (5, 0)
+def test_the_connection_of_a_dead_task_is_missed() -> None:
+    service = ProgressService(grace=0.1)
+
+    async def run() -> None:
+        async with connected(host) as connection:
+            await opened(connection, attempt(), "a")
+            connection.send("totals", to_json(Totals(calls=5, in_flight=3)))
+            await until(lambda: service.look().totals.in_flight == 3)
+        await until(lambda: service.look().running == 0)
+        async with connected(host) as connection:
+            # What it says now it has said before.
+            with pytest.raises(RefusedError, match="counts as dead"):
+                await opened(connection, attempt(), "a", True)
+
+    with serving(service) as host:
+        asyncio.run(run())
+    assert (service.look().totals.calls, service.look().totals.in_flight) == (5, 0)
+
+
+@pytest.mark.contract("Over broken connections the totals of a task come whole, and once.")
+def test_over_broken_connections_the_totals_come_whole(service: ProgressService) -> None:
+    calls = iter(range(1, 10_000))
+    with serving(service) as host, Proxy(host.handle(SERVICE)) as proxy:
+        reporter = ProgressReporter(ProgressHandle(proxy.handle, 0), lambda: Totals(calls=next(calls)))
+        for connections in range(1, 4):
+            before = service.look().totals.calls
+            wait_until(lambda before=before: service.look().totals.calls > before)
+            assert proxy.connections == connections
+            proxy.cut()
+        reporter.close()
+        assert service.look() == (Totals(calls=next(calls) - 1), 0, 1)
 
 
 class Job:
@@ -175,8 +234,8 @@ class Job:
 def test_a_reporter_says_the_last_totals_at_the_end(
     service: ProgressService,
 ) -> None:
-    with ServiceHost() as host:
-        ProgressReporter(ProgressHandle(host.serve(SERVICE, service), 3), Job().statistics).close()
+    with serving(service) as host:
+        ProgressReporter(ProgressHandle(host.handle(SERVICE), 3), Job().statistics).close()
         ((operator, *_, totals),) = service.tasks()
         assert (operator, totals.results, totals.in_flight) == (3, 7, 0)
 
@@ -184,12 +243,12 @@ def test_a_reporter_says_the_last_totals_at_the_end(
 def test_a_reporter_waits_once_for_a_driver_that_is_not_reached_and_not_for_one_that_has_ended(
     service: ProgressService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ServiceHost() as host:
-        way = ProgressHandle(host.serve(SERVICE, service), 0)
+    with serving(service) as host:
+        way = ProgressHandle(host.handle(SERVICE), 0)
         served = ProgressReporter(way, Job().statistics)
         wait_until(lambda: service.look().running == 1)
     lost, late = ProgressReporter(way, Job().statistics), ProgressReporter(way, Job().statistics)
-    wait_until(lambda: lost._client.trouble is not None and late._client.trouble is not None)
+    wait_until(lambda: lost._is_lost and late._is_lost)
     for reporter, seconds, warnings in ((served, 3.0, 0), (lost, 20.0, 1), (late, 3.0, 1)):
         began = time.monotonic()
         with caplog.at_level(logging.WARNING, logger="pillarbox"):

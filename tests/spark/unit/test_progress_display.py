@@ -105,23 +105,26 @@ def test_the_time_left_is_said_only_with_a_total_and_a_rate(total: int | None, r
 # A job whose only task is the cell, so that it needs no Spark.
 CELL = """
 import threading
-from pillarbox.aio.observe.totals import Totals, to_json
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.spark import Progress
+from pillarbox.spark.progress_channel import ProgressReporter
 
-def done(task, results):
-    task.push(to_json(Totals(results=results, errors=1, in_flight=7, capacity=64)))
+said = Totals()
+
+def done(results):
+    global said
+    said = Totals(results=results, errors=1, in_flight=7, capacity=64)
     while progress.totals.results != results:
         threading.Event().wait(0.01)
 
 with Progress(total=100, label="<b>rows</b>") as progress:
-    way = progress.new_operator()
-    task = way.handle.connect(["TaskAttempt", way.operator, 0, 0, 0, None, None])
-    done(task, 0)
+    task = ProgressReporter(progress.new_operator(), lambda: said)
+    done(0)
     looks = len(progress.series)
     while len(progress.series) < looks + 3:
         threading.Event().wait(0.01)
-    done(task, 40)
-    done(task, 100)
+    done(40)
+    done(100)
     task.close()
 print(progress.totals.results)
 """

@@ -1,4 +1,4 @@
-"""Peers of a channel that are not what they should be: no secret, garbage, forged frames, silence."""
+"""Peers of a server that are not what they should be: no secret, garbage, forged frames, silence."""
 
 from __future__ import annotations
 
@@ -11,36 +11,23 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc import connection as connection_module
-from pillarbox.rpc.client import RpcError, RpcHandle
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
+    BROKEN,
     CODE_NBYTES,
     MAGIC,
     MAX_FRAME_NBYTES,
     NONCE_NBYTES,
     Connection,
+    ProtocolError,
+    RefusedError,
     client_handshake,
+    connect,
     encode,
 )
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer, ServiceHost
-
-
-class Count:
-    """A service that counts what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def opened(self, peer: Peer, about: Any) -> None:
-        pass
-
-    def request(self, peer: Peer, body: Any) -> Any:
-        return len(self.heard)
-
-    def pushed(self, peer: Peer, body: Any) -> None:
-        self.heard.append(body)
-
-    def gone(self, peer: Peer, said_so: bool) -> None:
-        pass
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
+from tests.rpc.unit.echo import SERVICE, Echo, echoes_of, say, serving, way_to
+from tests.rpc.unit.proxy import Proxy
 
 
 class Known:
@@ -59,8 +46,8 @@ class Known:
         self.writer.write = keep  # type: ignore[method-assign, assignment]
         return self
 
-    async def open(self, client: str = "c") -> None:
-        self.channel.send("open", "count", client, None, 0, False)
+    async def open(self) -> None:
+        self.channel.send("open", SERVICE)
         assert (await self.channel.receive())[0] == "opened"
 
     async def ended(self) -> bool:
@@ -81,35 +68,31 @@ async def some_end(readers: list[asyncio.StreamReader], number: int) -> None:
     await asyncio.gather(*reads, return_exceptions=True)
 
 
-def with_channel(test: Callable[[RpcHandle, Count], Awaitable[None]]) -> None:
-    with ServiceHost() as channel:
-        count = Count()
-        handle = channel.serve("count", count)
+def with_server(test: Callable[[RpcHandle, Echo], Awaitable[None]]) -> None:
+    echo = Echo()
+    with serving(echo) as host:
+        handle = way_to(host)
 
         async def run() -> None:
-            await asyncio.wait_for(test(handle, count), 60)
+            await asyncio.wait_for(test(handle, echo), 60)
 
         asyncio.run(run())
         # Whatever was tried, who belongs here is served.
-        with handle.connect() as client:
-            assert client.request("how many", timeout=30) == len(count.heard)
+        assert echoes_of(handle, "still there") == ["still there"]
 
 
 @pytest.mark.contract
-def test_a_reader_without_the_secret_is_not_served_and_its_task_says_why() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
-        stranger = RpcHandle(handle.addresses, os.urandom(32), "count")
-        with stranger.connect(patience=0.5) as client:
-            client.push("psst")
-            future = client.submit(1)
-            with pytest.raises(RpcError, match="does not accept this task's secret"):
-                await asyncio.to_thread(future.result, 30)
-        assert count.heard == []
+def test_a_client_without_the_secret_is_not_served_and_is_told_why() -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
+        stranger = RpcHandle(handle.addresses, os.urandom(32), SERVICE)
+        with pytest.raises(ProtocolError, match="does not accept this task's secret"):
+            await say(stranger, "psst")
+        assert echo.heard == []
 
-    with_channel(run)
+    with_server(run)
 
 
-def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
+def test_a_client_trusts_no_server_that_does_not_know_the_secret() -> None:
     heard = bytearray()
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,37 +104,30 @@ def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
 
     async def run() -> None:
         server = await asyncio.start_server(impostor, "127.0.0.1", 0)
-        handle = RpcHandle((server.sockets[0].getsockname(),), os.urandom(32), "count")
-        client = handle.connect("secret plans", patience=0.3)
-        client.push("more of them")
-        future = client.submit(1)
-        with pytest.raises(RpcError, match="it does not know the secret"):
-            await asyncio.to_thread(future.result, 30)
-        await asyncio.to_thread(client.close)
+        handle = RpcHandle((server.sockets[0].getsockname(),), os.urandom(32), SERVICE)
+        with pytest.raises(ProtocolError, match="it does not know the secret"):
+            await say(handle, "secret plans")
         server.close()
         await server.wait_closed()
         # It proves itself, and says nothing.
-        assert len(heard) % (NONCE_NBYTES + CODE_NBYTES) == 0
+        assert len(heard) == NONCE_NBYTES + CODE_NBYTES
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_the_coordinator_of_limits_is_no_source_channel() -> None:
-    # The same secret does not help: each server has services of its own.
+def test_the_coordinator_of_limits_serves_nothing_else() -> None:
+    # The same secret does not help: each server has a service of its own.
     from pillarbox import Coordinator
 
     with Coordinator() as coordinator:
-        handle = RpcHandle((coordinator.address,), coordinator._secret, "count")
-        with (
-            handle.connect(patience=0.3) as client,
-            pytest.raises(RpcError, match="nothing called 'count' is served here"),
-        ):
-            client.request(1)
+        handle = RpcHandle((coordinator.address,), coordinator._secret, SERVICE)
+        with pytest.raises(RefusedError, match="nothing called 'echo' is served here"):
+            echoes_of(handle)
 
 
 @pytest.mark.parametrize("size", [1, 64, 300_000])
 def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         reader, writer = await asyncio.open_connection(*handle.addresses[0])
         writer.write(os.urandom(size))
         if size < NONCE_NBYTES + CODE_NBYTES:
@@ -159,13 +135,13 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
         with contextlib.suppress(ConnectionError):
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
         writer.close()
-        assert count.heard == []
+        assert echo.heard == []
 
-    with_channel(run)
+    with_server(run)
 
 
 def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         opened = [
             await asyncio.open_connection(*handle.addresses[0]) for _ in range(MAX_UNAUTHENTICATED + 20)
         ]
@@ -176,121 +152,119 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
         for _, writer in opened:
             writer.close()
 
-    with_channel(run)
+    with_server(run)
 
 
 def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         await known.open()
-        known.channel.send("push", 1, "once")
-        assert (await known.channel.receive()) == ["ack", 1]
+        known.channel.send("say", "once")
+        assert (await known.channel.receive()) == ["say", "once"]
         known.writer.write(known.sent[-1])
         assert await known.ended()
         # Nor in another connection, where it would be the first.
         other = await Known().connect(handle)
         other.writer.write(known.sent[0])
         assert await other.ended()
-        assert count.heard == ["once"]
+        assert echo.heard == ["once"]
 
-    with_channel(run)
-
-
-@pytest.mark.contract
-def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
-        known = await Known().connect(handle)
-        await known.open()
-        for number in (1, 1, 2, 1):
-            known.channel.send("push", number, number)
-        while (await known.channel.receive())[1] < 2:
-            # All that is heard within a moment is acknowledged at once.
-            continue
-        assert count.heard == [1, 2]
-        known.writer.close()
-
-    with_channel(run)
+    with_server(run)
 
 
 def test_a_changed_frame_is_refused() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         await known.open()
         write = known.writer.write
         frames: list[bytes] = []
         known.writer.write = frames.append  # type: ignore[method-assign, assignment]
-        known.channel.send("push", 1, "mine")
+        known.channel.send("say", "mine")
         write(frames[0].replace(b"mine", b"thin"))
         assert await known.ended()
-        assert count.heard == []
+        assert echo.heard == []
 
-    with_channel(run)
+    with_server(run)
 
 
 def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         await known.open()
         known.writer.write((MAX_FRAME_NBYTES + 1).to_bytes(4, "big"))
         assert await known.ended()
 
-    with_channel(run)
+    with_server(run)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        ["open", "count", "d", 1, 0, False],
-        ["push", 2, "x"],
-        ["push", "1", "x"],
-        ["push", "x"],
-        ["ack", 1],
-        ["ack", -1],
-        ["ack", None],
-        ["ask", 1],
-        ["ask", "x", 1],
-        ["what"],
-        [1],
-        [],
-    ],
-)
+@pytest.mark.parametrize("message", [{"kind": "say"}, ["say"], ["say", 1, 2], [1], []])
 def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
     message: list[Any],
 ) -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         await known.open()
         known.channel.send_text(encode(message))
         assert await known.ended()
-        assert count.heard == []
+        assert echo.heard == []
 
-    with_channel(run)
+    with_server(run)
 
 
-@pytest.mark.parametrize(
-    "hello",
-    [
-        ["ask", 1, 1],
-        ["open", ["count"], "c", 1, 0, False],
-        ["open", "count", 7, 1, 0, False],
-        ["open", "count", "c", 1, 5, False],
-        ["open", "count", "c"],
-    ],
-)
+@pytest.mark.parametrize("hello", [["say", 1], ["open"], ["open", ["echo"]], ["open", 7]])
 def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         known.channel.send_text(encode(hello))
         assert await known.ended()
 
-    with_channel(run)
+    with_server(run)
 
 
 def test_who_proves_himself_and_then_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
 
-    async def run(handle: RpcHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         assert await known.ended()
 
-    with_channel(run)
+    with_server(run)
+
+
+def test_a_connection_that_has_gone_silent_is_given_up_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
+    echo = Echo()
+    with serving(echo) as host, Proxy(way_to(host)) as proxy:
+
+        async def run() -> None:
+            handle = proxy.handle
+            async with connect(*handle.addresses[0], handle.secret) as connection:
+                connection.send("open", SERVICE)
+                await connection.receive()
+                proxy.hold()
+                with pytest.raises(BROKEN):
+                    await connection.receive()
+                while not echo.ended:
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_beats_keep_a_quiet_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.3)
+    with serving() as host:
+
+        async def run() -> None:
+            handle = way_to(host)
+            async with connect(*handle.addresses[0], handle.secret) as connection:
+                connection.send("open", SERVICE)
+                await connection.receive()
+                hearing = asyncio.ensure_future(connection.receive())
+                # Longer than a silence may be.
+                await asyncio.wait([hearing], timeout=1.0)
+                connection.send("say", 1)
+                assert await hearing == ["say", 1]
+
+        asyncio.run(asyncio.wait_for(run(), 30))

@@ -1,0 +1,59 @@
+"""A service that says back what it is told, and the way to say something to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.connection import Connection, connect
+from pillarbox.rpc.server import ServiceHost
+
+SERVICE = "echo"
+
+
+class Echo:
+    """A `ConnectionService`. Keeps what it has heard, and how many connections have ended."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.ended = 0
+
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        connection.send("opened", *hello)
+        try:
+            while True:
+                kind, body = await connection.receive()
+                self.heard.append(body)
+                connection.send(kind, body)
+        finally:
+            self.ended += 1
+
+    def close(self) -> None:
+        pass
+
+
+def serving(echo: Echo | None = None, **options: Any) -> ServiceHost:
+    """A server of an echo, to be used in a `with` block."""
+    return ServiceHost(SERVICE, echo or Echo(), **options)
+
+
+def way_to(host: ServiceHost) -> RpcHandle:
+    return host.handle(SERVICE)
+
+
+async def say(handle: RpcHandle, *bodies: Any) -> list[Any]:
+    """The echoes of these, said over one connection."""
+    async with connect(*handle.addresses[0], handle.secret, handle.fingerprint) as connection:
+        connection.send("open", handle.service, "about me")
+        assert await asyncio.wait_for(connection.receive(), 30) == ["opened", "about me"]
+        echoes = []
+        for body in bodies:
+            connection.send("say", body)
+            echoes.append((await asyncio.wait_for(connection.receive(), 30))[1])
+        return echoes
+
+
+def echoes_of(handle: RpcHandle, *bodies: Any) -> list[Any]:
+    """The same without an event loop around it."""
+    return asyncio.run(say(handle, *bodies))
