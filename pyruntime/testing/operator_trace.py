@@ -10,7 +10,7 @@ nothing is there while it is off. Each line is one write, so that of a process t
 then are there.
 
 A line is: milliseconds of the operator's clock since it was made, the step, its words. Steps are the actions
-of `spec/Operator.tla`; `pillarbox.testing.operator_model` judges them, and `spec.operator_runs` has TLC.
+of `spec/Operator.tla`; `spec.operator_runs` has TLC judge them.
 Installed and removed by one thread; an operator's steps are written on its mailbox thread.
 """
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.chaos.run import Outcome, Session
-from pillarbox.testing.operator_model import refusal
 from pillarbox.testing.operator_trace import read_life
-from spec.operator_runs import accepted_by_tlc, rows_of
+from spec.operator_runs import are_behaviours, rows_of
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.spark, pytest.mark.slow]
 
@@ -31,6 +30,4 @@ def test_what_operators_do_in_workers_that_are_killed_is_a_behaviour_of_the_spec
     lives = [life for path in sorted(tmp_path.glob("*.trace")) if rows_of(life := read_life(path)) > 50]
     assert len(lives) >= LIVES
     assert any(life[-1].name != "close" for life in lives), "some were cut off by a kill"
-    assert [refusal(life) for life in lives] == [None] * len(lives)
-    accepted, _ = accepted_by_tlc(lives)
-    assert all(accepted)
+    assert are_behaviours(*lives)

@@ -25,9 +25,9 @@ from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import RowBatch
-from pillarbox.testing.operator_model import refusal
 from pillarbox.testing.operator_trace import read_life
 from pillarbox.testing.test_io import CollectedOutput
+from spec.operator_runs import are_behaviours
 
 RunScript = Callable[..., list[str]]
 
@@ -253,4 +253,4 @@ def test_an_attempt_goes_on_from_the_snapshot_of_a_worker_that_was_killed(
     assert lines == ["True", "True 40 True"]
     first, second = (read_life(path) for path in sorted((tmp_path / "trace").iterdir()))
     assert (first[-1].name, second[1].name, second[-1].name) == ("snapshot", "restore", "close")
-    assert refusal([*first, *second]) is None
+    assert are_behaviours([*first, *second])
