@@ -326,7 +326,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def _cached(fn: Callable[..., Any], ledger: Ledger, owner: str) -> dict[str, Any]:
-    """What a session has besides where its ledger is a cache. Blocks. Raises LedgerError and OSError."""
+    """The further arguments of a session with a cache. Blocks. Raises LedgerError and OSError."""
     config = {"shape": None, "zone": None, "client": configuration_of(fn)}
     scope = scope_of(ledger, CACHE_RUN, config=config)
     cut = begin_execution(ledger, scope, owner)

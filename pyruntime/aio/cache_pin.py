@@ -62,6 +62,6 @@ def fields_of(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def content_of(ledger: Ledger, fn: Callable[..., Any]) -> ContentIdentity:
-    """What a cache knows rows of Python by: the inputs that it names, the fields of a client, or all."""
+    """The identity of rows of Python in a cache: by its inputs, the fields of a client, or the whole row."""
     fields = fields_of(fn)
     return content_of_fields(fields) if fields and ledger.inputs is None else content_of_values(ledger.inputs)

@@ -55,7 +55,7 @@ class Client:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What decides about the client's results, for a cache: its fields, but for those beside results.
+        """The part of the client that decides about its results, for a cache: most of its fields.
 
         Without keys: a `Secret` among headers or parameters counts by its name alone. A function or another
         object counts by the name of its type: one that has changed needs another `Ledger.version`.

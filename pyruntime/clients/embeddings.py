@@ -230,7 +230,7 @@ class Embeddings(Client):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What decides about vectors, for a cache: see `Client.configuration`."""
+        """The part that decides about vectors, for a cache: see `Client.configuration`."""
         return {**super().configuration, "rounds": self.encoding == "float16"}
 
     @property

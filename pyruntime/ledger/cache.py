@@ -61,7 +61,7 @@ US = 1_000_000
 class Cache:
     """Says how long a ledger's results are kept where they are found by content.
 
-    max_age: seconds after which a result is no answer any more; None for no limit.
+    max_age: seconds after which a result is not an answer any more; None for no limit.
     max_bytes: bytes of what is kept of an operator, about; the oldest goes first. None for no limit.
 
     Both are looked at when a job begins. A value; any thread. Raises TypeError or ValueError that name the

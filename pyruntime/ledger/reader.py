@@ -81,7 +81,7 @@ class LedgerReader:
 
     What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
     for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
-    each; None for all. since: microseconds since 1970; what is older is no record for `get` and the like.
+    each; None for all. since: microseconds since 1970; what is older is not a record for `get` and the like.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.

@@ -199,7 +199,7 @@ class _AroundClient:
 
     @property
     def configuration(self) -> Mapping[str, Any] | None:
-        """What decides about the client's results, for a cache; None for a function that does not say it."""
+        """The part of the client that decides about results, for a cache, if it says that."""
         return configuration_of(self._client)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class LedgerPlan:
         return _fields([self.columns[place] for place in places])
 
     def _identity(self, ledger: Ledger) -> dict[str, Any]:
-        """What a session knows rows by, and of a cache what else it needs. On the task's thread."""
+        """The arguments of a session about the identity of rows, and about a cache. On the task's thread."""
         if ledger.cache is None:
             return {"identify": ChainedIdentity(ledger.inputs) if self.is_behind else self.row_identity()}
         scope = scope_of(ledger, CACHE_RUN, config=self.config(ledger))

@@ -1,4 +1,4 @@
-"""What a client says of itself to a cache, and what of it is no part of a question."""
+"""The configuration that a client gives to a cache, and what of a client does not belong to a question."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def digest(client: Any) -> str:
         {"encoding": "base64"},
     ],
 )
-def test_addresses_keys_and_transport_are_no_part_of_a_question(change: dict[str, Any]) -> None:
+def test_addresses_keys_and_transport_do_not_belong_to_a_question(change: dict[str, Any]) -> None:
     assert digest(dataclasses.replace(EMBEDDINGS, **change)) == digest(EMBEDDINGS)
 
 
