@@ -501,7 +501,7 @@ class LedgerSession:
         writer = self._writer
         assert writer is not None
         latency = self._latency(call)
-        self._kept.append((self._append(call, result, latency), call, result, latency))
+        self._kept.append((self._append(call, result, latency, call.cost), call, result, latency))
         self._has_kept(writer, 1)
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
@@ -555,17 +555,17 @@ class LedgerSession:
                 return
             self._share(joined, result)
 
-    def record_late(self, call: Call, result: Any) -> None:
+    def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
         try:
-            self._append(call, result, self._latency(call))
+            self._append(call, result, self._latency(call), cost)
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
     def _latency(self, call: Call) -> float:
         return self._clock() - call.began if call.attempt else 0.0
 
-    def _append(self, call: Call, result: Any, latency: float) -> int:
+    def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
         # spec: Ledger!Answer
         writer = self._writer
         assert writer is not None
@@ -585,7 +585,7 @@ class LedgerSession:
             input=call.input,
             attempts=call.attempt,
             latency=latency,
-            cost=call.cost,
+            cost=cost,
         )
 
     def _committed(self, commit: Commit) -> None:
