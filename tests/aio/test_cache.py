@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Errors, Step, async_map
-from pillarbox.ledger import Ledger
-from pillarbox.ledger.cache import MAX_SMALL_SEGMENTS, Cache
+from pillarbox.ledger import Cache, Ledger
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
 HOUR_S = 3600.0
+MAX_SMALL_SEGMENTS = 32
+"""Those that a cache has at most, beside merged ones, when a job begins."""
 
 
 class Squares:

@@ -10,9 +10,8 @@ import pytest
 from aiohttp import web
 from pyspark.sql import Row, SparkSession
 
-from pillarbox import Ledger
 from pillarbox.clients import Http, HttpLookup
-from pillarbox.ledger.cache import Cache
+from pillarbox.ledger import Cache, Ledger
 from pillarbox.spark import async_map, async_stream, async_udf, lookup, retry_failed
 from tests.clients.conftest import serve_handler
 from tests.spark.test_client_columns import in_thread
