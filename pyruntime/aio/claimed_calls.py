@@ -20,7 +20,7 @@ import datetime
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.ledger.claims import Claims
 from pillarbox.ledger.lease import HUNG_AFTER_S
@@ -55,7 +55,8 @@ class ClaimedCalls:
     """Claims the rows that a task is about to call, and waits for the calls of other tasks.
 
     lookup: gives a row that waits the result that the ledger has for it by now, and takes it out of where it
-    waits; returns False for none. give: does so with a record. Made by any thread.
+    waits; returns False for none. give: does so with a result; result_of: makes one of a record. Made by any
+    thread.
     """
 
     _scheduler: CallScheduler
@@ -64,16 +65,18 @@ class ClaimedCalls:
     def __init__(
         self,
         claims: Claims,
-        reader: LedgerReader,
         options: Options,
+        reader: LedgerReader,
         lookup: Callable[..., bool],
-        give: Callable[[Call, Record], None],
+        result_of: Callable[[Record], Any],
+        give: Callable[[Call, Any], None],
     ) -> None:
         self._claims = claims
         self._reader = reader
         self._patience = patience_of(options)
         self._shares_failures = options.errors.mode != "fail"
         self._lookup = lookup
+        self._result_of = result_of
         self._give = give
         # Whether it is so, or the row was called without as it had waited too long.
         self._claimed: dict[bytes, bool] = {}
@@ -179,7 +182,7 @@ class ClaimedCalls:
         record = self._reader.get(call.key, errors=True, input=call.input)
         if record is None or record.at < since:
             return False
-        self._give(call, record)
+        self._give(call, self._result_of(record))
         return True
 
     def _wait(self, call: Call) -> None:

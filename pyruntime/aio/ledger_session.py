@@ -22,11 +22,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio.cache_pin import CachePin
 from pillarbox.aio.claimed_calls import POLL_INTERVAL_S, ClaimedCalls
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.aio.parsing import Parsed, value_of
+from pillarbox.aio.runners import set_soon
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.stale_answers import StaleAnswers
@@ -35,7 +37,13 @@ from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
-from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, fingerprint, identity_of_values
+from pillarbox.ledger.keys import (
+    ChainedIdentity,
+    ContentIdentity,
+    RowIdentity,
+    fingerprint,
+    identity_of_values,
+)
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
@@ -77,7 +85,8 @@ class LedgerSession:
     block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
     with the same first row apart, as the number of a partition. only_failed: call only rows of which the
     ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
-    None to log it. alone: the execution has no other tasks.
+    None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
+    records are too old, and what says that this execution may ask for later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called.
@@ -100,6 +109,8 @@ class LedgerSession:
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
+        cut: int = 0,
+        pin: CachePin | None = None,
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
@@ -127,21 +138,23 @@ class LedgerSession:
         self._conflicts: ConflictFinder | None = None
         if isinstance(identify, RowIdentity) and identify.shares:
             self._in_flight = {}
-            if identify.has_key and not self._is_behind:
-                self._conflicts = ConflictFinder(execution, alone)
+            # Where the key says all, no two rows differ that have one.
+            says_all = self._is_behind or isinstance(identify, ContentIdentity) or not identify.has_key
+            self._conflicts = None if says_all else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
         self._only_failed = only_failed
-        self._reader = shared_reader(ledger, scope)
+        self._reader = shared_reader(ledger, scope, since=cut)
+        self._pin = pin
         self._accept_errors = not ledger.retry_errors
         self.claimed: ClaimedCalls | None = None
         """The rows that are called for other tasks too; None where a task calls for itself."""
         if dedupe is not None:
-            claims = ledger.claims(scope)
-            self.claimed = ClaimedCalls(claims, self._reader, options, self.lookup_again, self._give_record)
+            reads = self._reader, self.lookup_again, self._result_of
+            self.claimed = ClaimedCalls(ledger.claims(scope), options, *reads, self._give)
         self._writer: LedgerWriter | None = None
         self._lease: Lease | None = None
         self._first: bytes | None = None
@@ -187,8 +200,6 @@ class LedgerSession:
         self._complete = complete
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
-        if self.claimed is not None:
-            self._land = self._finish_claimed
         self._replayed = replayed
         self._share = share
         self._hold = hold
@@ -203,6 +214,9 @@ class LedgerSession:
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
+
+        if self._pin is not None:
+            self._pin.keep(self._loop)
 
     def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
@@ -396,9 +410,6 @@ class LedgerSession:
         self._give(call, result[0])
         return True
 
-    def _give_record(self, call: Call, record: Record) -> None:
-        self._give(call, self._result_of(record))
-
     def _give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
         self._replayed(call, result)
@@ -547,15 +558,12 @@ class LedgerSession:
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
         self._complete(call, result)
+        if self.claimed is not None:
+            self.claimed.ended(call)
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
             if self._joined:
                 self._share_with_joined(call.key, result)
-
-    def _finish_claimed(self, call: Call, result: Any) -> None:
-        assert self.claimed is not None
-        self._finish(call, result)
-        self.claimed.ended(call)
 
     def _share_with_joined(self, key: bytes, result: Any) -> None:
         for joined in self._joined.pop(key, ()):
@@ -638,7 +646,11 @@ class LedgerSession:
         if first is None:
             return None
         try:
-            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", hung_after=HUNG_AFTER_S)
+            name = f"{first.hex()} {self._attempt}"
+            if self._ledger.cache is not None:
+                # Other jobs may begin with the same row, and have others behind it.
+                name += f" {self._execution.hex()}"
+            return self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
@@ -706,6 +718,8 @@ class LedgerSession:
             self.claimed.stop()
         if self._timer is not None:
             self._timer.cancel()
+        if self._pin is not None:
+            self._pin.let_go()
 
     async def close(self, is_whole: bool = False) -> BaseException | None:
         """Make durable what has come in, for `CLOSE_TIMEOUT_S` seconds at most, and end the writer's thread.
@@ -735,10 +749,7 @@ class LedgerSession:
                 self.claimed.close()
             if is_whole:
                 failure = self._find_conflict()
-            try:
-                self._loop.call_soon_threadsafe(_set, done)
-            except RuntimeError:
-                return
+            set_soon(self._loop, done)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
         thread.start()
@@ -784,8 +795,3 @@ def scope_of(
     """The scope of the results of an operator. Any thread."""
     named = None if ledger.key is None else list(ledger.key)
     return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -124,6 +124,11 @@ def async_stream(
             "across_tasks=True: not for a stream whose calls outlive a micro-batch, where the ledger knows "
             "each row by itself; leave it out"
         )
+    if resolved.ledger is not None and resolved.ledger.cache is not None:
+        raise ValueError(
+            f"ledger: its cache={resolved.ledger.cache!r} must be left out, as a row here is known by its "
+            "place in the stream; use async_map, or leave out cache"
+        )
     token = check_sendable(fn, resolved)
     results = parse_schema("schema", schema)
     for name in (KEY, HASH):
