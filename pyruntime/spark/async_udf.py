@@ -24,7 +24,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,6 +76,21 @@ ROW_BYTES = 72
 """The bytes of a row of arguments besides its share of its columns."""
 
 
+class TypedClient(Protocol):
+    """A client that says which type its results have and how its requests are filled, as `Embeddings` does."""
+
+    @property
+    def result_type(self) -> str:
+        """The type of one result, as a DDL string."""
+
+    @property
+    def batch(self) -> Batch:
+        """The option that fills its requests."""
+
+    def __call__(self, column: Any, /) -> Any:
+        """Call the service for a column."""
+
+
 @overload
 def async_udf(
     fn: str | T.DataType,
@@ -87,6 +102,17 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
+@overload
+def async_udf(
+    fn: TypedClient,
+    *,
+    skip_null: bool = ...,
+    batch: Batch | None = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> AsyncUdf: ...
 @overload
 def async_udf(
     fn: Callable[..., Any],
@@ -119,7 +145,7 @@ def async_udf(
 ) -> Any:
     """Make a column function of an async function: called with each row's values, many at a time.
 
-        df.withColumn("vector", async_udf(embeddings, "array<float>")("text"))
+        df.withColumn("vector", async_udf(embeddings)("text"))
 
         @async_udf("array<float>", capacity=64, timeout=30.0, retry=4)
         async def embed(text: str) -> list[float]: ...
@@ -127,7 +153,8 @@ def async_udf(
         df.withColumn("vector", embed("text"))
 
     fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
-    returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
+    returnType: the type of one result, as a DDL string or a DataType; a client such as `Embeddings` knows it,
+        and is called in its own batches, as Arrow, unless `batch` says otherwise. With `errors="column"` the column is
         a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
         null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
@@ -161,7 +188,12 @@ def async_udf(
     limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
-    resolved = _resolve(options, given_options(locals()))
+    given = given_options(locals())
+    if callable(fn) and hasattr(fn, "result_type"):
+        returnType = returnType or fn.result_type
+        if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
+            given["batch"] = _batch_of_client(fn.batch)
+    resolved = _resolve(options, given)
     check_bool("skip_null", skip_null)
     check_progress(progress)
     is_decorator = returnType is None and not callable(fn)
@@ -181,6 +213,14 @@ def async_udf(
         return AsyncUdf(fn, token, resolved, result, progress, skip_null)
 
     return decorate if is_decorator else decorate(fn)
+
+
+def _batch_of_client(own: Batch) -> Batch:
+    """The batch of a client that is called with one column."""
+    weight = own.weight
+    if weight is None:
+        return dataclasses.replace(own, arrow=True)
+    return dataclasses.replace(own, arrow=True, weight=lambda row: weight(row[0]))
 
 
 def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
