@@ -77,7 +77,7 @@ ROW_BYTES = 72
 
 
 class TypedClient(Protocol):
-    """A client that says which type its results have and how its requests are filled, as `Embeddings` does."""
+    """A client that knows the type of its results and how its requests are filled, as `Embeddings` does."""
 
     @property
     def result_type(self) -> str:
@@ -154,9 +154,9 @@ def async_udf(
 
     fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
     returnType: the type of one result, as a DDL string or a DataType; a client such as `Embeddings` knows it,
-        and is called in its own batches, as Arrow, unless `batch` says otherwise. With `errors="column"` the column is
-        a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
-        null for good rows.
+        and is called in its own batches, as Arrow, unless `batch` says otherwise. With `errors="column"` the
+        column is a struct of `result`, of this type, and `_error`: type, message, attempts, latency and
+        status, null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
     progress, options: as for `async_map`. Dead letters hold the values of all arguments, and a row that fails
         gives null unless `errors` says otherwise.
@@ -192,7 +192,7 @@ def async_udf(
     if callable(fn) and hasattr(fn, "result_type"):
         returnType = returnType or fn.result_type
         if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
-            given["batch"] = _batch_of_client(fn.batch)
+            given["batch"] = dataclasses.replace(fn.batch, arrow=True)
     resolved = _resolve(options, given)
     check_bool("skip_null", skip_null)
     check_progress(progress)
@@ -213,14 +213,6 @@ def async_udf(
         return AsyncUdf(fn, token, resolved, result, progress, skip_null)
 
     return decorate if is_decorator else decorate(fn)
-
-
-def _batch_of_client(own: Batch) -> Batch:
-    """The batch of a client that is called with one column."""
-    weight = own.weight
-    if weight is None:
-        return dataclasses.replace(own, arrow=True)
-    return dataclasses.replace(own, arrow=True, weight=lambda row: weight(row[0]))
 
 
 def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
