@@ -124,7 +124,8 @@ def parse_of(fn: Callable[..., Any]) -> Callable[[Any], Any] | None:
 
     Any thread. Raises TypeError for one that is not a plain method.
     """
-    if inspect.getattr_static(type(fn), "parse", None) is None:
+    # An attribute of the object alone, such as an option of this name, is none.
+    if not callable(inspect.getattr_static(type(fn), "parse", None)):
         return None
     parse: Any = getattr(fn, "parse", None)
     if not callable(parse):
