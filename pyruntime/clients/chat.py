@@ -57,6 +57,8 @@ STRUCTURES = ("auto", "json_schema", "json_object", "prompt")
 OWN_FIELDS = frozenset({"model", "messages", "response_format", "stream", "n"})
 """Fields of a request's body that have options of their own, or that a call cannot do without."""
 REQUEST_HEADERS = {"Content-Type": "application/json"}
+REPLY_TIMEOUT_S = 600.0
+"""Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
 MAX_REPLY_CHARACTERS = 20_000
@@ -158,7 +160,8 @@ class Chat(Client):
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     body: more of the request's body, such as {"temperature": 0, "max_tokens": 200}.
-    headers: more headers; keys in them are Secrets. http: options of the transport.
+    headers: more headers; keys in them are Secrets. http: options of the transport; unless given a reply may
+        take ten minutes.
 
     A call by hand, in `async with client:`, gives a `pillarbox.Result` with the reply's text and its usage;
     `parse` makes the answer of the text.
@@ -183,7 +186,9 @@ class Chat(Client):
     api_version: str | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
-    http: Http = field(default_factory=Http)
+    http: Http = field(
+        default_factory=lambda: Http(read_timeout=REPLY_TIMEOUT_S, total_timeout=REPLY_TIMEOUT_S)
+    )
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _learned: _Learned = field(default_factory=_Learned, init=False, repr=False, compare=False)
     _made: _Made = field(init=False, repr=False, compare=False)

@@ -57,7 +57,7 @@ from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_a
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.questions import answer_column
+from pillarbox.spark.questions import answer_column, check_question
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
@@ -175,6 +175,7 @@ def async_udf(
     """
     resolved = _resolve(options, given_options(locals()))
     if isinstance(fn, Chat) and returnType is None:
+        check_question(fn, resolved)
         fn, returnType = answer_column(fn)
     check_bool("skip_null", skip_null)
     check_progress(progress)

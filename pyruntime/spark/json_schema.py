@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 from pyspark.sql import types as T
+
+from pillarbox.clients.answers import moment
 
 _OF_VALUES: dict[type, T.DataType] = {
     bool: T.BooleanType(),
@@ -108,7 +110,7 @@ def _reader(kind: T.DataType) -> Callable[[Any], Any] | None:
     if isinstance(kind, T.DateType):
         return lambda value: None if value is None else date.fromisoformat(value)
     if isinstance(kind, T.TimestampType):
-        return lambda value: None if value is None else _moment(value)
+        return lambda value: None if value is None else moment(value)
     if isinstance(kind, T.ArrayType):
         element = _reader(kind.elementType)
         if element is None:
@@ -125,8 +127,3 @@ def _reader(kind: T.DataType) -> Callable[[Any], Any] | None:
             None if record is None else {name: read(record.get(name)) for name, read in fields}
         )
     return None
-
-
-def _moment(text: str) -> datetime:
-    # Python 3.10 does not know the letter for UTC.
-    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Options, resolve_options
 from pillarbox.clients.chat import Chat
 from pillarbox.spark.client_columns import AroundClient, check_column, map_client
 from pillarbox.spark.json_schema import spark_type, value_reader
@@ -58,6 +58,7 @@ def ask(
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     if not isinstance(client, Chat):
         raise TypeError(f"client={shorten(client)}: must be a pillarbox.clients.Chat")
+    check_question(client, resolve_options(options, more))
     fields = [check_column("prompt", name, df) for name in client.fields]
     kind = answer_type(client)
     if into is not None:
@@ -68,6 +69,17 @@ def ask(
         raise TypeError("into=None: a plain text needs the name of its column, such as into='answer'")
     fn = _Answers(client, kind, as_row=into is None)
     return map_client(df, fn, schema, keep, progress, options, {**more}, fields)
+
+
+def check_question(client: Chat, options: Options) -> None:
+    """Raise ValueError for options that a question cannot have."""
+    if options.batch is not None:
+        raise ValueError("batch: a question is asked for each row alone; leave batch out")
+    if options.budget.max_cost is not None and not client.prices:
+        raise ValueError(
+            f"max_cost={options.budget.max_cost!r}: needs to know what a question costs; give the client "
+            f"prices={{{client.model!r}: Price(input=..., output=...)}}"
+        )
 
 
 def answer_type(client: Chat) -> T.DataType:

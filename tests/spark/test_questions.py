@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Budget, Ledger
+from pillarbox import Batch, Budget, Ledger
 from pillarbox.clients import Chat, Http, Price
 from pillarbox.spark import ask, async_udf
 from tests.clients.chat_service import ChatService, serving
@@ -212,6 +212,15 @@ def test_wrong_arguments_of_questions_are_refused_at_the_call(texts: DataFrame) 
     refused(ValueError, "prompt: 'author' is not a column of the DataFrame", prompt="{text} {author}")
     refused(ValueError, "answer.either: is one of several types", answer=Either)
     refused(ValueError, "answer.any: must say what it is", answer=Anything)
+    chat = Chat("http://localhost:1/v1", "m", prompt="{text}")
+    for refuse in (
+        lambda **more: ask(texts, client=chat, into="x", **more),
+        lambda **more: async_udf(chat, **more),
+    ):
+        with pytest.raises(ValueError, match="batch: a question is asked for each row alone"):
+            refuse(batch=Batch(8))
+        with pytest.raises(ValueError, match="max_cost=1.0: needs to know what a question costs"):
+            refuse(budget=Budget(max_cost=1.0), errors="null")
     with pytest.raises(TypeError, match="df=5: must be a Spark DataFrame, not int"):
         ask(5, client=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="client=.*: must be a pillarbox.clients.Chat"):
