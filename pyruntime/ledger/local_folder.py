@@ -33,9 +33,10 @@ import secrets
 import stat
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
@@ -109,11 +110,19 @@ def naming_full_disk(path: str) -> Iterator[None]:
         ) from error
 
 
-def write_all(file: int, content: Buffer) -> None:
-    """Write all of it at the end of an open file: the system may take less at a time. Raises OSError."""
-    left = memoryview(content)
+MAX_PARTS_AT_A_TIME = 512
+"""Parts that the system writes at a time; each system takes as many."""
+
+
+def write_all(file: int, *parts: Buffer) -> None:
+    """Write all of them at the end of an open file: the system may take less at a time. Raises OSError."""
+    left = deque([memoryview(part) for part in parts])
     while left:
-        left = left[os.write(file, left) :]
+        written = os.writev(file, [*islice(left, MAX_PARTS_AT_A_TIME)])
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if written:
+            left[0] = left[0][written:]
 
 
 class LocalSegment:
@@ -144,8 +153,7 @@ class LocalSegment:
         # spec: Ledger!DiskFull
         with naming_full_disk(self._path):
             try:
-                for part in parts:
-                    write_all(self._file, part)
+                write_all(self._file, *parts)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, self.end)

@@ -19,7 +19,7 @@ from operator import add
 from typing import Any
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
-from pillarbox.ledger.format import encode_frame, header, owner_of
+from pillarbox.ledger.format import encode_frame, header, message_of, owner_of
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder
@@ -77,7 +77,8 @@ def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope,
     target = folder.create(segment_id + PART, header(segment_id, scope.about))
     try:
         for batch in _regrouped(reader):
-            target.append(*encode_frame(batch, segment_id, target.end, owner_of(scope.about))[1])
+            message = message_of(batch)
+            target.append(*encode_frame(message, segment_id, target.end, owner_of(scope.about))[1])
             done.records += batch.num_rows
         target.sync()
     except BaseException:
