@@ -172,6 +172,9 @@ class Chat(Client):
     RuntimeError where the client is not open. On the thread of the loop that it was entered on.
     """
 
+    # The text of a reply may be parsed anew, and costs what it has cost.
+    _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
+
     base_url: str | Sequence[str]
     model: str
     _: KW_ONLY

@@ -144,10 +144,11 @@ def test_the_type_of_an_answer_is_the_type_of_its_columns(
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("kept", [{"run": "once"}, {"cache": True}], ids=["run", "cache"])
 def test_a_changed_schema_parses_anew_what_a_ledger_has_kept_without_a_call(
-    texts: DataFrame, service: ChatService, tmp_path: Path
+    texts: DataFrame, service: ChatService, tmp_path: Path, kept: dict[str, Any]
 ) -> None:
-    ledger = Ledger(str(tmp_path), uid="ask", run="once")
+    ledger = Ledger(str(tmp_path), uid="ask", **kept)
     before = ask(texts, client=chat_of(service, answer=Counted), ledger=ledger, keep=["id"]).collect()
     calls = len(service.requests)
     after = ask(texts, client=chat_of(service, answer=CountedAnew), ledger=ledger, keep=["id"]).collect()
