@@ -21,6 +21,8 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 CIMPORT = ROOT / "build" / "cimport"
+# libcurl's thread waits in an epoll.
+LINUX_ONLY = {"libcurl"}
 
 
 def link_kernel_for_cimport() -> None:
@@ -53,6 +55,8 @@ def extensions() -> list[Extension]:
     headers += [str(p.relative_to(ROOT)) for p in (ROOT / "kernel").rglob("*.h")]
     found = []
     for source in sorted((ROOT / "kernel").glob("*.pyx")):
+        if source.stem in LINUX_ONLY and sys.platform != "linux":
+            continue
         extension = Extension(
             f"pillarbox.kernel.{source.stem}",
             [f"kernel/{source.name}"],

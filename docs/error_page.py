@@ -56,7 +56,10 @@ BEFORE = [
     Case("A mode that does not exist", 'async_map([1], fn, errors="skip")'),
     Case("Two options that contradict each other", 'Errors("fail", stop_after=0.01)'),
     Case("A budget, and no mode for the rows beyond it", "async_map([1], fn, budget=Budget(max_calls=10))"),
-    Case("A budget of money without prices", "Budget(max_cost=20.0)"),
+    Case(
+        "A budget of money without prices",
+        'list(async_map([1], fn, budget=Budget(max_cost=20.0), errors="null"))',
+    ),
     Case("A buffer that is too small", "async_map([1], fn, options=Options(buffer=Buffer(rows=50)))"),
     Case("A ledger without the operator's name", 'async_map([1], fn, ledger=Ledger("calls"))'),
     Case("A rate of nothing", "Rate(per_second=0)"),

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
     from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
+    from pillarbox.aio.current import current_call
     from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
-    from pillarbox.aio.meter import Usage
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.retry import Retry, RetryBudget
+    from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
     from pillarbox.kernel import Collector, PillarboxError
     from pillarbox.ledger import Ledger
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
+    "AskAgain",
     "Batch",
     "Budget",
     "Buffer",
@@ -45,6 +47,7 @@ __all__ = [
     "PillarboxError",
     "Rate",
     "Redact",
+    "Result",
     "Retry",
     "RetryBudget",
     "Step",
@@ -55,6 +58,7 @@ __all__ = [
     "async_map",
     "async_stream",
     "async_udf",
+    "current_call",
 ]
 
 
@@ -63,12 +67,13 @@ _MODULES = {
     "aio.batching": ["Batch"],
     "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
+    "aio.current": ["current_call"],
     "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "Outcome", "TooManyFailures"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
-    "aio.meter": ["Usage"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
     "aio.retry": ["Retry", "RetryBudget"],
+    "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],
     "kernel": ["Collector", "PillarboxError"],
     "ledger": ["Ledger"],

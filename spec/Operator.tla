@@ -15,6 +15,7 @@ CONSTANTS
 
 VARIABLES
     plan,       \* of the present life: [ordered, window, limit, attempts, timeout, slack, parts]; 0: no limit.
+                \* attempts: of a row, but for those that an error of its function asked for (AskAgain).
                 \* slack: milliseconds by which a time-out may be late, and what a snapshot says of times be off
     phase,      \* "none", "running", "ended" (the input), "finished", "closed"
     queue,      \* entries admitted and not emitted
@@ -38,7 +39,7 @@ Without(k) == SubSeq(queue, 1, k - 1) \o SubSeq(queue, k + 1, Len(queue))
 NotBegun == 1000000000
 
 Row(n, label) ==
-    [pos |-> n, label |-> label, state |-> "waiting", attempts |-> 0, began |-> NotBegun, due |-> 0]
+    [pos |-> n, label |-> label, state |-> "waiting", attempts |-> 0, repeats |-> 0, began |-> NotBegun, due |-> 0]
 MarkEntry(elements) == [pos |-> 0, state |-> "done", elements |-> elements]
 IsMark(e) == e.pos = 0
 IsRow(k, states) == ~IsMark(queue[k]) /\ queue[k].state \in states
@@ -109,6 +110,7 @@ Readmitted(e, now) ==
     ELSE [Row(e.pos, e.label) EXCEPT
             !.state = IF e.pause >= 0 THEN "pausing" ELSE "waiting",
             !.attempts = IF Mutant = "a restore resets the attempts" THEN 0 ELSE e.attempts,
+            !.repeats = IF Mutant = "a restore resets the repeats" THEN 0 ELSE e.repeats,
             !.began = IF (e.attempts > 0 \/ e.spent > 0) /\ Mutant # "a restore resets the time"
                       THEN now - e.spent ELSE NotBegun,
             !.due = IF e.pause >= 0 THEN now + e.pause ELSE 0]
@@ -133,7 +135,7 @@ Start(k, attempt, now) ==
     /\ Becomes(k, {"waiting", "pausing"} \cup (IF plan.parts THEN {"failed"} ELSE {}),
                [queue[k] EXCEPT !.state = "running", !.attempts = attempt, !.began = IF @ = NotBegun THEN now ELSE @])
     /\ attempt = queue[k].attempts + 1
-    /\ plan.attempts > 0 => attempt <= plan.attempts
+    /\ plan.attempts > 0 => attempt - queue[k].repeats <= plan.attempts
     /\ now + Tolerance >= queue[k].due \/ Mutant = "a pause is cut short"
     /\ InTime(k, now)
     /\ plan.limit > 0 => Cardinality(Running) < plan.limit
@@ -143,6 +145,11 @@ Answer(k, now) == InTime(k, now) /\ To(k, {"running"}, "decided")
 Fail(k) == To(k, {"running"}, "failed")
 
 Again(k, pause, now) == Becomes(k, {"failed"}, [queue[k] EXCEPT !.state = "pausing", !.due = now + pause])
+
+(* The error of a failed attempt asks for another one, at once, of those that it allows; that one is counted apart.   *)
+AskAgain(k, most, now) ==
+    /\ Becomes(k, {"failed"}, [queue[k] EXCEPT !.state = "pausing", !.due = now, !.repeats = @ + 1])
+    /\ queue[k].repeats < most \/ Mutant = "asks again without end"
 
 TimeOut(k, now) ==
     /\ To(k, {"waiting", "running", "pausing", "failed"}
@@ -193,7 +200,8 @@ Kept(e, now) ==
     ELSE LET result == e.state \in {"done", "decided"} /\ Mutant # "a snapshot drops results"
          IN  [pos |-> e.pos, label |-> e.label,
               kind |-> IF ~result THEN "open" ELSE IF e.state = "done" THEN "done" ELSE "kept",
-              attempts |-> IF result THEN 0 ELSE Failures(e), spent |-> IF result THEN 0 ELSE Spent(e, now),
+              attempts |-> IF result THEN 0 ELSE Failures(e), repeats |-> IF result THEN 0 ELSE e.repeats,
+              spent |-> IF result THEN 0 ELSE Spent(e, now),
               pause |-> IF result \/ Mutant = "a snapshot forgets pauses" THEN -1 ELSE Left(e, now)]
 
 (* What was recorded of an entry says what the entry is: its times were rounded, and whose pause is over waits as      *)
@@ -202,7 +210,7 @@ Says(recorded, e, now) ==
     LET kept == Kept(e, now)
     IN  IF kept.kind = "mark" THEN recorded = kept
         ELSE /\ recorded.kind = kept.kind /\ recorded.pos = kept.pos /\ recorded.label = kept.label
-             /\ recorded.attempts = kept.attempts
+             /\ recorded.attempts = kept.attempts /\ recorded.repeats = kept.repeats
              /\ Near(recorded.spent, kept.spent)
              /\ \/ recorded.pause = -1 /\ kept.pause <= plan.slack
                 \/ recorded.pause >= 0 /\ kept.pause >= 0 /\ Near(recorded.pause, kept.pause)

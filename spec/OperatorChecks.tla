@@ -9,6 +9,7 @@ CONSTANTS
     Ordered,
     Windows,    \* entries of a life, one of these
     Attempts,   \* of a row, at most
+    Repeats,    \* that errors ask for, beside those
     Pause,      \* before another one
     Timeout,    \* of a row; 0: none
     Ticks,      \* of the clock in a life, at most
@@ -28,7 +29,7 @@ Of(value) == [label \in Labels |-> value]
 NoHistory ==
     [out |-> <<>>,              \* what was emitted: rows by their labels, marks by the negative of theirs
      marked |-> 0,              \* the last mark that came in
-     failures |-> Of(0), spent |-> Of(0), pause |-> Of(0),
+     failures |-> Of(0), repeats |-> Of(0), spent |-> Of(0), pause |-> Of(0),
      decided |-> {}, again |-> FALSE, early |-> FALSE]
 
 Same == UNCHANGED <<clock, crashes, h, past>>
@@ -77,8 +78,12 @@ AnswerNext == \E k \in DOMAIN queue : Answer(k, clock) /\ Decides(k)
 FailNext == \E k \in DOMAIN queue : Fail(k) /\ Only([h EXCEPT !.failures[Label(k)] = @ + 1])
 AgainNext ==
     \E k \in DOMAIN queue :
-        /\ IsRow(k, {"failed"}) /\ queue[k].attempts < Attempts /\ (Timeout > 0 => clock < queue[k].began + Timeout)
+        /\ IsRow(k, {"failed"}) /\ queue[k].attempts - queue[k].repeats < Attempts /\ (Timeout > 0 => clock < queue[k].began + Timeout)
         /\ Again(k, Pause, clock) /\ Only([h EXCEPT !.pause[Label(k)] = Pause])
+AskAgainNext ==
+    \E k \in DOMAIN queue :
+        /\ Timeout > 0 => clock < queue[k].began + Timeout
+        /\ Repeats > 0 /\ AskAgain(k, Repeats, clock) /\ Only([h EXCEPT !.repeats[Label(k)] = @ + 1])
 TimeOutNext ==
     \E k \in DOMAIN queue : TimeOut(k, clock) /\ Only([h EXCEPT !.failures[Label(k)] = queue[k].attempts])
 \* Of a failed attempt, or of time that is over.
@@ -117,7 +122,7 @@ Tick ==
 
 ChecksNext ==
     \/ Begin \/ RestoreFrom \/ AdmitNext \/ MarkNext \/ EndNext \/ ReadmitNext \/ StartNext \/ AnswerNext \/ FailNext
-    \/ AgainNext \/ TimeOutNext \/ GiveUpNext \/ JoinNext \/ FindNext \/ WithdrawNext \/ CompleteNext \/ EmitNext
+    \/ AgainNext \/ AskAgainNext \/ TimeOutNext \/ GiveUpNext \/ JoinNext \/ FindNext \/ WithdrawNext \/ CompleteNext \/ EmitNext
     \/ EmitMarkNext \/ SnapshotNext \/ FinishNext \/ CloseNext \/ Tick
 
 Spec == ChecksInit /\ [][ChecksNext]_all
@@ -158,6 +163,13 @@ PausesKept == ~h.early
 
 \* A row has had as many attempts as there were in the timeline, and has spent the time that it has spent.
 AttemptsKept == \A k \in DOMAIN queue : Open(k) => Failures(queue[k]) = h.failures[Label(k)]
+
+\* It has asked to be called again as often as in the timeline, and no more often than it may; that changes nothing of
+\* the attempts that it has otherwise.
+RepeatsKept ==
+    \A k \in DOMAIN queue : Open(k) =>
+        /\ queue[k].repeats = h.repeats[Label(k)] /\ queue[k].repeats <= Repeats
+        /\ queue[k].state = "running" => queue[k].attempts <= Attempts + Repeats
 
 TimeKept == \A k \in DOMAIN queue : Open(k) /\ Timeout > 0 => h.spent[Label(k)] <= Timeout
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
+from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
@@ -59,9 +59,10 @@ Run = list[TraceStep]
 
 
 class _Service:
-    """Takes its time for a call, by row and attempt, and fails as the seed says."""
+    """Takes its time for a call, by row and attempt, and fails as the seed says, or asks for another call."""
 
     def __init__(self, dice: random.Random) -> None:
+        self._repeats = dice.choice([0, 0, 1, 2])
         self._seconds = [dice.choice([0.0, 0.1, 0.5, 1.0, 2.0, 5.0]) for _ in range(7)]
         self._failures = [dice.choice([0, 0, 0, 1, 2, 9]) for _ in range(5)]
         self._calls: Counter[int] = Counter()
@@ -71,12 +72,17 @@ class _Service:
         called = self._calls[row]
         return self._seconds[(row + called) % 7], called <= self._failures[row % 5]
 
+    def _error(self, row: int) -> Exception:
+        if self._repeats and row % 3 == 0:
+            return AskAgain(f"row {row}", self._repeats)
+        return ConnectionError(row)
+
     async def one(self, row: int) -> str:
         seconds, fails = self._next(row)
         if seconds:
             await asyncio.sleep(seconds)
         if fails:
-            raise ConnectionError(row)
+            raise self._error(row)
         return f"answer {row}"
 
     async def many(self, rows: list[int]) -> list[Any]:
@@ -84,13 +90,13 @@ class _Service:
         await asyncio.sleep(max(seconds for seconds, _ in said))
         if said[0][1]:
             raise ValueError(rows[0])
-        return [ConnectionError(row) if fails else row for row, (_, fails) in zip(rows, said, strict=True)]
+        return [self._error(row) if fails else row for row, (_, fails) in zip(rows, said, strict=True)]
 
     def collected(self, row: int, collector: Collector[Any]) -> None:
         seconds, fails = self._next(row)
         loop = asyncio.get_running_loop()
         if fails:
-            loop.call_later(seconds, collector.fail, ConnectionError(row))
+            loop.call_later(seconds, collector.fail, self._error(row))
         else:
             loop.call_later(seconds, collector.complete, row)
         if row % 11 == 0:
@@ -279,7 +285,8 @@ def _entry(entry: SavedRow | SavedMark) -> str:
         return f'[pos |-> 0, kind |-> "mark", elements |-> {elements}]'
     return (
         f'[pos |-> {entry.id}, label |-> {entry.label}, kind |-> "{entry.kind}", '
-        f"attempts |-> {entry.attempts}, spent |-> {entry.spent}, pause |-> {entry.pause}]"
+        f"attempts |-> {entry.attempts}, repeats |-> {entry.repeats}, spent |-> {entry.spent}, "
+        f"pause |-> {entry.pause}]"
     )
 
 

@@ -23,12 +23,15 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import Execution, Runner, set_soon
+from pillarbox.aio.running import CURRENT, CurrentCall
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
+from pillarbox.aio.usage import Result
 
 if TYPE_CHECKING:
     from pillarbox.aio.scheduler import CallScheduler
 
-BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable[list[Any]]]
+BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable["list[Any] | Result"]]
+"""Gives a result for each row; in one `Result` where the function says what the call used."""
 
 _NOT_BY_POSITION = (str, bytes, bytearray, memoryview, Mapping, Set)
 
@@ -209,7 +212,7 @@ class BatchRunner(Runner):
         batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
 
     async def _call(self, batch: _BatchExecution) -> None:
-        results: list[Any] = []
+        results: list[Any] | Result = []
         failed: BaseException | None = None
         batch.started = True
         # Rows may have timed out since the task was made: they are not called, and count for no call.
@@ -220,6 +223,7 @@ class BatchRunner(Runner):
             self._scheduler.begin_all(batch.calls)
             if self._deadlines is not None:
                 batch.deadline = self._deadlines.arm(batch)
+            CURRENT.set(CurrentCall(self._scheduler, batch.calls))
             results = await self._fn([call.row for call in batch.calls])
         except BaseException as raised:
             if self._loop.is_closed():
@@ -228,22 +232,37 @@ class BatchRunner(Runner):
             failed = raised
         self._scheduler.guarded(self._ended, batch, results, failed)
 
-    def _ended(self, batch: _BatchExecution, results: list[Any], error: BaseException | None) -> None:
+    def _ended(
+        self, batch: _BatchExecution, results: list[Any] | Result, error: BaseException | None
+    ) -> None:
         self._has_ended(batch)
         if self._deadlines is not None:
             self._deadlines.cancel(batch.deadline)
         # What has answers in the turn in which the job ends is kept, and not paid for again.
         if self._scheduler.is_closed and (error is not None or not batch.left):
             return
-        calls = batch.calls
+        scheduler, calls = self._scheduler, batch.calls
+        if error is not None:
+            scheduler.bill_error(calls, error)
+        is_billed = False
+        if isinstance(results, Result):
+            if results.usage is not None:
+                scheduler.bill(calls, results.usage)
+                is_billed = True
+            results = results.value
+        assert isinstance(results, list)
         sent = len(calls)
         gone = sent - batch.left
         if gone:
             if not isinstance(error, asyncio.CancelledError):
                 self._late += gone
                 for call, result in zip(calls, results, strict=False):
-                    if call.execution is not batch and not isinstance(result, BaseException):
-                        self._scheduler.late(call, result)
+                    if call.execution is batch:
+                        continue
+                    if isinstance(result, BaseException):
+                        scheduler.bill_error([call], result)
+                    else:
+                        scheduler.late(call, result, is_billed)
             results = [
                 result for call, result in zip(calls, results, strict=False) if call.execution is batch
             ]
@@ -252,28 +271,35 @@ class BatchRunner(Runner):
             for call in calls:
                 call.execution = None
             if error is None:
-                self._succeeded(calls, results)
+                self._succeeded(calls, results, is_billed)
             else:
                 self._failed(calls, batch, error)
         self.dispatch()
 
-    def _succeeded(self, calls: list[Call], results: list[Any]) -> None:
+    def _succeeded(self, calls: list[Call], results: list[Any], is_billed: bool) -> None:
         """There is a result or an error for each row; the call is told of once, by its worst."""
         scheduler = self._scheduler
         ended = self._scheduler.clock()
         seconds = ended - calls[0].began
-        errors: list[BaseException] = [result for result in results if isinstance(result, BaseException)]
-        if not errors and not scheduler.looks_at_results and (fitting := _converted(scheduler, results)):
+        errors: list[BaseException] = []
+        looks = scheduler.rejects_results if is_billed else scheduler.looks_at_results
+        # By their types, of which there are few: most batches have results alone.
+        for kind in {*map(type, results)}:
+            if issubclass(kind, BaseException):
+                errors = [result for result in results if isinstance(result, BaseException)]
+            looks = looks or kind is Result
+        if not errors and not looks and (fitting := _converted(scheduler, results)):
             scheduler.rows_succeeded(calls, fitting, ended)
         else:
             was_closed = scheduler.is_closed
             for call, result in zip(calls, results, strict=True):
                 if isinstance(result, BaseException):
+                    scheduler.bill_error([call], result)
                     # Of those in one batch only the first ends the job.
                     if was_closed or not scheduler.is_closed:
                         scheduler.row_failed(call, result)
                 else:
-                    rejected = scheduler.row_succeeded(call, result, ended)
+                    rejected = scheduler.row_succeeded(call, result, ended, is_billed)
                     if rejected is not None:
                         errors.append(rejected)
         if scheduler.is_closed:
@@ -298,8 +324,8 @@ class BatchRunner(Runner):
         if isinstance(error, BatchResultError):
             self._fail(calls, error, False)
             return
-        calls = sorted(calls, key=attrgetter("charged"))
-        for _, group in groupby(calls, attrgetter("charged")):
+        had = attrgetter("charged", "repeats")
+        for _, group in groupby(sorted(calls, key=had), had):
             self._try_again([*group], batch, error, timed_out)
 
     def _try_again(
@@ -411,7 +437,7 @@ def batch_function(
     """
     if is_async(fn):
 
-        async def call(rows: list[Any]) -> list[Any]:
+        async def call(rows: list[Any]) -> list[Any] | Result:
             results = await (fn(*_columns(rows)) if spread else fn(rows))
             return _checked(results, len(rows), name, rows_of)
 
@@ -424,7 +450,7 @@ def batch_function(
         refuse_awaitable(name, results)
         return _checked(results, len(rows), name, rows_of)
 
-    async def in_thread(rows: list[Any]) -> list[Any]:
+    async def in_thread(rows: list[Any]) -> list[Any] | Result:
         results = await _in_thread(blocking, rows)
         if isinstance(results, Future):
             return _checked(await _resolved(results, name), len(rows), name, rows_of)
@@ -439,7 +465,9 @@ def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
 
 def _checked(
     results: Any, rows: int, name: str, rows_of: Callable[[Any], list[Any] | None] | None
-) -> list[Any]:
+) -> list[Any] | Result:
+    if type(results) is Result:
+        return Result(_checked(results.value, rows, name, rows_of), results.usage)
     if type(results) is not list and rows_of is not None:
         parts = rows_of(results)
         results = results if parts is None else parts

@@ -23,8 +23,9 @@ class Call:
     `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
     `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
     where it was restored, its first, as if no time had passed between snapshot and restore.
-    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
-    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`: `refusals` those that an
+    overloaded service refused, first at `refused_since`, on the loop's clock, and `repeats` those whose
+    function asked to be called again at once.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
     `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
     ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
@@ -35,8 +36,9 @@ class Call:
 
     __slots__ = (
         *("row", "held", "handle", "attempt", "execution", "pause", "deadline", "attempt_deadline", "began"),
-        *("started", "error", "uncharged", "refusals", "refused_since", "cost", "units"),
-        *("waits_since", "weight", "key", "input", "looked", "source", "ordinal", "identity"),
+        *("started", "error", "uncharged", "refusals", "refused_since", "repeats", "cost"),
+        *("units", "waits_since", "weight", "key", "input", "looked", "source", "ordinal"),
+        "identity",
     )
 
     began: float
@@ -47,6 +49,7 @@ class Call:
     ordinal: tuple[int, ...]
     refusals: int
     refused_since: float | None
+    repeats: int
     source: Any
     started: float
     uncharged: int
@@ -97,7 +100,8 @@ class CallState(NamedTuple):
 
     attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
     `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
-    refused_for: seconds since the service refused the row for the first time.
+    refused_for: seconds since the service refused the row for the first time. repeats: attempts
+    that the function asked to be followed by another at once.
     """
 
     row: Any
@@ -109,6 +113,7 @@ class CallState(NamedTuple):
     uncharged: int = 0
     refusals: int = 0
     refused_for: float | None = None
+    repeats: int = 0
 
 
 class ResultConverter(Protocol):

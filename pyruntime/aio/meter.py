@@ -1,4 +1,4 @@
-"""Counts, times and costs of one operator. Recorded on the mailbox thread; read by any, as an estimate."""
+"""Counts and times of one operator. Recorded on the mailbox thread; read by any, as an estimate."""
 
 # On the path of every row stands one `append` to a list, of the seconds of an attempt. To put each into its
 # histogram at once would cost several times that; so they are folded together, some times a second, in one
@@ -6,20 +6,12 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-from pillarbox.aio.errors import said
-from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
+from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
-from pillarbox.redaction import DEFAULT, Redact
-
-log = logging.getLogger("pillarbox")
 
 SAMPLE_INTERVAL_S = 0.05
 """Seconds between two looks at what the slots are busy with."""
@@ -104,63 +96,3 @@ class Meter:
             spent=dict(self.spent),
             elapsed=time.monotonic() - self._began,
         )
-
-
-class Usage(NamedTuple):
-    """Cost of one call, in a currency of the user's choice, and the tokens that it used."""
-
-    cost: float = 0.0
-    tokens: float = 0.0
-
-
-def usage_of(answer: Any) -> Usage:
-    """Return what the hook `usage` returned as a `Usage`: None is nothing, a number is a cost.
-
-    Raises TypeError or ValueError for anything else.
-    """
-    if answer is None:
-        return Usage()
-    used = answer if isinstance(answer, Usage) else Usage(answer)
-    for value in used:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"usage gave {answer!r}: must be a number, a pillarbox.Usage or None")
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"usage gave {answer!r}: must be finite and not below 0")
-    return used
-
-
-class CostTracker:
-    """Adds up what the calls of one operator used, by its hook, and tells the limiter of the cost."""
-
-    __slots__ = ("_limiter", "_meter", "_redact", "_usage")
-
-    def __init__(
-        self,
-        usage: Callable[[Any, Any], Any] | None,
-        meter: Meter,
-        limiter: RateLimiter | None,
-        redact: Redact = DEFAULT,
-    ) -> None:
-        self._usage = usage
-        self._meter = meter
-        self._limiter = limiter
-        self._redact = redact
-
-    def pay(self, row: Any, result: Any) -> float:
-        """A call gave `result`; returns its cost. Raises what the hook raises, and what its answer lacks."""
-        if self._usage is None:
-            return 0.0
-        used = usage_of(self._usage(row, result))
-        self._meter.cost += used.cost
-        self._meter.tokens += used.tokens
-        if self._limiter is not None:
-            self._limiter.spend(used.cost)
-        return used.cost
-
-    def late(self, row: Any, result: Any) -> None:
-        """The same for a result that came too late for its row, so that no row can be failed."""
-        try:
-            self.pay(row, result)
-        except BaseException as error:
-            text = said(error, self._redact.about(row, result))
-            log.warning("usage raised for a late result: %s: %s", type(error).__name__, text)

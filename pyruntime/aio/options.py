@@ -147,9 +147,12 @@ class Budget:
     """Bounds the calls and the cost of a whole job, or counts the cost.
 
     max_calls: attempts, at most; of batches, where there are batches.
-    max_cost: cost, at most, as `usage` gives it.
+    max_cost: cost, at most, as the function says with each `Result` that it returns, or as `usage` does.
     usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
-        call cost: a number, or a `Usage`. Without `max_cost` the cost is only counted.
+        call cost: a number, or a `Usage`. It is asked for results that say nothing of it themselves. Without
+        `max_cost` the cost is only counted.
+
+    A failed attempt is counted where its error has a `Usage` as its attribute `usage`.
 
     Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
@@ -165,8 +168,6 @@ class Budget:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
             check_positive_number("max_cost", self.max_cost)
-            if self.usage is None:
-                raise ValueError(f"max_cost={self.max_cost!r}: needs usage, which says what a call cost")
 
     @property
     def limits_calls(self) -> bool:

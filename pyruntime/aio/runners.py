@@ -16,6 +16,9 @@ Calls of batches are in `batch_runner`.
 #   call. So a worker that was asked to cancel retires, and so does one whose call ended with something
 #   other than an `Exception`: it may have come from outside.
 # - Turns. A call that never waits gives the loop no turn; after `CALLS_PER_TURN` of them the worker does.
+# - The call that runs (`current_call`). To name each in its context costs a tenth of what a call costs that
+#   returns at once. So the worker names itself, once, and each call is named only where somebody may ask,
+#   which is whoever has imported the module for it.
 #
 # As many workers as slots would mostly be made for nothing where calls end at once, since the first carries
 # all rows before the others have begun. They double instead: as many are started as carry calls already,
@@ -31,6 +34,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -42,6 +46,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.function import refuse_awaitable
+from pillarbox.aio.running import CURRENT, CurrentCall
+from pillarbox.aio.usage import Result, sum_of
 from pillarbox.kernel import Collector, CollectorFactory, Mail, TaskMailbox
 
 if TYPE_CHECKING:
@@ -62,6 +68,9 @@ CALLS_PER_TURN = 128
 
 _PLAIN_TYPES = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
 """Types of usual results, none of them an async iterator."""
+
+_ASKS_MODULE = "pillarbox.aio.current"
+"""The module that is imported where functions may ask for their call."""
 
 _CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
 
@@ -177,14 +186,24 @@ def _warn_abandoned(task: asyncio.Task[None], name: str) -> None:
 
 
 class _Worker(Execution):
-    """A task and the call that it carries now; `call` is None once that call was taken from it."""
+    """A task and the call that it carries now; `call` is None once that call was taken from it.
 
-    __slots__ = ("call", "task")
+    `revoked` is the call that was taken from it, whose function may go on for a while.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("call", "revoked", "scheduler", "task")
+
+    def __init__(self, scheduler: CallScheduler) -> None:
         super().__init__()
+        self.scheduler = scheduler
         self.call: Call | None = None
+        self.revoked: Call | None = None
         self.task: asyncio.Task[None] | None = None
+
+    def current(self) -> CurrentCall | None:
+        """The call that it carries."""
+        call = self.call or self.revoked
+        return None if call is None else CurrentCall(self.scheduler, (call,))
 
 
 class CoroutineRunner(Runner):
@@ -218,7 +237,7 @@ class CoroutineRunner(Runner):
             # One at a time, and each that is let through starts the next: most may be held back.
             slots = 1
         for _ in range(slots):
-            worker = _Worker()
+            worker = _Worker(self._scheduler)
             self._executions.add(worker)
             self._active += 1
             self._starting += 1
@@ -233,7 +252,7 @@ class CoroutineRunner(Runner):
         """Take `call` from its worker and cancel what runs of it."""
         worker = call.execution
         call.execution = None
-        worker.call = None
+        worker.call, worker.revoked = None, call
         worker.task.cancel()
         self._abandon_later(worker)
 
@@ -244,7 +263,7 @@ class CoroutineRunner(Runner):
         for worker in list(self._executions):
             if worker.call is not None:
                 worker.call.execution = None
-                worker.call = None
+                worker.call, worker.revoked = None, worker.call
             if worker.timer is not None:
                 worker.timer.cancel()
             if worker.task is not None:
@@ -257,7 +276,9 @@ class CoroutineRunner(Runner):
         begin = scheduler.begin
         succeeded = scheduler.succeeded
         fn = self._fn
-        context = self._context
+        CURRENT.set(worker)
+        names_calls = _ASKS_MODULE in sys.modules
+        context = copy_context()
         look_first = scheduler.look_first
         task: Any = worker.task
         first = True
@@ -280,6 +301,9 @@ class CoroutineRunner(Runner):
                 worker.call = call
                 call.execution = worker
                 begin(call)
+                if names_calls:
+                    CURRENT.set(CurrentCall(scheduler, (call,)))
+                    context = copy_context()
                 try:
                     result = await fn(call.row)
                     if type(result) not in _PLAIN_TYPES and hasattr(type(result), "__aiter__"):
@@ -290,6 +314,7 @@ class CoroutineRunner(Runner):
                         raise
                     if worker.call is not call:
                         self._late += not isinstance(error, asyncio.CancelledError)
+                        scheduler.bill_error([call], error)
                         return
                     worker.call = call.execution = None
                     scheduler.failed(call, error)
@@ -331,14 +356,16 @@ class CoroutineRunner(Runner):
 class _ThreadExecution(Execution):
     """One attempt in a thread; `call` is None once it was revoked or has finished, `made_for` stays.
 
-    `future` is what it returned and is waited for; from then on it needs no thread.
+    `future` is what it returned and is waited for; from then on it needs no thread. `current` is what the
+    function is told of the call.
     """
 
-    __slots__ = ("call", "future", "made_for", "returned")
+    __slots__ = ("call", "current", "future", "made_for", "returned")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, current: CurrentCall) -> None:
         super().__init__()
         self.call: Call | None = call
+        self.current = current
         self.made_for = call
         self.future: Future[Any] | None = None
         self.returned = False
@@ -392,10 +419,10 @@ class ThreadRunner(Runner):
                 thread.start()
                 self._started.append(thread)
                 self._threads += 1
-            call.execution = execution = _ThreadExecution(call)
+            scheduler.begin(call)
+            call.execution = execution = _ThreadExecution(call, CurrentCall(scheduler, (call,)))
             self._executions.add(execution)
             self._active += 1
-            scheduler.begin(call)
             with self._lock:
                 self._running += 1
             self._jobs.put(execution)
@@ -442,9 +469,10 @@ class ThreadRunner(Runner):
             try:
                 context = self._context.copy()
                 if execution.call is not None:
+                    context.run(CURRENT.set, execution.current)
                     result = context.run(fn, execution.made_for.row)
                 if isinstance(result, GeneratorType):
-                    result = context.run(list, result)
+                    result = joined(context.run(list, result))
                 elif not isinstance(result, Future):
                     refuse_awaitable(self._name, result)
             except BaseException as caught:
@@ -507,6 +535,8 @@ class ThreadRunner(Runner):
             self._late += execution.future is None or not execution.future.cancelled()
             if error is None:
                 self._scheduler.late(execution.made_for, result)
+            else:
+                self._scheduler.bill_error([execution.made_for], error)
         else:
             call.execution = execution.call = None
             if error is None:
@@ -624,8 +654,10 @@ class CollectorRunner(Runner):
         call.execution = collector
         self._executions.add(collector)
         self._scheduler.begin(call)
+        context = self._context.copy()
+        context.run(CURRENT.set, CurrentCall(self._scheduler, (call,)))
         try:
-            returned = self._context.copy().run(self._fn, call.row, collector)
+            returned = context.run(self._fn, call.row, collector)
             if returned is not None:
                 refuse_awaitable(self._name, returned)
         except BaseException as error:
@@ -650,6 +682,8 @@ class CollectorRunner(Runner):
             self._late += 1
             if error is None:
                 self._scheduler.late(call, result)
+            else:
+                self._scheduler.bill_error([call], error)
             return
         call.execution = None
         self._executions.discard(collector)
@@ -660,18 +694,27 @@ class CollectorRunner(Runner):
         self.dispatch()
 
 
-async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:
+async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T] | Result:
     """Return the list of what the async iterator `call(row)` yields; the iterator is closed in the end."""
     return await _gather(call(row))
 
 
-async def _gather(results: AsyncIterator[T]) -> list[T]:
+async def _gather(results: AsyncIterator[T]) -> list[T] | Result:
     try:
-        return [result async for result in results]
+        return joined([result async for result in results])
     finally:
         close = getattr(results, "aclose", None)
         if close is not None:
             await close()
+
+
+def joined(results: list[Any]) -> list[Any] | Result:
+    """Return the results that a generator gave; in one `Result` with all usage, where it gave such."""
+    if Result not in {*map(type, results)}:
+        return results
+    said = [each.usage for each in results if type(each) is Result and each.usage is not None]
+    values = [each.value if type(each) is Result else each for each in results]
+    return Result(values, sum_of(said) if said else None)
 
 
 def set_soon(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:

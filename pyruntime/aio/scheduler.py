@@ -18,13 +18,14 @@ from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
-from pillarbox.aio.meter import CostTracker, Meter
+from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import ParsingConverter
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.throttle import CircuitBreaker, Throttle
+from pillarbox.aio.usage import CostTracker, Result, Usage, UsageMissing, repeats_of
 
 T = TypeVar("T")
 
@@ -43,15 +44,15 @@ class CallScheduler:
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    keep_late: takes an answer that came after its time-out. convert: makes of results the form in which they
-    leave; what it raises is the error of the attempt.
+    keep_late: takes an answer that came after its time-out, and its cost. convert: makes of results the form
+    in which they leave; what it raises is the error of the attempt.
     more_rows: returns True if more rows may come before any result has left.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
 
     __slots__ = (
         *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
-        *("is_closed", "convert", "convert_all", "convert_fallback", "looks_at_results"),
+        *("is_closed", "convert", "convert_all", "convert_fallback", "looks_at_results", "rejects_results"),
         *("look_first", "look_again", "keep_all"),
         *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
         *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
@@ -71,7 +72,7 @@ class CallScheduler:
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
         more_rows: Callable[[], bool],
-        keep_late: Callable[[Call, Any], None] | None = None,
+        keep_late: Callable[[Call, Any, float], None] | None = None,
         convert: ResultConverter | None = None,
     ) -> None:
         self.options = options
@@ -103,22 +104,24 @@ class CallScheduler:
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
         self.concurrency = ConcurrencyLimit(options.max_capacity, options.adaptive)
         # Results that nobody looks at take the short way.
-        self.looks_at_results = options.budget.usage is not None or (
-            self._retry is not None and self._retry.checks_results
+        self.rejects_results = self._retry is not None and self._retry.checks_results
+        budget = options.budget
+        self.looks_at_results = (
+            self.rejects_results or budget.usage is not None or budget.max_cost is not None
         )
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
         limiter = open_limiter(
             options.rate,
-            options.budget.max_calls,
-            options.budget.max_cost,
+            budget.max_calls,
+            budget.max_cost,
             options.limits,
             cools=self._can_break,
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
-        self._costs = CostTracker(options.budget.usage, meter, limiter, options.errors.redaction)
+        self._costs = CostTracker(budget, meter, limiter, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
         self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
@@ -183,6 +186,16 @@ class CallScheduler:
                 call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
                 found.append((call, limit, deadlines.seconds, oldest[1]))
         return min(found, key=lambda late: late[3], default=None)
+
+    def seconds_left(self, call: Call) -> float | None:
+        """Seconds until a limit of time ends the attempt of `call`; None without one. Any thread."""
+        limits, now = self.options.timeout, self.clock()
+        left = []
+        if limits.total is not None:
+            left.append(limits.total - call.elapsed(now))
+        if limits.attempt is not None:
+            left.append(limits.attempt - (now - call.began))
+        return max(0.0, min(left)) if left else None
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
@@ -265,7 +278,7 @@ class CallScheduler:
         """The attempt of `call` that runs ended with `result`."""
         # spec: Chain!Complete, Feeding!Succeed, Operator!Answer
         ended = self.clock()
-        if self._plain:
+        if self._plain and type(result) is not Result:
             if self.convert is not None:
                 try:
                     result = self.convert(result)
@@ -292,17 +305,28 @@ class CallScheduler:
         """
         if self._attempt_timeouts is not None:
             self._attempt_timeouts.cancel(call.attempt_deadline)
+        self.bill_error([call], error)
         self.overloaded(error, call.is_first)
         self.row_failed(call, error, timed_out)
 
-    def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
+    def row_succeeded(
+        self, call: Call, result: Any, ended: float, is_billed: bool = False
+    ) -> Exception | None:
         """Take the result of the row of `call`, there since `ended`; returns the error if the result is bad.
 
-        The row is finished then, or it waits for its retry.
+        The row is finished then, or it waits for its retry. is_billed: it is known what the call used.
         """
-        if self.looks_at_results:
+        if self.looks_at_results or type(result) is Result:
             try:
-                rejected = self._rejected(call, result)
+                if not is_billed:
+                    result = self._costs.bill_result(call, result)
+                retry = self._retry
+                is_bad = self.rejects_results and retry is not None and retry.rejects(result)
+                rejected = ResultRejected(result) if is_bad else None
+            except UsageMissing as missing:
+                # Every other call would be paid for as well, and its result be lost.
+                self.stop(missing)
+                return None
             except BaseException as error:
                 # A hook that raises fails the row: without an answer it would wait for ever.
                 self.fail_call(call, CallFailed(call.attempt, error))
@@ -367,8 +391,12 @@ class CallScheduler:
         `calls` were called together and have had as many charged attempts. Raises what a predicate of the
         user raises.
         """
+        if self.is_closed:
+            return None
+        if self._asks_again(calls, error):
+            return 0.0
         retry = self._retry
-        if retry is None or self.is_closed:
+        if retry is None:
             return None
         first = calls[0]
         if not retry.waits_out or not self._is_refusal(error):
@@ -386,6 +414,19 @@ class CallScheduler:
             call.refusals += 1
         # While all calls are held back, this row need not wait longer than they do.
         return retry.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
+
+    def _asks_again(self, calls: list[Call], error: BaseException) -> bool:
+        """Return True if `error` asks for another attempt at once, and may still do so, and count that."""
+        # spec: Operator!AskAgain
+        repeats = repeats_of(error)
+        if any(call.repeats >= repeats for call in calls):
+            return False
+        for call in calls:
+            call.repeats += 1
+            call.uncharged += 1
+        # From now on there are calls that have more than one attempt.
+        self._plain = False
+        return True
 
     def batch_succeeded(self, seconds: float) -> None:
         """The call of a batch had results after so many seconds."""
@@ -508,33 +549,36 @@ class CallScheduler:
         for call in calls:
             self._finish(call, self._error_policy.of_no_call(call, limit))
 
-    def late(self, call: Call, result: Any) -> None:
+    def late(self, call: Call, result: Any, is_billed: bool = False) -> None:
         """A result came too late for its attempt: it counts where it is paid for, and where it is kept."""
         if self.is_closed:
             return
-        self._costs.late(call.row, result)
-        retry = self._retry
-        if self._keep_late is not None and (retry is None or not retry.checks_results):
+        cost = 0.0
+        if not is_billed:
+            result, cost = self._costs.bill_late(call, result)
+        if self._keep_late is not None and not self.rejects_results:
             try:
                 converted = result if self.convert is None else self.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
-            self._keep_late(call, converted)
+            self._keep_late(call, converted, cost)
 
-    def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
-        """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
-        call.cost += self._costs.pay(call.row, result)
-        retry = self._retry
-        is_bad = retry is not None and retry.rejects(result)
-        return ResultRejected(result) if is_bad else None
+    def bill(self, calls: list[Call], usage: Usage) -> None:
+        """Count what one call for the rows of `calls` used."""
+        self._costs.bill(calls, usage)
+
+    def bill_error(self, calls: list[Call], error: BaseException) -> None:
+        """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
+        if not self.is_closed:
+            self._costs.bill_error(calls, error)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
         if call.attempt == 1:
             if type(call) is Call:
                 call.started = call.began
-            call.uncharged = call.refusals = 0
+            call.uncharged = call.refusals = call.repeats = 0
             call.refused_since = None
         self.meter.ended_again.append(self.clock() - call.began)
 
@@ -602,6 +646,7 @@ class CallScheduler:
             call.uncharged,
             call.refusals,
             None if call.refused_since is None else self._loop.time() - call.refused_since,
+            call.repeats,
         )
 
     def restore_call(self, call: Call, state: CallState) -> None:
@@ -611,13 +656,16 @@ class CallScheduler:
         if self._timeouts is not None and (state.attempts or state.spent):
             call.deadline = self._timeouts.arm_rest(call, state.spent)
         call.attempt, call.cost = state.attempts, state.cost
+        if state.attempts:
+            # It may have asked for its next attempt itself, where `retry` has none.
+            self._plain = False
         if not self._plain:
             # Nothing takes it back where nobody looks at attempts, and a result would pass for a substitute.
             call.error = state.error
         if state.attempts:
             # It may end before its next attempt begins.
             call.began = self.clock()
-            call.uncharged, call.refusals = state.uncharged, state.refusals
+            call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
             call.refused_since = None if since is None else self._loop.time() - since
         if self.options.batch is not None:

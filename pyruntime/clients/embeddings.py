@@ -145,6 +145,9 @@ class Embeddings(Client):
     RuntimeError where the client is not open. On the thread of the loop that it was entered on.
     """
 
+    # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
+    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
+
     base_url: str | Sequence[str]
     model: str = ""
     _: KW_ONLY
@@ -224,6 +227,11 @@ class Embeddings(Client):
                 raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
     # -- for the operator ------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The part that decides about vectors, for a cache: see `Client.configuration`."""
+        return {**super().configuration, "rounds": self.encoding == "float16"}
 
     @property
     def batch(self) -> Batch:

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-import select
 import ssl
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -36,6 +36,8 @@ USER_AGENT = "pillarbox"
 KEEP_ALIVE_S = 4.0
 """Seconds for which an idle connection is used again: many servers close theirs after five, and a request
 that meets the closing is lost."""
+ON_LINUX = sys.platform == "linux"
+"""The thread that drives libcurl waits in an epoll."""
 DIRECT = "direct"
 """The value of `proxy` for no proxy, whatever the environment says."""
 
@@ -199,17 +201,27 @@ def open_transport(options: Http) -> Transport:
 
 
 def _transport_type(options: Http) -> Any:
-    if options.backend == "aiohttp" or not _libcurl_is_here(options):
+    backend: Backend = options.backend
+    if backend == "auto":
+        backend = "libcurl" if options.http2 or _libcurl_is_here() else "aiohttp"
+    if backend == "aiohttp":
         return _backend("aiohttp", "aiohttp", "http").AiohttpTransport
+    if not ON_LINUX:
+        raise MissingExtra("the HTTP client libcurl is for Linux: leave http2 and backend out")
     return _backend("libcurl", "pycurl", "libcurl").LibcurlTransport
 
 
-def _libcurl_is_here(options: Http) -> bool:
-    """Return True if libcurl is to be taken, for "auto" where it is installed."""
-    if options.backend == "libcurl" or options.http2:
-        return True
-    # Its transport waits in an epoll of its own, which Linux alone has.
-    return hasattr(select, "epoll") and find_spec("pycurl") is not None
+def _libcurl_is_here() -> bool:
+    """Return True if pycurl is installed, with a libcurl that other modules can use."""
+    if not ON_LINUX or find_spec("pycurl") is None:
+        return False
+    try:
+        import_module("pillarbox.clients.libcurl_transport")
+    except ImportError as error:
+        if error.name != "libcurl":
+            raise
+        return False
+    return True
 
 
 def _backend(name: str, package: str, extra: str) -> Any:

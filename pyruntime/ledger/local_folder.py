@@ -33,11 +33,13 @@ import secrets
 import stat
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from pillarbox.ledger.cache import SegmentAge
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
 
@@ -109,11 +111,19 @@ def naming_full_disk(path: str) -> Iterator[None]:
         ) from error
 
 
-def write_all(file: int, content: Buffer) -> None:
-    """Write all of it at the end of an open file: the system may take less at a time. Raises OSError."""
-    left = memoryview(content)
+MAX_PARTS_AT_A_TIME = 512
+"""Parts that the system writes at a time; each system takes as many."""
+
+
+def write_all(file: int, *parts: Buffer) -> None:
+    """Write all of them at the end of an open file: the system may take less at a time. Raises OSError."""
+    left = deque([memoryview(part) for part in parts])
     while left:
-        left = left[os.write(file, left) :]
+        written = os.writev(file, [*islice(left, MAX_PARTS_AT_A_TIME)])
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if written:
+            left[0] = left[0][written:]
 
 
 class LocalSegment:
@@ -144,8 +154,7 @@ class LocalSegment:
         # spec: Ledger!DiskFull
         with naming_full_disk(self._path):
             try:
-                for part in parts:
-                    write_all(self._file, part)
+                write_all(self._file, *parts)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, self.end)
@@ -191,7 +200,7 @@ PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
 OWN_NAME = re.compile(
     rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
-    rf"|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}"
+    rf"|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|{PART_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
 MAX_OPEN_FILES = 64
@@ -355,6 +364,30 @@ class LocalFolder:
                             continue
                         found.append((entry.name, entry.stat().st_size))
         return sorted(found)
+
+    @explained
+    def segments_by_age(self) -> list[SegmentAge]:
+        """Each segment with the time of its last change, in no order. Empty if there is no folder."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if SEGMENT_NAME.fullmatch(entry.name):
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(SegmentAge(status.st_mtime, entry.name, status.st_size))
+        return found
+
+    @explained
+    def read_whole(self, name: str) -> bytes:
+        """The content of a small file. Raises FileNotFoundError."""
+        with open(self._join(name), "rb") as file:
+            return file.read()
+
+    @explained
+    def set_changed(self, name: str, changed: float) -> None:
+        """Say when the records of a merged segment were written last, in seconds since 1970."""
+        os.utime(self._join(name), (changed, changed))
 
     @explained
     def read(self, name: str, offset: int, length: int) -> bytes:

@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import resolve_stages
 from pillarbox.aio.errors import BatchResultError, shorten
-from pillarbox.aio.function import enter_function, is_async
+from pillarbox.aio.function import configuration_of, enter_function, is_async
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import map_dataframe
@@ -196,6 +196,11 @@ class _AroundClient:
         # What plans and errors call it.
         self.__name__ = name_of(client)
         self.__qualname__ = getattr(client, "__qualname__", type(client).__qualname__)
+
+    @property
+    def configuration(self) -> Mapping[str, Any] | None:
+        """The part of the client that decides about results, for a cache, if it says that."""
+        return configuration_of(self._client)
 
     def __getstate__(self) -> dict[str, Any]:
         # What is open stays where it is.

@@ -27,7 +27,6 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
-from pillarbox.aio.meter import usage_of
 from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.totals import Totals, from_json, to_json
 from pillarbox.aio.options import (
@@ -40,6 +39,7 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
+from pillarbox.aio.usage import usage_of
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced

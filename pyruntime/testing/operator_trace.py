@@ -39,6 +39,7 @@ from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
+from pillarbox.aio.usage import repeats_of
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
@@ -66,6 +67,7 @@ class SavedRow(NamedTuple):
     attempts: int
     spent: int
     pause: int
+    repeats: int = 0
 
 
 class SavedMark(NamedTuple):
@@ -111,8 +113,8 @@ def _saved(word: str) -> SavedRow | SavedMark:
     if kind == "mark":
         elements = (part.partition("=") for part in parts)
         return SavedMark(tuple((name, value) for name, _, value in elements))
-    number, label, attempts, spent, pause = map(int, parts)
-    return SavedRow(number, label, kind, attempts, spent, pause)
+    number, label, *numbers = map(int, parts)
+    return SavedRow(number, label, kind, *numbers)
 
 
 class OperatorTrace:
@@ -320,11 +322,14 @@ class _RecordedScheduler(CallScheduler):
         super().measure_failed(call)
 
     def pause(self, calls: list[Call], error: BaseException) -> float | None:
-        # spec: Operator!Again
+        # spec: Operator!Again, Operator!AskAgain
+        before: int = calls[0].repeats
         pause = super().pause(calls, error)
         if pause is not None:
+            asked = calls[0].repeats > before
+            name, word = ("ask_again", repeats_of(error)) if asked else ("again", _ms(pause))
             for call in calls:
-                self._trace.of("again", call, _ms(pause))
+                self._trace.of(name, call, word)
         return pause
 
     def fail_call(self, call: Call, error: Any) -> None:
@@ -439,7 +444,7 @@ def _saved_words(entries: Any, ids: list[int]) -> Iterator[str]:
             pause = -1 if each.pause is None else _ms(each.pause)
             # Its time runs from the restore on if any of it is over, however little.
             spent = _ms(each.spent) or int(each.spent > 0)
-            yield f"open/{number}/{label_of(each.row)}/{each.attempts}/{spent}/{pause}"
+            yield f"open/{number}/{label_of(each.row)}/{each.attempts}/{spent}/{pause}/{each.repeats}"
 
 
 def record_operators(folder: str | Path) -> None:

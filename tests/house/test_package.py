@@ -119,9 +119,10 @@ def public_names() -> list[tuple[str, str]]:
 
 
 FACE = """
-Adaptive Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
-Dedupe ErrorInfo Errors Ledger Options Outcome PillarboxError Rate Redact Retry
+Adaptive AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
+Dedupe ErrorInfo Errors Ledger Options Outcome PillarboxError Rate Redact Result Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
+current_call
 """
 """The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""
 MAX_KEYWORDS = 14

@@ -301,7 +301,7 @@ def test_what_calls_cost_is_added_up() -> None:
     assert (counts.cost, counts.tokens) == (2.5, 37)
 
 
-@pytest.mark.parametrize("said", [-1, float("nan"), "1", True, Usage(1.0, -1.0)], ids=repr)
+@pytest.mark.parametrize("said", [-1, float("nan"), "1", True], ids=repr)
 def test_a_cost_that_is_none_fails_the_row_and_names_what_was_given(said: Any) -> None:
     async def call(row: int) -> int:
         return row
@@ -387,7 +387,6 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
         ),
         (lambda: {"errors": Errors("null", stop_after=1.5)}, "stop_after=1.5: must be a number of rows"),
         (lambda: {"errors": Errors("null", stop_after=-1)}, "stop_after=-1: must be a number of rows"),
-        (lambda: {"budget": Budget(max_cost=5), "errors": "null"}, "max_cost=5: needs usage"),
         (lambda: {"budget": Budget(max_calls=5)}, "errors may not be 'fail'"),
         (lambda: {"options": Options(dedupe=Dedupe(memo=-1))}, "memo=-1: must be at least 0"),
     ],

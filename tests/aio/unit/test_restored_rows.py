@@ -80,7 +80,7 @@ class Results:
     def lookup_again(self, call: Any, news: bool = False) -> bool:
         return False
 
-    def record_late(self, call: Any, result: Any) -> None:
+    def record_late(self, call: Any, result: Any, cost: float) -> None:
         raise AssertionError("no answer is late")
 
     def unsaved_results(self) -> dict[Any, Any]:

@@ -381,6 +381,8 @@ def test_requests_go_by_the_proxy_that_is_given_or_in_the_environment(
             assert b'"path": "/direct"' in await asked(f"{url}/direct", proxy="direct")
             monkeypatch.setenv("no_proxy", "127.0.0.1")
             assert b'"path": "/past"' in await asked(f"{url}/past")
+            # A proxy that is given is for all requests.
+            assert await asked(f"{url}/all", proxy=proxy) == f"GET {url}/all HTTP/1.1".encode()
         server.close()
 
     run(test)

@@ -1,0 +1,76 @@
+# Layout of the thread of libcurl: `include/pillarbox_http.h`. Linux.
+
+from libcpp cimport bool as cbool
+from libcpp.string cimport string
+
+from pillarbox.kernel.gc_container cimport GCContainer
+
+
+cdef extern from "pillarbox_libcurl.h" namespace "pillarbox::libcurl" nogil:
+    cdef struct slist_t:
+        pass
+
+    cdef cppclass functions_t:
+        const char* load(const char* path) noexcept
+        slist_t* slist_append(slist_t* lines, const char* line) noexcept
+        void slist_free_all(slist_t* lines) noexcept
+
+
+cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
+    cdef cppclass Buffer:
+        const char* data() noexcept
+        size_t size() noexcept
+
+    cdef cppclass order_t:
+        void* owner
+        request_t* cancels
+
+    cdef cppclass request_t(order_t):
+        const char* url
+        const char* method
+        const char* proxy
+        slist_t* headers
+        const char* body
+        size_t body_nbytes
+        int code
+        long status
+        long os_errno
+        long request_nbytes
+        string message
+        Buffer head
+        Buffer answer
+
+    cdef cppclass Driver:
+        Driver(const functions_t& curl) except +
+        cbool open() noexcept
+        int set_number(int option, long value) noexcept
+        int set_text(int option, const char* value) noexcept
+        int set_of_all(int option, long value) noexcept
+        void start() except +
+        void add(order_t* order) noexcept
+        void flush() noexcept
+        int results_ready() noexcept
+        void read_results_ready() noexcept
+        order_t* take() noexcept
+        void stop() except +
+
+
+cdef class HeaderLines:
+    cdef slist_t* lines
+
+
+cdef class HttpRequest:
+    cdef request_t core
+    cdef order_t cancel
+    cdef object future
+    cdef bytes method
+    cdef bytes url
+    cdef HeaderLines headers
+    cdef bytes proxy
+    cdef bytes sent
+
+
+cdef class HttpThread(GCContainer):
+    cdef Driver* core
+
+    cdef void resolve(self) noexcept

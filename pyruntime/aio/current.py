@@ -1,0 +1,36 @@
+"""The way of a function to the call in which it runs."""
+
+# A module of its own, which is imported by who asks and by nobody else. Where it is not, a worker that
+# carries one call after the other names itself in its context, once. A child task of a call has a copy of
+# that, and would find the worker's next call in it if it outlives its own. Where somebody may ask, each call
+# is named.
+
+from __future__ import annotations
+
+from pillarbox.aio.running import CURRENT, CurrentCall
+
+
+def current_call() -> CurrentCall:
+    """Return the call that runs: identity of its row, attempt, last error, time left, and a logger.
+
+        async def call(row):
+            now = current_call()
+            if now.attempt > 1:
+                now.logger.warning("called again")
+            return await service.ask(row.text, idempotency_key=now.identity, timeout=now.seconds_left)
+
+    For any function that an operator calls, coroutine, blocking or of batches, and for what has a copy of its
+    context: its child tasks, `asyncio.to_thread`. A batch has one for all of its rows: `CurrentCall.rows`.
+
+    Raises LookupError where no call runs. The idea is that of `asyncio.current_task`.
+    """
+    found = CURRENT.get(None)
+    if found is not None and not isinstance(found, CurrentCall):
+        found = found.current()
+    if found is None:
+        raise LookupError(
+            "current_call: no call of an operator runs here; ask in the function that async_map was given, "
+            "or in a task or thread that has a copy of its context (asyncio.to_thread, not run_in_executor)"
+        )
+    current: CurrentCall = found
+    return current

@@ -1,0 +1,271 @@
+"""Usage of calls: what they cost, and the results and errors by which a function says so itself.
+
+`Usage`, `Result` and `AskAgain` are for any thread; a `CostTracker` is confined to the mailbox thread.
+"""
+
+# A function that is asked for its usage afterwards (`Budget.usage`) has to find it in the result, so the
+# result has to carry it on, into the ledger and the output. What a service says of tokens and prices stands
+# in its answer, which the function has at hand and nobody after it: so it may say both apart.
+#
+# Why errors carry usage too: an answer that is cut off, refused or of the wrong form was paid for as any
+# other, and a budget that did not count it would be spent on such answers without an end.
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.aio.errors import leaves, said
+from pillarbox.kernel import PillarboxError
+from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.validate import check_positive_int
+
+if TYPE_CHECKING:
+    from pillarbox.aio.calls import Call
+    from pillarbox.aio.limits.limiter import RateLimiter
+    from pillarbox.aio.meter import Meter
+    from pillarbox.aio.options import Budget
+
+log = logging.getLogger("pillarbox")
+
+
+class _UsageFields(NamedTuple):
+    cost: float
+    tokens: float
+    input_tokens: float
+    output_tokens: float
+    model: str | None
+    operation: str | None
+    provider: str | None
+
+
+class Usage(_UsageFields):
+    """Cost of one call, in a currency of the user's choice, and the tokens that it used.
+
+    cost: 0 or more. tokens: of input and output together; their sum where only those are given.
+    input_tokens, output_tokens: for services that count them apart.
+    model, operation, provider: whom telemetry names, in the words of OpenTelemetry's conventions for
+        generative AI, such as "gpt-4o-mini", "chat", "openai". None where nobody is to be named.
+
+    A value without state: safe in any thread. Raises TypeError or ValueError for a bad argument.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        cost: float = 0.0,
+        tokens: float = 0.0,
+        *,
+        input_tokens: float = 0.0,
+        output_tokens: float = 0.0,
+        model: str | None = None,
+        operation: str | None = None,
+        provider: str | None = None,
+    ) -> Usage:
+        """Make the value. Raises TypeError or ValueError for a bad argument."""
+        numbers = {
+            "cost": cost,
+            "tokens": tokens,
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
+        }
+        for name, value in numbers.items():
+            _check_amount(f"{name}=", value, "a number")
+        for name, text in (("model", model), ("operation", operation), ("provider", provider)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{name}={text!r}: must be a text or None")
+        in_all = tokens or input_tokens + output_tokens
+        return super().__new__(cls, cost, in_all, input_tokens, output_tokens, model, operation, provider)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self[:2], {name: getattr(self, name) for name in self._fields[2:]}
+
+
+def _check_amount(source: str, value: Any, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{source}{value!r}: must be {allowed}")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{source}{value!r}: must be finite and not below 0")
+
+
+def usage_of(given: Any, source: str = "usage gave ") -> Usage:
+    """Return a usage that was said as a `Usage`: None is nothing, a number is a cost.
+
+    source: begins the text of the error. Raises TypeError or ValueError for anything else.
+    """
+    if isinstance(given, Usage):
+        return given
+    if given is None:
+        return Usage()
+    _check_amount(source, given, "a number, a pillarbox.Usage or None")
+    return Usage(given)
+
+
+def sum_of(usages: Sequence[Usage]) -> Usage:
+    """Return the usage of all together, which are one at least, under the names of the last one."""
+    amounts = zip(*(each[:4] for each in usages), strict=True)
+    cost, tokens, input_tokens, output_tokens = map(sum, amounts)
+    last = usages[-1]
+    return Usage(
+        cost,
+        tokens,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        model=last.model,
+        operation=last.operation,
+        provider=last.provider,
+    )
+
+
+class Result:
+    """Holds what a function gives for a row, and what the call used, apart.
+
+        async def call(row):
+            answer = await service.ask(row.text)
+            return Result(answer.text, Usage(answer.price, answer.tokens))
+
+    The operator bills `usage` and emits `value`: nobody behind the function sees this object. A function of
+    batches may give one for each row, or one for all, whose value is the list of results.
+
+    value: as the function would give it alone. usage: a number, which is a cost, or a `Usage`; None where
+        nothing is said, and `Budget.usage` is asked as for any other result.
+
+    Made in any thread. Raises TypeError or ValueError for a bad usage.
+    """
+
+    __slots__ = ("usage", "value")
+
+    def __init__(self, value: Any, usage: float | Usage | None = None) -> None:
+        self.value = value
+        self.usage = None if usage is None else usage_of(usage, "Result: usage=")
+
+    def __repr__(self) -> str:
+        return f"Result({self.value!r}, {self.usage!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Result) and (self.value, self.usage) == (other.value, other.usage)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class AskAgain(PillarboxError):
+    """Raised by a function to have its row called again at once, apart from the attempts of `Retry`.
+
+        raise AskAgain("the answer is not JSON", times=2, usage=used)
+
+    The repeat is an attempt as others: it needs a slot, counts against rate, budget and `timeout`, and the
+    function finds this error in `current_call().error`. It happens without `retry` too. A row that has been
+    asked again `times` times fails with the error as with any other, and `retry` decides. May be subclassed.
+
+    reason: the text. times: repeats of one row, at most (1 or more). usage: what the failed attempt used: a
+        number, which is a cost, or a `Usage`; None for nothing.
+
+    The idea is that of `tenacity.TryAgain`. Any thread. Raises TypeError or ValueError for a bad argument.
+    """
+
+    def __init__(self, reason: str = "", times: int = 2, usage: float | Usage | None = None) -> None:
+        super().__init__(reason, times, usage)
+        self.reason = reason
+        self.times = check_positive_int("times", times)
+        self.usage = None if usage is None else usage_of(usage, "AskAgain: usage=")
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def repeats_of(error: BaseException) -> int:
+    """Return how often `error` asks for its row to be called again at once; 0 where it does not."""
+    # A group of errors, as a task group raises it, asks for that if each of its members does.
+    return min(each.times if isinstance(each, AskAgain) else 0 for each in leaves(error))
+
+
+class UsageMissing(PillarboxError, TypeError):
+    """A bound on the cost, and a result that says nothing of its own. Ends the job."""
+
+    def __init__(self, max_cost: float, kind: str) -> None:
+        super().__init__(max_cost, kind)
+        self.max_cost = max_cost
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return (
+            f"max_cost={self.max_cost!r}: the function gave a result of type {self.kind} and does not "
+            "say what the call cost: return pillarbox.Result(value, usage), or give Budget(usage=...)"
+        )
+
+
+class CostTracker:
+    """Adds up what the calls of one operator used, and tells the limiter of the cost.
+
+    The usage is what the function itself says, with a `Result` or an error that has a `Usage` as its
+    attribute `usage`; for other results it is what the hook `Budget.usage` says.
+    """
+
+    __slots__ = ("_hook", "_limiter", "_max_cost", "_meter", "_redact")
+
+    def __init__(
+        self, budget: Budget, meter: Meter, limiter: RateLimiter | None, redact: Redact = DEFAULT
+    ) -> None:
+        self._hook: Callable[..., Any] | None = budget.usage
+        self._max_cost = budget.max_cost
+        self._meter = meter
+        self._limiter = limiter
+        self._redact = redact
+
+    def bill(self, calls: Sequence[Call], usage: Usage) -> None:
+        """Count what one call for the rows of `calls` used; each of them has its share of the cost."""
+        meter = self._meter
+        meter.cost += usage.cost
+        meter.tokens += usage.tokens
+        if self._limiter is not None:
+            self._limiter.spend(usage.cost)
+        share = usage.cost / len(calls)
+        for call in calls:
+            call.cost += share
+
+    def bill_result(self, call: Call, result: Any) -> Any:
+        """Count what a call used that gave `result`; returns its value.
+
+        Raises what the hook raises, TypeError or ValueError for what that says, and UsageMissing.
+        """
+        usage = None
+        if type(result) is Result:
+            result, usage = result.value, result.usage
+        if usage is None:
+            if self._hook is not None:
+                usage = usage_of(self._hook(call.row, result))
+            elif self._max_cost is not None:
+                raise UsageMissing(self._max_cost, type(result).__name__)
+        if usage is not None:
+            self.bill([call], usage)
+        return result
+
+    def bill_late(self, call: Call, result: Any) -> tuple[Any, float]:
+        """The same for a result that came too late for its row, so that no row can be failed.
+
+        Returns its value and its cost, which is none of the row's: its record may be another one.
+        """
+        before = call.cost
+        try:
+            value = self.bill_result(call, result)
+        except BaseException as error:
+            text = said(error, self._redact.about(call.row, result))
+            log.warning("usage raised for a late result: %s: %s", type(error).__name__, text)
+            value = result.value if type(result) is Result else result
+        cost, call.cost = call.cost - before, before
+        return value, cost
+
+    def bill_error(self, calls: Sequence[Call], error: BaseException) -> None:
+        """Count what a call for the rows of `calls` used that failed with `error`."""
+        for each in leaves(error):
+            try:
+                usage = getattr(each, "usage", None)
+            except BaseException:
+                # Of an error whose attributes raise nothing is known.
+                continue
+            # What other packages call so is their own.
+            if isinstance(usage, Usage):
+                self.bill(calls, usage)
