@@ -34,7 +34,6 @@ the file is checked as in ZFS. Pure functions: any thread.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import math
@@ -217,32 +216,51 @@ def _fixed(column: Any, width: int) -> bytes:
     return content[column.offset * width :][: len(column) * width]
 
 
+class Message(NamedTuple):
+    """Arrow's message with the records of a frame, in parts that follow one another."""
+
+    parts: tuple[bytes | memoryview, ...]
+    rows: int
+    keys: bytes
+    """The keys of the records, 16 bytes each."""
+    keys_at: int
+    """The place of the keys in the message, in its first part."""
+
+
+def message_of(batch: Any) -> Message:
+    """The message of a batch of records."""
+    # In memory of Arrow, which it has from the frames before: new pages cost more than all the rest.
+    content = memoryview(batch.serialize()).cast("B")
+    keys = keys_of(batch)
+    # The first of its buffers that is not empty.
+    at = 8 + struct.unpack_from("<i", content, 4)[0]
+    if content[at : at + len(keys)] != keys:
+        raise LedgerError("this pyarrow writes the keys of a batch in an unknown way")
+    return Message((content,), batch.num_rows, keys, at)
+
+
 def encode_frame(
-    batch: Any, segment_id: str, position: int, owner: str = NOBODY
-) -> tuple[Frame, tuple[bytes, memoryview]]:
-    """The frame of a batch of records, and its two messages, to be written at `position` of the segment.
+    message: Message, segment_id: str, position: int, owner: str = NOBODY
+) -> tuple[Frame, tuple[bytes | memoryview, ...]]:
+    """The frame of a message, and its two messages in parts, to be written at `position` of the segment.
 
     owner: see `owner_of`.
     """
-    # In memory of Arrow, which it has from the frames before: new pages cost more than all the rest.
-    message = memoryview(batch.serialize()).cast("B")
-    content = keys_of(batch)
-    # The first of its buffers that is not empty.
-    at = 8 + struct.unpack_from("<i", message, 4)[0]
-    if message[at : at + len(content)] != content:
-        raise LedgerError("this pyarrow writes the keys of a batch in an unknown way")
     head, place = _head()
-    data_sum = zlib.crc32(message)
+    length = data_sum = 0
+    for part in message.parts:
+        data_sum = zlib.crc32(part, data_sum)
+        length += len(part)
     line = (
-        f"v2 id={segment_id} own={owner} pos={position:016x} head={len(head):08x} data={len(message):016x} "
-        f"rows={batch.num_rows:08x} keys={at:08x} "
-        f"ksum={zlib.crc32(content):08x} dsum={data_sum:08x} sum="
+        f"v2 id={segment_id} own={owner} pos={position:016x} head={len(head):08x} data={length:016x} "
+        f"rows={message.rows:08x} keys={message.keys_at:08x} "
+        f"ksum={zlib.crc32(message.keys):08x} dsum={data_sum:08x} sum="
     ).encode()
     before, after = head[:place] + line, head[place + len(ZERO_LINE) :]
     total = zlib.crc32(before + b"00000000" + after)
     offset = position + len(head)
-    frame = Frame(f"{segment_id}.arrow", offset, len(message), batch.num_rows, data_sum, position)
-    return frame, (b"".join((before, f"{total:08x}".encode(), after)), message)
+    frame = Frame(f"{segment_id}.arrow", offset, length, message.rows, data_sum, position)
+    return frame, (b"".join((before, f"{total:08x}".encode(), after)), *message.parts)
 
 
 class _Line(NamedTuple):
@@ -291,8 +309,10 @@ def scan(
         if line is None:
             found = _next_line(read, size, searched, segment_id)
             end = size if found is None else found
-            # Before the first frame the header may be what is damaged.
-            yield Damage(segment, searched, end - searched, "no whole frame", found is None)
+            # Before the first frame the header may be what is damaged. A line that was being written at the
+            # first look may be whole at the second: then there is no damage.
+            if end > searched:
+                yield Damage(segment, searched, end - searched, "no whole frame", found is None)
             position = searched = end
             continue
         if line.owner != owned:
@@ -445,83 +465,6 @@ def size_of(entry: Row) -> int:
     return size + sum(map(len, entry[4])) if entry[4] else size
 
 
-@dataclasses.dataclass(frozen=True)
-class RowBlock:
-    """Entries whose values are vectors of one form, one after another in memory.
-
-    text: the JSON of each. content: their blobs, of one length. latency, at: of all of them.
-    """
-
-    keys: Sequence[bytes]
-    inputs: Sequence[bytes]
-    text: str
-    content: memoryview
-    attempts: Sequence[int]
-    latency: float
-    costs: Sequence[float]
-    at: int
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a vector."""
-        return len(self.content) // len(self.keys)
-
-    def parts(self, rows: int) -> Iterator[RowBlock]:
-        """Blocks of at most so many of these entries, without a copy of their values."""
-        width = self.width
-        for start in range(0, len(self), rows):
-            some = slice(start, start + rows)
-            yield RowBlock(
-                self.keys[some],
-                self.inputs[some],
-                self.text,
-                self.content[start * width : (start + rows) * width],
-                self.attempts[some],
-                self.latency,
-                self.costs[some],
-                self.at,
-            )
-
-    def entries(self) -> list[Row]:
-        """The entries, one by one."""
-        width = self.width
-        return [
-            (
-                *(key, VALUE, self.text, [], [bytes(self.content[place * width :][:width])], attempts),
-                *(self.latency, cost, self.at, input),
-            )
-            for place, (key, input, attempts, cost) in enumerate(
-                zip(self.keys, self.inputs, self.attempts, self.costs, strict=True)
-            )
-        ]
-
-    def to_batch(self, version: str, execution: bytes) -> Any:
-        """The Arrow batch of these entries, as `to_batch` makes it of them one by one."""
-        import pyarrow as pa
-
-        count = len(self)
-        types = _types()
-        vectors = _column(pa.binary(), count, _even_offsets(count, self.width), self.content)
-        arrays = [
-            _column(types[0], count, b"".join(self.keys)),
-            _repeated(1, VALUE.encode(), count),
-            _repeated(2, self.text.encode(), count),
-            _no_floats(count),
-            _column(types[4], count, _even_offsets(count, 1), children=[vectors]),
-            _column(types[5], count, array("i", self.attempts)),
-            _column(types[6], count, array("d", [self.latency]) * count),
-            _column(types[7], count, array("d", self.costs)),
-            _column(types[8], count, array("q", [self.at]) * count),
-            _bytes_column(types[9], self.inputs),
-            _repeated(10, version.encode(), count),
-            _column(types[11], count, execution * count),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema())
-
-
 def _column(kind: Any, length: int, *buffers: Any, children: Any = None) -> Any:
     import pyarrow as pa
 
@@ -536,22 +479,8 @@ def _bytes_column(kind: Any, parts: Sequence[bytes]) -> Any:
 @functools.lru_cache(maxsize=64)
 def _repeated(place: int, part: bytes, count: int) -> Any:
     """The column at a place of the schema that has the same text in each row."""
-    return _column(_types()[place], count, _even_offsets(count, len(part)), part * count)
-
-
-@functools.lru_cache(maxsize=64)
-def _no_floats(count: int) -> Any:
-    """The column `floats` of records without such lists."""
-    import pyarrow as pa
-
-    kind = schema().field("floats").type
-    none = _column(kind.value_type, 0, _even_offsets(0, 0), children=[_column(pa.float64(), 0, b"")])
-    return _column(kind, count, _even_offsets(count, 0), children=[none])
-
-
-@functools.lru_cache(maxsize=64)
-def _even_offsets(count: int, width: int) -> array[int]:
-    return array("i", accumulate(repeat(width, count), initial=0))
+    offsets = array("i", accumulate(repeat(len(part), count), initial=0))
+    return _column(_types()[place], count, offsets, part * count)
 
 
 def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes(EXECUTION_BYTES)) -> Any:

@@ -81,21 +81,25 @@ class LedgerReader:
 
     What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
     for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
-    each; None for all.
+    each; None for all. since: microseconds since 1970; what is older is not a record for `get` and the like.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
-    def __init__(self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None, since: int = 0
+    ) -> None:
         self._folder = ledger.folder(scope)
         self._only = only
+        self._since = since
         self._owner = owner_of(scope.about)
         self.accepts_errors = not ledger.retry_errors
         self.version = ledger.kept_version
         self._some_inputs = ledger.inputs is not None
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
+        self._mark_unlocked: Mark | None = None
         self._forgotten = 0
         self.scans = 0
         """Looks that have found something which was not written through this reader; never goes back."""
@@ -134,6 +138,28 @@ class LedgerReader:
                         self._scan(name, size)
                     return
                 # Merged while it was read: look for what it became.
+
+    def refresh_by_log(self) -> None:
+        """Look what others have committed since, as `refresh` does, at the segments that have changed only.
+
+        Whatever was committed before this began is found. Any thread, of a ledger in a local folder. Raises
+        OSError.
+        """
+        # spec: Ledger!Look
+        assert isinstance(self._folder, LocalFolder)
+        with self._mutex:
+            names, mark = self._folder.committed_by_now(self._mark_unlocked)
+            try:
+                for name in names or ():
+                    size = self._folder.size(name)
+                    if size != self._sizes.get(name):
+                        self._scan(name, size)
+            except FileNotFoundError:
+                # Merged before it was looked at, or announced by who was killed before it was made.
+                names = None
+            if names is None:
+                self.refresh()
+            self._mark_unlocked = mark
 
     @undisturbed
     def get(self, key: bytes, *, errors: bool | None = None, input: bytes | None = None) -> Record | None:
@@ -193,6 +219,8 @@ class LedgerReader:
         if rows.keys(begin, end) != some or rows.inputs[begin:end] != [*inputs[:count]]:
             return None
         if rows.versions.count(self.version) < rows.count or execution in rows.executions:
+            return None
+        if self._since and any(rows.at(row) < self._since for row in range(begin, end)):
             return None
         if self._index.repeated(memoryview(some).cast("Q")[::2].tolist()):
             return None
@@ -346,7 +374,7 @@ class LedgerReader:
         self._batches_bytes = 0
         self._refused: set[int] = set()
         self.foreign: set[str] = set()
-        self._mark = None
+        self._mark = self._mark_unlocked = None
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""
@@ -446,7 +474,7 @@ class LedgerReader:
             rows = self._rows(number)
             row = record - self._starts[number]
             # The index knows half of the key.
-            if rows is not None and rows.key(row) == key:
+            if rows is not None and rows.key(row) == key and rows.at(row) >= self._since:
                 yield number, rows, row
 
     def _place(
@@ -465,6 +493,9 @@ class LedgerReader:
             if rows is None or rows.key(row) != key:
                 continue
             if input is not None and not self._answers(rows, row, input):
+                continue
+            # spec: Cache!Answer
+            if self._since and rows.at(row) < self._since:
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue

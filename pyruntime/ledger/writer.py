@@ -42,10 +42,9 @@ from pillarbox.ledger.format import (
     Frame,
     Record,
     Row,
-    RowBlock,
     encode_frame,
     header,
-    keys_of,
+    message_of,
     owner_of,
     size_of,
     to_batch,
@@ -55,6 +54,7 @@ from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.row_block import RowBlock
 from pillarbox.ledger.values import encode, encode_vectors
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ MAX_ADOPTION_TRIES = 10
 Numbered: TypeAlias = "dict[int, Row | RowBlock]"
 """Entries by their numbers, blocks by that of their first one."""
 
-EncodedFrame: TypeAlias = tuple[Frame, bytes, tuple[bytes, memoryview]]
-"""A frame, its keys and its messages."""
+EncodedFrame: TypeAlias = tuple[Frame, bytes, tuple[bytes | memoryview, ...]]
+"""A frame, its keys and its messages, in parts."""
 
 
 class Committer:
@@ -147,18 +147,15 @@ class Committer:
 
     def _theirs(self, entries: Numbered) -> set[int]:
         """The numbers of entries whose key has a record already, of others or of this writer."""
-        pairs: list[tuple[bytes, bytes]] = []
+        keys: list[bytes] = []
         for entry in entries.values():
-            if isinstance(entry, RowBlock):
-                pairs += zip(entry.keys, entry.inputs, strict=True)
-            else:
-                pairs.append((entry[0], entry[9]))
-        keys = [key for key, _ in pairs]
+            keys += entry.keys if isinstance(entry, RowBlock) else entry[:1]
         if len(set(keys)) == len(keys) and not self.reader.may_have_any(keys):
             # As in nearly every commit.
             return set()
         found: set[int] = set()
         singles = _one_by_one(entries)
+        pairs = [(entry[0], entry[9]) for entry in singles.values()]
         known, conflicts = self.reader.kinds_of(pairs, self._execution)
         if conflicts and self._one_input:
             # spec: Ledger!Refuse
@@ -203,11 +200,11 @@ class Committer:
         frames = []
         for piece in self._pieces(mine):
             if isinstance(piece, RowBlock):
-                batch = piece.to_batch(self.reader.version, self._execution)
+                message = piece.message(self.reader.version, self._execution)
             else:
-                batch = to_batch(piece, self.reader.version, self._execution)
-            frame, parts = encode_frame(batch, self.segment_id, end, self._owner)
-            frames.append((frame, keys_of(batch), parts))
+                message = message_of(to_batch(piece, self.reader.version, self._execution))
+            frame, parts = encode_frame(message, self.segment_id, end, self._owner)
+            frames.append((frame, message.keys, parts))
             end = frame.end
         return frames
 

@@ -19,7 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.ledger import KeyMaker, Ledger, Scope
-from pillarbox.ledger.format import VALUE, Entry, encode_frame, header, owner_of, schema, size_of, to_batch
+from pillarbox.ledger.format import (
+    VALUE,
+    Entry,
+    encode_frame,
+    header,
+    message_of,
+    owner_of,
+    schema,
+    size_of,
+    to_batch,
+)
 from pillarbox.ledger.values import decode, encode
 
 SCOPE = Scope("measure", "uid")
@@ -62,7 +72,8 @@ def start(records: int = 10_000_000, frame_rows: int = 100, segments: int = 40) 
                         pa.binary(16), frame_rows, [None, pa.py_buffer(os.urandom(16 * frame_rows))]
                     )
                     batch = pa.RecordBatch.from_arrays([keys, *frame_batch.columns[1:]], schema=schema())
-                    file.writelines(encode_frame(batch, name, file.tell(), owner_of(SCOPE.about))[1])
+                    owner = owner_of(SCOPE.about)
+                    file.writelines(encode_frame(message_of(batch), name, file.tell(), owner)[1])
                 last = keys[0].as_py()
         bytes_ = sum(size for _, size in place.segments())
         print(
@@ -122,7 +133,7 @@ class Ways:
 
     def arrow(self) -> None:
         entries = [Entry(key, VALUE, *encode(self.value), 1, 0.1, 0.0, 0) for key in self.keys]
-        self.file.writelines(encode_frame(to_batch(entries), "0" * 16, 0)[1])
+        self.file.writelines(encode_frame(message_of(to_batch(entries)), "0" * 16, 0)[1])
         self.sync()
 
     def lines(self) -> None:

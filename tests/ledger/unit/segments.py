@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.ledger.errors import Damage
-from pillarbox.ledger.format import NOBODY, VALUE, Entry, encode_frame, header, open_frame, scan, to_batch
+from pillarbox.ledger.format import (
+    NOBODY,
+    VALUE,
+    Entry,
+    encode_frame,
+    header,
+    message_of,
+    open_frame,
+    scan,
+    to_batch,
+)
 from pillarbox.ledger.values import encode
 
 ID = "00112233aabbccdd"
@@ -24,7 +34,7 @@ def segment(frames: list[dict[int, Any]], segment_id: str = ID, owner: str = NOB
     content = header(segment_id, {"run": "test"})
     for frame in frames:
         batch = to_batch([entry(number, value) for number, value in frame.items()])
-        content += b"".join(encode_frame(batch, segment_id, len(content), owner)[1])
+        content += b"".join(encode_frame(message_of(batch), segment_id, len(content), owner)[1])
     return content
 
 

@@ -126,11 +126,11 @@ def count(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         left -= 1
 ledger = Ledger(sys.argv[1])
-write = os.write
-def counted(file, content):
+write = os.writev
+def counted(file, parts):
     count("os.remove", ())
-    return write(file, content)
-os.write = counted
+    return write(file, parts)
+os.writev = counted
 sync = os.fsync
 def synced(file):
     count("os.remove", ())
@@ -146,7 +146,7 @@ for line in sys.stdin:
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     left = -1
-    write(1, b"%d\\n" % os.waitstatus_to_exitcode(status))
+    os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(status))
 """
 
 

@@ -344,11 +344,11 @@ sys.exit(status)
 
 
 def test_a_segment_that_cannot_be_begun_is_not_left_behind(tmp_path: Path) -> None:
-    def full(file: int, content: bytes) -> int:
+    def full(file: int, parts: list[bytes]) -> int:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "writev", full)
         with pytest.raises(LedgerError, match="No space left"):
             LocalSegment(str(tmp_path / "segment"), b"header")
     assert os.listdir(tmp_path) == []

@@ -14,14 +14,15 @@ from pillarbox.ledger.format import (
     ERROR,
     VALUE,
     Entry,
-    RowBlock,
     Rows,
     encode_frame,
+    message_of,
     open_frame,
     schema,
     size_of,
     to_batch,
 )
+from pillarbox.ledger.row_block import RowBlock
 from pillarbox.ledger.values import encode, encode_vectors
 from tests.ledger.unit.segments import key
 from tests.ledger.unit.test_values import same, values
@@ -51,7 +52,7 @@ def test_entries_become_a_batch_that_arrow_finds_sound_and_come_back(
     batch = to_batch([entry for _, entry in items])
     batch.validate(full=True)
     assert batch.schema == schema()
-    frame, messages = encode_frame(batch, "0" * 16, 0)
+    frame, messages = encode_frame(message_of(batch), "0" * 16, 0)
     content = b"".join(messages)
     opened = open_frame(frame, lambda offset, length: content[offset : offset + length])
     for rows in (Rows(batch), Rows(opened)):
@@ -67,27 +68,28 @@ def test_entries_become_a_batch_that_arrow_finds_sound_and_come_back(
 @settings(deadline=None)
 @given(
     st.integers(1, 7),
-    st.integers(1, 5),
+    st.integers(1, 70),
     st.sampled_from(["?", "u1", "<i2", "<i8", "<f2", "<f4", "<f8"]),
     st.booleans(),
+    st.sampled_from([(12,), (0,), (24, 12)]),
 )
-def test_a_block_of_vectors_is_the_batch_of_its_entries_and_comes_back(
-    count: int, length: int, kind: str, in_tuple: bool
+def test_a_block_of_vectors_is_the_message_of_its_entries_and_comes_back(
+    count: int, length: int, kind: str, in_tuple: bool, input_bytes: tuple[int, ...]
 ) -> None:
     matrix = numpy.arange(count * length).reshape(count, length).astype(kind)
     text, content = encode_vectors(matrix, in_tuple)
     keys, inputs = (
         [key(number) for number in range(count)],
-        [bytes(12 * (number % 2)) for number in range(count)],
+        [b"i" * input_bytes[number % len(input_bytes)] for number in range(count)],
     )
     costs = [number / 7 for number in range(count)]
     block = RowBlock(keys, inputs, text, content, [1 + number for number in range(count)], 0.25, costs, 7)
     for each, row in zip(block.entries(), matrix, strict=True):
         encoded = encode((row,) if in_tuple else row)
         assert (each[2], [*each[4]]) == (encoded.json, [*encoded.blobs]) and not each[3]
-    batch = block.to_batch("version", b"12345678")
-    batch.validate(full=True)
-    assert batch.equals(to_batch(block.entries(), "version", b"12345678"))
+    message, batch = block.message("version", b"12345678"), to_batch(block.entries(), "version", b"12345678")
+    whole = message_of(batch)
+    assert (b"".join(message.parts), message[1:]) == (bytes(whole.parts[0]), whole[1:])
     found = Rows(batch).vectors
     assert found.dtype == matrix.dtype and numpy.array_equal(found, matrix)
     parts = [part.entries() for part in block.parts(2)]
@@ -129,7 +131,7 @@ def test_garbage_behind_a_right_checksum_gives_an_error_or_a_value_and_no_memory
         Entry(b"some other bytes", VALUE, *encode(["x" * 50, [0.5] * 10, b"y" * 50]), 1, 0.0, 0.0, 0),
         Entry(key(2), ERROR, *encode({"type": "é"}), 1, 0.0, 0.0, 0),
     ]
-    frame, messages = encode_frame(to_batch(items), "0" * 16, 0)
+    frame, messages = encode_frame(message_of(to_batch(items)), "0" * 16, 0)
     content = b"".join(messages)
     body = content.index(b"some other bytes", frame.offset)
     read = 0
