@@ -28,7 +28,7 @@ def counted(messages: Messages) -> str:
 class ChatService:
     """One service. The requests that it took are in `requests`, their headers in `headers`.
 
-    structures: kinds of `response_format` that it knows; others are refused with the status `refusal`, or with
+    structures: kinds of `response_format` that it knows; others are refused with status `refusal`, or with
     `ignores` answered as if they were not there. answer: gives the text of a reply. spoils: exactly one of
     `SPOILED_OF` answers in a row is spoiled, its place drawn with `seed`. change: what is done to each reply
     before it is sent. key: the header and value that requests must have.
