@@ -1,4 +1,5 @@
-"""The kernel: mails, the mailbox of one task thread, result queues, deadlines, the hand-over of two threads.
+"""The kernel: mails, the mailbox of one task thread, result queues, deadlines, the hand-over of two threads;
+`pillarbox.kernel.libcurl` is HTTP on a native thread.
 
 It knows threads, mails and entries; it knows no asyncio, no Arrow and no Spark. Every class says in its
 docstring which of its methods any thread may call and which are confined to one thread.
