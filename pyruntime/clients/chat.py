@@ -28,8 +28,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pillarbox.aio.current import current_call
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.running import running_call
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
@@ -418,11 +418,9 @@ def _forms(answer: Answer, structure: str) -> list[_Form]:
 
 def _former() -> AnswerInvalid | None:
     """The error of the row's last attempt, if that was an answer that did not fit."""
-    try:
-        error = current_call().error
-    except LookupError:
-        # Called by hand.
-        return None
+    # None where the client is called by hand.
+    call = running_call()
+    error = None if call is None else call.error
     return error if isinstance(error, AnswerInvalid) else None
 
 
