@@ -309,8 +309,10 @@ def scan(
         if line is None:
             found = _next_line(read, size, searched, segment_id)
             end = size if found is None else found
-            # Before the first frame the header may be what is damaged.
-            yield Damage(segment, searched, end - searched, "no whole frame", found is None)
+            # Before the first frame the header may be what is damaged. A line that was being written at the
+            # first look may be whole at the second: then there is no damage.
+            if end > searched:
+                yield Damage(segment, searched, end - searched, "no whole frame", found is None)
             position = searched = end
             continue
         if line.owner != owned:
@@ -604,6 +606,12 @@ class Rows:
     def spent(self) -> tuple[int, float]:
         """Attempts and cost of all records."""
         return sum(self.attempts), math.fsum(self.cost)
+
+    def value(self, row: int) -> Any:
+        """The value of a record. Raises LedgerValueError if it cannot be read."""
+        if self._has_floats or self._has_blobs:
+            return self.record(row).value
+        return decode(self._texts[row], (), ())
 
     def record(self, row: int, key: bytes | None = None) -> Record:
         """A record. Raises LedgerValueError if its value cannot be read. key: where it is known."""
