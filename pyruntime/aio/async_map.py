@@ -27,15 +27,20 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from pillarbox.aio.cache_pin import CachePin, content_of
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
-from pillarbox.aio.ledger_session import LedgerSession, budget_of_run
+from pillarbox.aio.function import configuration_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import with_parse
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.cache import CACHE_RUN
+from pillarbox.ledger.cache_upkeep import begin_execution
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
@@ -250,6 +255,10 @@ def _stream_of(
 ) -> ResultStream:
     ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
     key = ledgers[0].key if ledgers else None
+    stages = [
+        stage._replace(convert=with_parse(stage.fn, stage.convert, keeps=stage.ledger_session is not None))
+        for stage in stages
+    ]
     return ResultStream(
         stages,
         rows,
@@ -301,20 +310,35 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
         options = budget_of_run(stage.options, None if ledger is None else ledger.run)
         ledger_session = None
         if ledger is not None:
-            run = str(ledger.run)
+            execution = execution_id()
+            more: dict[str, Any] = {"identify": ChainedIdentity(ledger.inputs) if position else None}
+            if ledger.cache is not None:
+                more = _cached(stage.fn, ledger, execution.hex())
             ledger_session = LedgerSession(
                 options,
-                run,
-                execution=execution_id(),
+                str(ledger.run_name),
+                execution=execution,
                 alone=True,
-                identify=ChainedIdentity(ledger.inputs) if position else None,
                 prepare=None if position == len(stages) - 1 else as_fields,
+                **more,
             )
             if opened and opened[0].ledger_session is not None:
                 ledger_session.follow(opened[0].ledger_session)
-        convert = with_parse(stage.fn, stage.convert, keeps=ledger_session is not None)
-        opened.append(stage._replace(options=options, ledger_session=ledger_session, convert=convert))
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
     return opened
+
+
+def _cached(fn: Callable[..., Any], ledger: Ledger, owner: str) -> dict[str, Any]:
+    """The further arguments of a session with a cache. Blocks. Raises LedgerError and OSError."""
+    config = {"shape": None, "zone": None, "client": configuration_of(fn)}
+    scope = scope_of(ledger, CACHE_RUN, config=config)
+    cut = begin_execution(ledger, scope, owner)
+    return {
+        "config": config,
+        "cut": cut,
+        "identify": content_of(ledger, fn),
+        "pin": CachePin(ledger, scope, owner, cut),
+    }
 
 
 def _plain(chunk: Chunk) -> Iterator[Any]:
@@ -385,6 +409,6 @@ def _check_options(options: Options) -> None:
     ledger = options.ledger
     if ledger is None:
         return
-    if ledger.run is None:
+    if ledger.run_name is None:
         raise ValueError("run=None: with a ledger a run needs a name: Ledger(folder, run='2026-11-21')")
     ledger.check()

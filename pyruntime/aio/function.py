@@ -6,7 +6,7 @@ For any thread, but for `enter_function`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from inspect import Parameter
 from typing import Any, get_origin
@@ -124,17 +124,27 @@ def parse_of(fn: Callable[..., Any]) -> Callable[[Any], Any] | None:
 
     Any thread. Raises TypeError for one that is not a plain method.
     """
-    if inspect.getattr_static(type(fn), "parse", None) is None:
+    # A field of this name, such as that of `HttpLookup`, says something else.
+    if not inspect.isfunction(inspect.getattr_static(type(fn), "parse", None)):
         return None
-    parse: Any = getattr(fn, "parse", None)
-    if not callable(parse):
-        return None
+    parse: Any = fn.parse  # type: ignore[attr-defined]
     if is_async(parse) or is_async_generator(parse):
         raise TypeError(
             f"fn={shorten(fn)}: its method parse is async; it gets a result that is there and may wait for "
             "nothing: make it a plain method, or give it another name if it does not parse results"
         )
     return parse  # type: ignore[no-any-return]
+
+
+def configuration_of(fn: Callable[..., Any]) -> Mapping[str, Any] | None:
+    """The property `configuration` of a client: what decides about its results. None for other functions.
+
+    Any thread.
+    """
+    if not isinstance(inspect.getattr_static(type(fn), "configuration", None), property):
+        return None
+    configuration: Mapping[str, Any] = fn.configuration  # type: ignore[attr-defined]
+    return configuration
 
 
 def is_resource(fn: Callable[..., Any]) -> bool:

@@ -22,6 +22,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio.cache_pin import CachePin
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
@@ -34,7 +35,13 @@ from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
-from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, fingerprint, identity_of_values
+from pillarbox.ledger.keys import (
+    ChainedIdentity,
+    ContentIdentity,
+    RowIdentity,
+    fingerprint,
+    identity_of_values,
+)
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
@@ -79,7 +86,8 @@ class LedgerSession:
     block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
     with the same first row apart, as the number of a partition. only_failed: call only rows of which the
     ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
-    None to log it. alone: the execution has no other tasks.
+    None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
+    records are too old, and what says that this execution may ask for later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called.
@@ -102,6 +110,8 @@ class LedgerSession:
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
+        cut: int = 0,
+        pin: CachePin | None = None,
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
@@ -126,14 +136,17 @@ class LedgerSession:
         self._conflicts: ConflictFinder | None = None
         if isinstance(identify, RowIdentity) and identify.has_key:
             self._in_flight = {}
-            self._conflicts = None if self._is_behind else ConflictFinder(execution, alone)
+            # Where the key says all, no two rows differ that have one.
+            says_all = self._is_behind or isinstance(identify, ContentIdentity)
+            self._conflicts = None if says_all else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
         self._only_failed = only_failed
-        self._reader = shared_reader(ledger, scope)
+        self._reader = shared_reader(ledger, scope, since=cut)
+        self._pin = pin
         self._accept_errors = not ledger.retry_errors
         self._writer: LedgerWriter | None = None
         self._lease: Lease | None = None
@@ -194,6 +207,9 @@ class LedgerSession:
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
+
+        if self._pin is not None:
+            self._pin.keep(self._loop)
 
     def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
@@ -614,7 +630,11 @@ class LedgerSession:
         if first is None:
             return None
         try:
-            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", hung_after=HUNG_AFTER_S)
+            name = f"{first.hex()} {self._attempt}"
+            if self._ledger.cache is not None:
+                # Other jobs may begin with the same row, and have others behind it.
+                name += f" {self._execution.hex()}"
+            return self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
@@ -680,6 +700,8 @@ class LedgerSession:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._pin is not None:
+            self._pin.let_go()
 
     async def close(self, is_whole: bool = False) -> BaseException | None:
         """Make durable what has come in, for `CLOSE_TIMEOUT_S` seconds at most, and end the writer's thread.

@@ -137,7 +137,7 @@ class AsyncWaitState(NamedTuple):
 
 # -- bytes ----
 
-VERSION = 2
+VERSION = 3
 """The format of the bytes; another one is refused."""
 
 _MAGIC = b"pillarbox task\n\0"
@@ -213,10 +213,9 @@ class _Writer:
 
     def task(self, snapshot: TaskSnapshot) -> dict[str, Any]:
         barrier = snapshot.barrier
-        options = barrier.options
         last = list(snapshot.operators)[-1:]
         return {
-            "barrier": [barrier.id, barrier.timestamp, options.aligned, options.savepoint, options.drain],
+            "barrier": [barrier.id, barrier.timestamp, barrier.options.aligned],
             "input": self._checked("state of the input", [snapshot.input]),
             "operators": [
                 [

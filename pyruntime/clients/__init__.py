@@ -1,4 +1,4 @@
-"""Clients of services that are given to the operator as functions: lookups over HTTP, embeddings.
+"""Clients of services that are given to the operator as functions: lookups over HTTP, embeddings, chats.
 
 Each client is a picklable value that opens its connections on the loop of the task that calls it. A client
 may be given wherever a function is given, with all options of the operator; it does not retry by itself.
@@ -6,9 +6,10 @@ may be given wherever a function is given, with all options of the operator; it 
 
 from __future__ import annotations
 
+from pillarbox.clients.chat import Chat, Price
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.clients.http_lookup import HttpLookup
 from pillarbox.clients.secret import Secret
 from pillarbox.clients.transport import Http
 
-__all__ = ["Embeddings", "Http", "HttpLookup", "Secret"]
+__all__ = ["Chat", "Embeddings", "Http", "HttpLookup", "Price", "Secret"]

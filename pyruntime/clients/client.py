@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pillarbox.clients.secret import SecretHeaders
+from pillarbox.clients.secret import Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
 
 UNAUTHORIZED = 401
 
 Self = TypeVar("Self", bound="Client")
+
+
+def _told(value: Any) -> Any:
+    """A field in plain values, without secrets."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _told(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [
+            _told(each) for each in (value if isinstance(value, list | tuple) else sorted(value, key=repr))
+        ]
+    if isinstance(value, Secret):
+        return "a secret"
+    named: Any = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 class Connections:
@@ -32,7 +49,23 @@ class Client:
     """
 
     http: Http
+    _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})
+    """The fields that decide nothing about results: keys, addresses and transport."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The part of the client that decides about its results, for a cache: most of its fields.
+
+        Without keys: a `Secret` among headers or parameters counts by its name alone. A function or another
+        object counts by the name of its type: one that has changed needs another `Ledger.version`.
+        """
+        fields = {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)  # type: ignore[arg-type]
+            if each.init and each.name not in self._beside_results
+        }
+        return {"client": type(self).__qualname__, **{name: _told(value) for name, value in fields.items()}}
 
     def _headers(self) -> SecretHeaders:
         """The headers of all requests, not read yet."""

@@ -18,17 +18,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote, urlsplit
 
 import numpy as np
 
 from pillarbox.aio.batching import Batch
 from pillarbox.clients.client import Client
+from pillarbox.clients.openai_api import (
+    OK,
+    REFUSES_FORM,
+    AnswerError,
+    azure_path,
+    check_base_url,
+    checked_body,
+    request_urls,
+)
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.tokens import (
     MIN_PIECE_TOKENS,
@@ -43,7 +50,6 @@ from pillarbox.clients.transport import Http, HttpStatusError, Response, status_
 from pillarbox.clients.vectors import (
     FLOAT16,
     FLOAT32,
-    AnswerError,
     Block,
     Vectors,
     decode_bytes,
@@ -54,7 +60,6 @@ from pillarbox.clients.vectors import (
     rows_not_finite,
     weighted_mean,
 )
-from pillarbox.redaction import has_secret, shown_address
 from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
 
 Api: TypeAlias = Literal["openai", "azure", "tei"]
@@ -85,12 +90,13 @@ ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
 }
 """The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
-REFUSES_ENCODING = frozenset({400, 415, 422})
-"""Statuses of services that do not know an `encoding_format`; other bad requests have them too."""
 BYTES_TYPE = "application/octet-stream"
-OK = 200
 REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
+OWN_FIELDS = frozenset(
+    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
+)
+"""Fields of a request's body that have options of their own, or are the texts."""
 
 
 class TextTooLong(ValueError):
@@ -145,6 +151,9 @@ class Embeddings(Client):
     RuntimeError where the client is not open. On the thread of the loop that it was entered on.
     """
 
+    # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
+    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
+
     base_url: str | Sequence[str]
     model: str = ""
     _: KW_ONLY
@@ -169,12 +178,7 @@ class Embeddings(Client):
     _max_texts: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base_url, str):
-            if not isinstance(self.base_url, list | tuple) or not self.base_url:
-                raise TypeError(f"base_url={self.base_url!r}: must be an address, or a list with one or more")
-            self._set("base_url", tuple(self.base_url))
-        for url in [self.base_url] if isinstance(self.base_url, str) else self.base_url:
-            _check_url(url)
+        self._set("base_url", check_base_url(self.base_url, ("/embeddings", "/embed")))
         check_key("key", self.key)
         check_choice("api", self.api, APIS)
         if self.api != "tei" or self.model:
@@ -190,7 +194,7 @@ class Embeddings(Client):
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
-        self._set("body", _checked_body(self.body))
+        self._set("body", checked_body(self.body, OWN_FIELDS))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
@@ -224,6 +228,11 @@ class Embeddings(Client):
                 raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
     # -- for the operator ------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The part that decides about vectors, for a cache: see `Client.configuration`."""
+        return {**super().configuration, "rounds": self.encoding == "float16"}
 
     @property
     def batch(self) -> Batch:
@@ -374,7 +383,7 @@ class Embeddings(Client):
                     continue
                 return encoding, await self._ask(texts, encoding)
             except HttpStatusError as error:
-                if error.status not in REFUSES_ENCODING:
+                if error.status not in REFUSES_FORM:
                     raise
                 refused = refused or error
         assert refused is not None
@@ -422,12 +431,9 @@ class Embeddings(Client):
         return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
 
     def _request_urls(self) -> list[str]:
-        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url
         if self.api == "azure":
-            path = f"/openai/deployments/{quote(self.model, safe='')}/embeddings"
-            query = f"?api-version={quote(str(self.api_version), safe='')}"
-            return [url.rstrip("/") + path + query for url in urls]
-        return [url.rstrip("/") + ("/embed" if self.api == "tei" else "/embeddings") for url in urls]
+            return request_urls(self.base_url, azure_path(self.model, "/embeddings", self.api_version))
+        return request_urls(self.base_url, "/embed" if self.api == "tei" else "/embeddings")
 
 
 def _uncounted(text: str) -> float:
@@ -451,37 +457,3 @@ def _texts_of(texts: Any) -> list[str | None]:
         if not isinstance(text, str) and text is not None:
             raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
     return [*rows]
-
-
-def _check_url(url: Any) -> None:
-    if not isinstance(url, str):
-        raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
-    if has_secret(url):
-        raise ValueError(
-            f"base_url={shown_address(url)!r}: must not hold a user, a password or a query; give a key as "
-            "key=Secret.env('NAME')"
-        )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base_url={url!r}: must be an address such as 'https://api.openai.com/v1'")
-    if parts.path.rstrip("/").endswith(("/embeddings", "/embed")):
-        raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
-
-
-OWN_FIELDS = frozenset(
-    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
-)
-"""Fields of a request's body that have options of their own, or are the texts."""
-
-
-def _checked_body(body: Any) -> dict[str, Any]:
-    if not isinstance(body, Mapping):
-        raise TypeError(f"body: must be a mapping of names to JSON values, not {type(body).__name__}")
-    taken = sorted(OWN_FIELDS.intersection(body))
-    if taken:
-        raise ValueError(f"body: {', '.join(taken)} is set by the client, from its options and the texts")
-    try:
-        json.dumps(dict(body), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"body: must be JSON values: {error}") from None
-    return dict(body)

@@ -396,6 +396,69 @@ class ChainedIdentity(RowIdentity):
         return key, self._print(names, values) if names else b""
 
 
+class ContentIdentity(RowIdentity):
+    """The identity of rows by what a function gets of them: equal rows have one key. For one thread.
+
+    content: gives the names and the values of the columns that count. columns: gives the same of many rows,
+    the values by columns; None where rows are looked at one by one. A null is a value like others here.
+    """
+
+    def __init__(
+        self,
+        content: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any]]],
+        columns: Callable[[Sequence[Any]], tuple[tuple[Any, ...], list[Column]]] | None = None,
+    ) -> None:
+        super().__init__(None, content, lambda row: row)
+        self._columns_of_content = columns
+        self._hashers: dict[tuple[Any, ...], Any] = {}
+        self.has_key = True
+        self.has_columns = columns is not None
+
+    def __call__(self, row: Any) -> tuple[bytes, bytes]:
+        """Key and input of a row; the key says all. Raises LedgerValueError; KeyError without a column."""
+        names, values = self._inputs(row)
+        return _hashed(self._hasher_of(names), b"".join(map(canonical, values))), b""
+
+    def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
+        """Keys and inputs of rows, by columns. Raises as a call for each does."""
+        assert self._columns_of_content is not None
+        names, columns = self._columns_of_content(rows)
+        parts = [canonical_column(column) for column in columns]
+        contents = parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))]
+        return _hashed_column(self._hasher_of(names), contents), [b""] * len(rows)
+
+    def _hasher_of(self, names: tuple[Any, ...]) -> Any:
+        hasher = self._hashers.get(names)
+        if hasher is None:
+            if len(self._hashers) >= MAX_COLUMN_SETS:
+                self._hashers.clear()
+            hasher = self._hashers[names] = _hasher("content", canonical(names))
+        return hasher
+
+
+def content_of_values(inputs: Sequence[str | int] | None) -> ContentIdentity:
+    """The identity by content of rows that are mappings, sequences, values, or objects with attributes.
+
+    inputs: names or positions of the columns that count, None for all.
+    """
+    if inputs is None:
+        return ContentIdentity(_AllColumns(()))
+    own = tuple(inputs)
+    return ContentIdentity(lambda row: (own, [_field(row, column) for column in own]))
+
+
+def content_of_fields(fields: tuple[str, ...]) -> ContentIdentity:
+    """The identity by those fields of a row that a client reads; by the whole of one without names."""
+    whole = _AllColumns(())
+
+    def content(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
+        if isinstance(row, Mapping) or hasattr(row, fields[0]):
+            return fields, [_field(row, name) for name in fields]
+        return whole(row)
+
+    return ContentIdentity(content)
+
+
 class _AllColumns:
     """Gives the names and the values of a row's columns, but of those of the key."""
 

@@ -31,6 +31,7 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pillarbox.ledger.cache import CACHE_RUN, Cache
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
@@ -74,6 +75,9 @@ class Ledger:
     like.
     mode: of files in a local folder, for users who share it, such as 0o660; their folders may be entered by
         whoever may read. None for 0600, and folders 0700; a ledger that is there stays as open as it is.
+    cache: find results by content, over jobs and days: by what the client is told, and by `inputs` of the
+        row. True, or a `Cache` with limits of age and size; it has neither `run` nor `key`, and equal rows
+        share a call.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -90,6 +94,7 @@ class Ledger:
     inputs: Sequence[str | int] | None = field(default=None, kw_only=True)
     filesystem: Any = field(default=None, repr=False, kw_only=True)
     mode: int | None = field(default=None, kw_only=True)
+    cache: bool | Cache | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         location = self.location
@@ -119,6 +124,7 @@ class Ledger:
         check_int("commit_bytes", self.commit_bytes, 1, MAX_COMMIT_BYTES)
         check_bool("retry_errors", self.retry_errors)
         Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)
+        self._check_cache()
         self._check_function_version()
         self._check_columns("key")
         if self.inputs == () or self.inputs == []:
@@ -132,6 +138,22 @@ class Ledger:
             )
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
             raise ValueError(f"location={shown_address(self.location)!r}: is a file, and must be a folder")
+
+    def _check_cache(self) -> None:
+        cache = self.cache
+        if not isinstance(cache, bool | Cache) and cache is not None:
+            raise TypeError(f"cache={cache!r}: must be True, False or a Cache, not {type(cache).__name__}")
+        object.__setattr__(self, "cache", Cache() if cache is True else cache or None)
+        if self.run == CACHE_RUN:
+            raise ValueError(f"run={self.run!r}: is the name of what caches have; give the run another one")
+        if self.cache is None:
+            return
+        for name, instead in (
+            ("run", "its results are those of all runs; leave run out, or leave out cache"),
+            ("key", "a row is known by what the function gets of it; name the columns that count as inputs"),
+        ):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}={getattr(self, name)!r}: is not for a cache: {instead}")
 
     def _check_function_version(self) -> None:
         version = self.version
@@ -166,6 +188,7 @@ class Ledger:
             raise TypeError(f"filesystem=...: cannot be sent to workers: {error}") from error
 
     def __repr__(self) -> str:
+        cache = "" if self.cache is None else f", cache={self.cache!r}"
         names = "".join(
             f", {name}={value!r}"
             for name, value in (("uid", self.uid), ("run", self.run), ("key", self.key))
@@ -175,8 +198,18 @@ class Ledger:
             f"Ledger({shown_address(self.location)!r}{names}, loss_window={self.loss_window!r}, "
             f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
             f"retry_errors={self.retry_errors!r}, version={self.version!r}, "
-            f"inputs={self.inputs!r}{'' if self.mode is None else f', mode={self.mode:#o}'})"
+            f"inputs={self.inputs!r}{cache}{'' if self.mode is None else f', mode={self.mode:#o}'})"
         )
+
+    @property
+    def run_name(self) -> str | None:
+        """The run whose results these are, that of all caches included; None where a stream has its own."""
+        return self.run if self.cache is None else CACHE_RUN
+
+    @property
+    def cache_limits(self) -> Cache:
+        """The limits of a ledger that is a cache."""
+        return self.cache if isinstance(self.cache, Cache) else Cache()
 
     @property
     def local_path(self) -> str | None:
@@ -199,13 +232,14 @@ class Ledger:
         filesystem, base = self._opened()
         return ObjectFolder(filesystem, "/".join((base, *names)))
 
-    def reader(self, scope: Scope) -> LedgerReader:
+    def reader(self, scope: Scope, *, since: int = 0) -> LedgerReader:
         """The finished calls of a scope, as they are now. Any thread.
 
+        since: microseconds since 1970; what is older is not found.
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
-        return LedgerReader(self, scope)
+        return LedgerReader(self, scope, since=since)
 
     @property
     def kept_version(self) -> str:
@@ -380,14 +414,14 @@ class _ReaderCache:
         # The one that was asked for last is the first.
         self._idle: list[LedgerReader] = []
 
-    def reader(self, ledger: Ledger, scope: Scope) -> LedgerReader:
+    def reader(self, ledger: Ledger, scope: Scope, since: int) -> LedgerReader:
         # What decides how it reads. A file system has no hash.
         ways = ledger.location, ledger.retry_errors, ledger.version, ledger.inputs
-        key = *ways, pickle.dumps(ledger.filesystem), scope
+        key = *ways, pickle.dumps(ledger.filesystem), scope, since
         with self._mutex:
             reader = self._readers.get(key)
             if reader is None:
-                reader = self._readers[key] = ledger.reader(scope)
+                reader = self._readers[key] = ledger.reader(scope, since=since)
             else:
                 reader.refresh()
             others = [each for each in self._idle if each is not reader][: MAX_IDLE_READERS - 1]
@@ -402,13 +436,13 @@ _cache = _ReaderCache()
 _of_parents: list[_ReaderCache] = []
 
 
-def shared_reader(ledger: Ledger, scope: Scope) -> LedgerReader:
+def shared_reader(ledger: Ledger, scope: Scope, *, since: int = 0) -> LedgerReader:
     """The reader of a scope that this process has, up to date as of now, or a new one. Any thread.
 
     Others use it at the same time: it must not be closed. Its files are closed when it is let go, by its last
     user and by this cache, which keeps the last `MAX_IDLE_READERS` ones. Raises as `Ledger.reader` does.
     """
-    return _cache.reader(ledger, scope)
+    return _cache.reader(ledger, scope, since)
 
 
 def _begin_anew() -> None:

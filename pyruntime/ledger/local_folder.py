@@ -39,6 +39,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from pillarbox.ledger.cache import SegmentAge
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
 
@@ -199,7 +200,7 @@ PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
 OWN_NAME = re.compile(
     rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
-    rf"|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}"
+    rf"|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|{PART_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
 MAX_OPEN_FILES = 64
@@ -363,6 +364,30 @@ class LocalFolder:
                             continue
                         found.append((entry.name, entry.stat().st_size))
         return sorted(found)
+
+    @explained
+    def segments_by_age(self) -> list[SegmentAge]:
+        """Each segment with the time of its last change, in no order. Empty if there is no folder."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if SEGMENT_NAME.fullmatch(entry.name):
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(SegmentAge(status.st_mtime, entry.name, status.st_size))
+        return found
+
+    @explained
+    def read_whole(self, name: str) -> bytes:
+        """The content of a small file. Raises FileNotFoundError."""
+        with open(self._join(name), "rb") as file:
+            return file.read()
+
+    @explained
+    def set_changed(self, name: str, changed: float) -> None:
+        """Say when the records of a merged segment were written last, in seconds since 1970."""
+        os.utime(self._join(name), (changed, changed))
 
     @explained
     def read(self, name: str, offset: int, length: int) -> bytes:

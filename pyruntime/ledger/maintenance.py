@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import add
@@ -46,8 +46,10 @@ class Compacted:
     """Parts that were left out."""
 
 
-def compact(ledger: Ledger, scope: Scope) -> Compacted:
+def compact(ledger: Ledger, scope: Scope, *, only: Collection[str] | None = None) -> Compacted:
     """Merge the closed segments of a scope; nothing is done where there is one or none.
+
+    only: the names of those that are merged; None for all.
 
     Raises LedgerFullError, and LedgerError if another compaction of the scope is at work.
     """
@@ -62,7 +64,11 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
             # Under the lock a segment that has just been made is locked by its writer already.
             closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
         # What a merge takes it deletes: no file of somebody else, and no segment that was copied there.
-        closed = {name: size for name, size in closed.items() if is_own(folder, scope.about, name, size)}
+        closed = {
+            name: size
+            for name, size in closed.items()
+            if (only is None or name in only) and is_own(folder, scope.about, name, size)
+        }
         if len(closed) < 2:
             return done
         _merge(ledger, folder, closed, scope, done)
@@ -87,6 +93,9 @@ def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope,
         raise
     target.close()
     reader.close()
+    if isinstance(folder, LocalFolder):
+        # As old as the newest record in it, for who asks how old it is.
+        folder.set_changed(segment_id + PART, max(map(folder.changed, closed)))
     # Under the lock: who commits, and lists the segments for that, sees the old ones or the new one.
     try:
         with folder.lock(COMMIT_LOCK_TIMEOUT_S):

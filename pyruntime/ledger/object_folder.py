@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pillarbox.ledger.cache import SegmentAge
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.local_folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX
 
@@ -115,6 +116,21 @@ class ObjectFolder:
         order = sorted((info.mtime_ns or 0, info.base_name, info.size) for info in found if info.is_file)
         return [(name, size) for _, name, size in order if name.endswith(SUFFIX)]
 
+    def segments_by_age(self) -> list[SegmentAge]:
+        """Each segment with the time of its last change, in no order. Empty if there is no folder."""
+        found = list_folder(self._files, self.path)
+        return [
+            SegmentAge((info.mtime_ns or 0) / 1e9, info.base_name, info.size)
+            for info in found
+            if info.is_file and SEGMENT_NAME.fullmatch(info.base_name)
+        ]
+
+    def read_whole(self, name: str) -> bytes:
+        """The content of a small object. Raises FileNotFoundError."""
+        with self._files.open_input_file(self._join(name)) as file:
+            content: bytes = file.readall()
+            return content
+
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Bytes of an object, fewer at its end. Raises FileNotFoundError."""
         with self._mutex:
@@ -192,7 +208,10 @@ class ObjectFolder:
 
     def changed(self, name: str) -> float:
         """Seconds since 1970 at which an object was stored, by the store's clock."""
-        return (self._files.get_file_info(self._join(name)).mtime_ns or 0) / 1e9
+        info = self._files.get_file_info(self._join(name))
+        if not info.is_file:
+            raise FileNotFoundError(name)
+        return (info.mtime_ns or 0) / 1e9
 
     @contextmanager
     def lock(self, timeout: float, name: str = "") -> Iterator[int]:

@@ -81,15 +81,18 @@ class LedgerReader:
 
     What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
     for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
-    each; None for all.
+    each; None for all. since: microseconds since 1970; what is older is not a record for `get` and the like.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
-    def __init__(self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None, since: int = 0
+    ) -> None:
         self._folder = ledger.folder(scope)
         self._only = only
+        self._since = since
         self._owner = owner_of(scope.about)
         self.accepts_errors = not ledger.retry_errors
         self.version = ledger.kept_version
@@ -193,6 +196,8 @@ class LedgerReader:
         if rows.keys(begin, end) != some or rows.inputs[begin:end] != [*inputs[:count]]:
             return None
         if rows.versions.count(self.version) < rows.count or execution in rows.executions:
+            return None
+        if self._since and any(rows.at(row) < self._since for row in range(begin, end)):
             return None
         if self._index.repeated(memoryview(some).cast("Q")[::2].tolist()):
             return None
@@ -446,7 +451,7 @@ class LedgerReader:
             rows = self._rows(number)
             row = record - self._starts[number]
             # The index knows half of the key.
-            if rows is not None and rows.key(row) == key:
+            if rows is not None and rows.key(row) == key and rows.at(row) >= self._since:
                 yield number, rows, row
 
     def _place(
@@ -465,6 +470,9 @@ class LedgerReader:
             if rows is None or rows.key(row) != key:
                 continue
             if input is not None and not self._answers(rows, row, input):
+                continue
+            # spec: Cache!Answer
+            if self._since and rows.at(row) < self._since:
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue

@@ -50,12 +50,14 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
+from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
+from pillarbox.spark.questions import answer_column, check_question
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
@@ -87,6 +89,16 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
+@overload
+def async_udf(
+    fn: Chat,
+    *,
+    skip_null: bool = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> AsyncUdf: ...
 @overload
 def async_udf(
     fn: Callable[..., Any],
@@ -127,9 +139,9 @@ def async_udf(
         df.withColumn("vector", embed("text"))
 
     fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
-    returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
-        a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
-        null for good rows.
+    returnType: the type of one result, as a DDL string or a DataType; for a `Chat` unless given that of its
+        answers. With `errors="column"` the column is a struct of `result`, of this type, and `_error`: type,
+        message, attempts, latency and status, null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
     progress, options: as for `async_map`. Dead letters hold the values of all arguments, and a row that fails
         gives null unless `errors` says otherwise.
@@ -162,6 +174,9 @@ def async_udf(
         together, otherwise `rate` for each task alone.
     """
     resolved = _resolve(options, given_options(locals()))
+    if isinstance(fn, Chat) and returnType is None:
+        check_question(fn, resolved)
+        fn, returnType = answer_column(fn)
     check_bool("skip_null", skip_null)
     check_progress(progress)
     is_decorator = returnType is None and not callable(fn)

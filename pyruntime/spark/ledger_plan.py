@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import logging
@@ -34,14 +35,23 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
 
+from pillarbox.aio.cache_pin import CachePin, fields_of
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.function import parse_of
+from pillarbox.aio.function import configuration_of, parse_of
 from pillarbox.aio.ledger_session import LedgerSession, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger.cache import CACHE_RUN
+from pillarbox.ledger.cache_upkeep import begin_execution
 from pillarbox.ledger.errors import LedgerWarning
-from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
+from pillarbox.ledger.keys import (
+    ChainedIdentity,
+    ContentIdentity,
+    RowIdentity,
+    content_of_values,
+    execution_id,
+)
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
@@ -75,7 +85,9 @@ class LedgerPlan:
     inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
     from all others. told: takes what tasks called again to the driver; None where they log it. is_behind: the
     rows are those that another function gives, and their identity is that of the rows of the DataFrame, whose
-    columns these are; what another function gets of this one has no type (`results` is None).
+    columns these are; what another function gets of this one has no type (`results` is None). client, cut:
+    of a cache what decides about the client's results, and the time before which records are too old; None
+    where each task says that itself.
     """
 
     results: T.DataType | None
@@ -89,6 +101,8 @@ class LedgerPlan:
     plan: str
     told: Accumulator[Any] | None
     is_behind: bool = False
+    client: Mapping[str, Any] | None = None
+    cut: int | None = None
 
     def check_place(self, ledger: Ledger) -> None:
         """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
@@ -110,8 +124,8 @@ class LedgerPlan:
             options,
             run,
             batch=batch,
-            config=self.config,
-            identify=ChainedIdentity(options.ledger.inputs) if self.is_behind else self.row_identity(),
+            config=self.config(options.ledger),
+            **self._identity(options.ledger),
             execution=self.execution(),
             prepare=prepare,
             vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
@@ -169,11 +183,34 @@ class LedgerPlan:
             return _arguments(places)
         return _fields([self.columns[place] for place in places])
 
+    def _identity(self, ledger: Ledger) -> dict[str, Any]:
+        """The arguments of a session about the identity of rows, and about a cache. On the task's thread."""
+        if ledger.cache is None:
+            return {"identify": ChainedIdentity(ledger.inputs) if self.is_behind else self.row_identity()}
+        scope = scope_of(ledger, CACHE_RUN, config=self.config(ledger))
+        pin = CachePin(ledger, scope, self.owner, self.cut)
+        behind = content_of_values(ledger.inputs) if self.is_behind else None
+        return {"identify": behind or self.content_identity(), "cut": pin.join(), "pin": pin}
+
     @property
-    def config(self) -> dict[str, Any]:
+    def owner(self) -> str:
+        """The name of this plan's executions among those that use a cache."""
+        return self.plan[:16]
+
+    def content_identity(self) -> ContentIdentity:
+        """The maker of keys by what the function gets of a row."""
+        counted = range(len(self.columns)) if self.inputs is None else self.inputs
+        names, values_of = self._names(counted), self._values_of(counted)
+        return ContentIdentity(
+            lambda row: (names, values_of(row)), lambda rows: (names, self._columns_of(counted, rows))
+        )
+
+    def config(self, ledger: Ledger) -> dict[str, Any]:
         """The configuration that, besides its uid and key, decides whose results these are."""
         # One function may be called for several columns, under one uid.
         shape = None if self.results is None else self.results.simpleString()
+        if ledger.cache is not None:
+            return {"shape": shape, "zone": self.zone, "client": self.client}
         return {"shape": shape, "zone": self.zone, "arguments": self.arguments}
 
     def prepare(self) -> Callable[[Any], Any]:
@@ -210,7 +247,9 @@ def plan_ledger(
     # Behind another function they are columns of its rows, which nobody knows yet.
     if ledger.inputs is not None and not is_behind:
         inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
-    if ledger.run is None and streaming is False and not _in_micro_batch(session):
+    elif ledger.cache is not None and arguments is None and not is_behind:
+        inputs = tuple(_position("inputs", name, columns) for name in fields_of(fn)) or None
+    if ledger.run_name is None and streaming is False and not _in_micro_batch(session):
         raise ValueError(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
             "Ledger(folder, run='2026-11-21'); only a streaming query has one of its own"
@@ -236,7 +275,11 @@ def plan_ledger(
         uuid.uuid4().hex,
         _listen(session, ledger),
         is_behind,
+        None if ledger.cache is None else configuration_of(fn),
     )
+    if ledger.cache is not None and not apart and not streaming:
+        scope = scope_of(ledger, CACHE_RUN, config=plan.config(ledger))
+        plan = dataclasses.replace(plan, cut=begin_execution(ledger, scope, plan.owner))
     if only_failed:
         _check_has_run(options, plan)
     else:
@@ -284,7 +327,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
             log.debug("whether stage %d has ended is not known: Spark is stopped", stage, exc_info=True)
         with self._mutex:
             stale = self._stages.pop(stage)
-        stale.log(self._ledger, "of the streaming query" if self._ledger.run is None else self._ledger.run)
+        stale.log(self._ledger, self._ledger.run_name or "of the streaming query")
 
 
 def _listen(session: Any, ledger: Ledger) -> Accumulator[Any] | None:
@@ -303,7 +346,7 @@ def _check_has_run(options: Options, plan: LedgerPlan) -> None:
     """Raise ValueError where the ledger has nothing of the earlier run."""
     ledger = options.ledger
     assert ledger is not None
-    scope = scope_of(ledger, str(ledger.run), config=plan.config)
+    scope = scope_of(ledger, str(ledger.run), config=plan.config(ledger))
     if ledger.folder(scope).segments():
         return
     there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
@@ -317,10 +360,11 @@ def _check_has_run(options: Options, plan: LedgerPlan) -> None:
 def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> None:
     """Warn where two operators of a run would take each other's results for their own."""
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    own = f"{named.__module__}.{named.__qualname__}", plan.columns
     ledger = options.ledger
     assert ledger is not None
-    place = ledger.location, ledger.run, ledger.uid, ledger.key, *plan.config.values()
+    # A cache has the answers to any rows, wherever they come from.
+    own = f"{named.__module__}.{named.__qualname__}", plan.columns if ledger.cache is None else ()
+    place = repr((ledger.location, ledger.run_name, ledger.uid, ledger.key, *plan.config(ledger).values()))
     other = _operators.setdefault(place, own)
     if other != own:
         _operators[place] = own
@@ -356,8 +400,8 @@ def is_connect(session: Any) -> bool:
 
 def _run(options: Options) -> tuple[str, int | None]:
     assert options.ledger is not None
-    if options.ledger.run is not None:
-        return options.ledger.run, None
+    if options.ledger.run_name is not None:
+        return options.ledger.run_name, None
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY)
     batch = None if context is None else context.getLocalProperty(BATCH)

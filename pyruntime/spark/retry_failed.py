@@ -74,6 +74,11 @@ def retry_failed(
         raise ValueError(
             "df: is a stream; rows that failed in it are called again from a batch of the same data"
         )
+    if resolved.ledger.cache is not None:
+        raise ValueError(
+            "ledger: is a cache, which knows of no earlier run; async_map over the same rows calls those "
+            "again that failed"
+        )
     if resolved.ledger.run is None:
         raise ValueError("run=None: must be the name of the earlier run: Ledger(folder, uid=..., run=...)")
     return map_dataframe(

@@ -152,7 +152,7 @@ class Link:
 
 
 class OutputLink(Link):
-    """The output of the last operator: the task's output, but for a task that is paused. Confined."""
+    """The output of the last operator: the task's output, but for a task that was cancelled. Confined."""
 
     __slots__ = ("_armed", "_executor", "_is_mailed", "_is_told", "_room_mail")
 
@@ -171,27 +171,27 @@ class OutputLink(Link):
         self._executor = executor
 
     def collect(self, record: Any) -> None:
-        """Give a record to the task's output; while the chain is paused, keep it."""
+        """Give a record to the task's output; to nobody once the chain was cancelled."""
         chain = self._chain
-        if chain.paused or chain.closed:
+        if chain.cancelled or chain.closed:
             super().collect(record)
         else:
             chain.check()
             chain.output.collect(record)
 
     def emit_watermark(self, timestamp: float) -> None:
-        """Give a watermark to the task's output; while the chain is paused, keep it."""
+        """Give a watermark to the task's output; to nobody once the chain was cancelled."""
         chain = self._chain
-        if chain.paused or chain.closed:
+        if chain.cancelled or chain.closed:
             super().emit_watermark(timestamp)
         else:
             chain.check()
             chain.output.emit_watermark(timestamp)
 
     def emit_status(self, idle: bool) -> None:
-        """Tell the task's output, if it wants to know; while the chain is paused, keep it."""
+        """Tell the task's output, if it wants to know; to nobody once the chain was cancelled."""
         chain = self._chain
-        if chain.paused or chain.closed:
+        if chain.cancelled or chain.closed:
             super().collect(Idleness(idle))
         else:
             chain.check()
@@ -200,9 +200,9 @@ class OutputLink(Link):
                 emit_status(idle)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Give a marker to the task's output, if wanted; a pause drops it, which it would measure else."""
+        """Give a marker to the task's output, if that wants it and the task was not cancelled."""
         emit = getattr(self._chain.output, "emit_latency_marker", None)
-        if emit is not None and not self._chain.paused and not self._chain.closed:
+        if emit is not None and not self._chain.cancelled and not self._chain.closed:
             emit(marker)
 
     @property
@@ -252,18 +252,6 @@ class OutputLink(Link):
     def _future_done(self, future: Future[Any]) -> None:
         self._armed = False
         raise_of(future)
-
-    def work_off(self) -> None:
-        """Give what was kept to the task's output."""
-        queue = self.queue
-        while queue:
-            element = queue.popleft()
-            if type(element) is Watermark:
-                self.emit_watermark(element.timestamp)
-            elif type(element) is Idleness:
-                self.emit_status(element.idle)
-            else:
-                self.collect(element)
 
 
 class InputLink(Link):
@@ -352,6 +340,7 @@ class OperatorChain:
         "_process",
         "_process_batch",
         "_waits_for_room",
+        "cancelled",
         "check",
         "closed",
         "contexts",
@@ -359,7 +348,6 @@ class OperatorChain:
         "entry",
         "operators",
         "output",
-        "paused",
         "time_ended",
         "uids",
         "waits",
@@ -387,7 +375,7 @@ class OperatorChain:
         """A link may hold something."""
         self.waits = False
         """Somebody waits for room in a link, or for a link to be empty."""
-        self.paused = False
+        self.cancelled = False
         """No element moves, and none leaves the task."""
         self.closed = False
         self.time_ended = False
@@ -486,7 +474,7 @@ class OperatorChain:
             # spec: Chain!EndInput
             while (on_its_way := self._links[position].emptied()) is not None:
                 yield on_its_way
-            if self.closed or self.paused:
+            if self.closed or self.cancelled:
                 return
             under_way = self._call(position, operator.end_input)
             self.work_off()
@@ -494,7 +482,7 @@ class OperatorChain:
                 yield under_way
             yield from self._quiesce_timers(context)
             # spec: Chain!Finish
-            if self.closed or self.paused:
+            if self.closed or self.cancelled:
                 return
             self._call(position, operator.finish)
             self._finished[position] = True
@@ -561,7 +549,7 @@ class OperatorChain:
             result: T = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
             if self.dirty:
                 self.work_off()
-            if (self.waits or self.dirty) and not self.paused:
+            if (self.waits or self.dirty) and not self.cancelled:
                 self.wake()
         finally:
             self._depth -= 1
@@ -600,7 +588,7 @@ class OperatorChain:
         last = len(links) - 1
         position = last
         stuck = False
-        while position >= first and not self.paused:
+        while position >= first and not self.cancelled:
             queue = links[position].queue
             if not queue:
                 position -= 1
@@ -609,7 +597,7 @@ class OperatorChain:
                 position -= 1
             elif position != last:
                 position += 1
-        if first == 0 and not self.paused:
+        if first == 0 and not self.cancelled:
             self.dirty = stuck
 
     def _move(self, position: int, queue: deque[Any]) -> bool:
@@ -679,17 +667,10 @@ class OperatorChain:
             # Whoever waits does so because of the output in the end, or of an operator whose mail will come.
             self._exit.watch()
 
-    def pause(self) -> None:
-        """Let nothing move, and nothing leave the task, until `resume`."""
+    def cancel(self) -> None:
+        """Let nothing move any more, and nothing leave the task: it was cancelled."""
         self.check()
-        self.paused = True
-
-    def resume(self) -> None:
-        """Let everything move again, what was kept back first."""
-        self.check()
-        self.paused = False
-        self._exit.work_off()
-        self.work_off()
+        self.cancelled = True
 
     def _barrier(self, barrier: CheckpointBarrier) -> None:
         if self.entry.refusal is AFTER_BARRIER:
@@ -715,7 +696,7 @@ class OperatorChain:
 
     def look_outside(self) -> None:
         """Wake who has begun to wait outside of an action: nobody else would look for room then."""
-        if self._depth == 0 and not self.paused:
+        if self._depth == 0 and not self.cancelled:
             self.wake()
 
     # -- checkpoints --------------------------------------------------------------------------

@@ -21,20 +21,10 @@ class CheckpointOptions:
     """The options of a checkpoint. Any thread.
 
     aligned: after everything before it has been worked off; it waits while an operator is blocked. An
-    unaligned one does not wait: elements between two operators go into the snapshot. savepoint: kept by a
-    user, always aligned. drain: the task's input ends with it, and its operators are finished first.
-    Raises ValueError for options that exclude each other.
+    unaligned one does not wait: elements between two operators go into the snapshot.
     """
 
     aligned: bool = True
-    savepoint: bool = False
-    drain: bool = False
-
-    def __post_init__(self) -> None:
-        if self.savepoint and not self.aligned:
-            raise ValueError("aligned=False with savepoint=True: a savepoint must be aligned")
-        if self.drain and not self.savepoint:
-            raise ValueError("drain=True with savepoint=False: only a savepoint can drain the task")
 
 
 ALIGNED = CheckpointOptions()
@@ -98,22 +88,6 @@ class CheckpointDeclined(PillarboxError):
 
     def __str__(self) -> str:
         return f"checkpoint {self.id} is declined: {self.reason}"
-
-
-class StopAborted(PillarboxError):
-    """A stop with savepoint was aborted after the task had been drained, so the task cannot go on.
-
-    `id` is the savepoint.
-    """
-
-    def __init__(self, id: int) -> None:
-        self.id = id
-        super().__init__(id)
-
-    def __str__(self) -> str:
-        return (
-            f"savepoint {self.id} was aborted when the task was already drained; restore the last checkpoint"
-        )
 
 
 class CheckpointResponder(Protocol):

@@ -1,7 +1,7 @@
 """The checkpoints of one task: asked for, taken, declined, completed, aborted.
 
-Requests are for any thread; everything else is confined to the mailbox thread. The stop with a savepoint is
-the task's: what is here knows the chain and its two ends, and nothing of the task's life.
+Requests are for any thread; everything else is confined to the mailbox thread. What is here knows the chain
+and its two ends, and nothing of the task's life.
 """
 
 # Why a checkpoint is one action. Flink takes the states on the task's thread and uploads them on others,
@@ -16,8 +16,8 @@ the task's: what is here knows the chain and its two ends, and nothing of the ta
 # tells nobody. Both who asks and the end of the task look under one lock, so that exactly one of them
 # declines it: a future that is resolved twice raises in whoever comes second.
 #
-# Why the responder hears before who has asked. A stop that is declined may end the task, by the error of a
-# drained one, and the responder must have heard by then.
+# Why the responder hears before who has asked. A callback of the future may ask for the next checkpoint, and
+# the responder is to hear of them in their order.
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ from pillarbox.task.failures import Failures
 from pillarbox.task.protocols import TaskInput, state_of
 
 T = TypeVar("T")
-Declined = Callable[[CheckpointDeclined], object]
-"""Hears that a checkpoint was declined."""
 
 
 class Requests:
@@ -119,7 +117,7 @@ class Requests:
 
 
 class Checkpointing:
-    """Takes the checkpoints of a chain and of its ends. Confined, but for `request` and `notify`.
+    """Takes the checkpoints of a chain and of its ends. Confined, but for `trigger` and `notify`.
 
     A checkpoint is one action on the mailbox thread: operators emit what should not be kept, then all give
     their states, then the barrier goes to the output, then the responder hears. What is declined has sent no
@@ -148,20 +146,17 @@ class Checkpointing:
     # -- any thread ---------------------------------------------------------------------------
 
     def trigger(self, barrier: CheckpointBarrier) -> Future[TaskSnapshot]:
-        """Have a checkpoint taken; the future gets its snapshot."""
-        return self.request(barrier, self._trigger, partial(str, barrier))
+        """Have a checkpoint taken, as mail of the lowest priority, or urgent if unaligned.
 
-    def request(
-        self,
-        barrier: CheckpointBarrier,
-        answer: Callable[[CheckpointBarrier, Future[TaskSnapshot]], object],
-        description: Callable[[], str],
-    ) -> Future[TaskSnapshot]:
-        """Have `answer(barrier, future)` run as mail: of the lowest priority, or urgent if unaligned."""
+        The future gets its snapshot, or `CheckpointDeclined`.
+        """
+
+        def answer(future: Future[TaskSnapshot]) -> None:
+            self._take(barrier, future.set_result, partial(decline, future))
+
         aligned = barrier.options.aligned
         executor = self._lowest if aligned else self._highest
-        run = partial(answer, barrier)
-        return self._requests.put(executor, barrier.id, run, description, urgent=not aligned)
+        return self._requests.put(executor, barrier.id, answer, partial(str, barrier), urgent=not aligned)
 
     def notify(self, checkpoint_id: int, notify: Callable[[int], bool], what: str) -> Future[bool]:
         """Have `notify(checkpoint_id)` run as mail of the highest priority; the future gets its answer."""
@@ -176,9 +171,7 @@ class Checkpointing:
 
     def barrier(self, barrier: CheckpointBarrier) -> None:
         """Take a barrier that has come through the input. If declined, only the responder hears of it."""
-        snapshot = self.begin_and_take(barrier, _nothing)
-        if snapshot is not None:
-            self.acknowledge(snapshot, _nothing)
+        self._take(barrier, _nothing, _nothing)
 
     def refuse(self, reason: str | None) -> None:
         """Decline every checkpoint that begins from now on, for `reason`; None: take them again."""
@@ -188,32 +181,27 @@ class Checkpointing:
         """Decline what is still asked for: the task has ended."""
         self._requests.end()
 
-    def _trigger(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        snapshot = self.begin_and_take(barrier, partial(decline, future))
-        if snapshot is not None:
-            self.acknowledge(snapshot, future.set_result)
-
-    def begin(self, barrier: CheckpointBarrier, declined: Declined) -> bool:
-        """Begin a checkpoint; False for one that is declined."""
+    def _take(
+        self,
+        barrier: CheckpointBarrier,
+        taken: Callable[[TaskSnapshot], object],
+        declined: Callable[[CheckpointDeclined], object],
+    ) -> None:
+        """Take a checkpoint; the responder hears how it comes out, then whoever has asked for it."""
         try:
             self._order.begin(barrier.id)
+            snapshot = self._snapshot(barrier)
         except CheckpointDeclined as error:
-            self.decline(error, declined)
-            return False
-        return True
+            if self._responder is not None:
+                self._responder.decline(error)
+            declined(error)
+            return
+        self._order.taken(barrier.id)
+        if self._responder is not None:
+            self._responder.acknowledge(snapshot)
+        taken(snapshot)
 
-    def begin_and_take(self, barrier: CheckpointBarrier, declined: Declined) -> TaskSnapshot | None:
-        """Take a checkpoint that begins now; None for one that is declined."""
-        if not self.begin(barrier, declined):
-            return None
-        try:
-            return self.take(barrier)
-        except CheckpointDeclined as error:
-            self.decline(error, declined)
-            return None
-
-    def take(self, barrier: CheckpointBarrier) -> TaskSnapshot:
-        """Take the snapshot of a checkpoint that has begun. Raises `CheckpointDeclined`."""
+    def _snapshot(self, barrier: CheckpointBarrier) -> TaskSnapshot:
         # spec: Chain!Snapshot
         chain = self._chain
         position = _state_of("input", self._input, barrier)
@@ -225,19 +213,6 @@ class Checkpointing:
             raise
         chain.output.emit_barrier(barrier)
         return TaskSnapshot(barrier, position, operators, rows, chain.time_ended)
-
-    def acknowledge(self, snapshot: TaskSnapshot, taken: Callable[[TaskSnapshot], object]) -> None:
-        """Say that a checkpoint is taken: to the responder, and by `taken` to who has asked."""
-        self._order.taken(snapshot.barrier.id)
-        if self._responder is not None:
-            self._responder.acknowledge(snapshot)
-        taken(snapshot)
-
-    def decline(self, error: CheckpointDeclined, declined: Declined) -> None:
-        """Tell the responder, and who has asked, that a checkpoint is declined."""
-        if self._responder is not None:
-            self._responder.decline(error)
-        declined(error)
 
     def complete(self, checkpoint_id: int) -> bool:
         """Tell the operators that a checkpoint is complete; False, without effect, if it was not taken."""

@@ -10,14 +10,6 @@ checkpoint requests, the notices and `state` are for any thread.
 # each step is a mail: between two of them timers fire, calls complete and checkpoints are taken as at any
 # other time.
 #
-# Why the loop is suspended and not ended while the input is held. A savepoint that is aborted must leave
-# the task as it was. What waits for it is a future like that of an input which has nothing, and the same
-# code resumes both.
-#
-# Why the stop with a savepoint is here and checkpoints are not. It is the one of them that reads no more
-# input, lets nothing leave the task and ends its loop, all of which is the task's life; `Checkpointing`
-# knows the chain and its ends only, so that neither of the two holds the other.
-#
 # Why errors have two ways. What an action raises ends the loop by itself, as any exception does. An error
 # of a coroutine comes while no action runs, so `fail` must stop the operators at once: until the loop has
 # its turn they could still emit.
@@ -44,13 +36,11 @@ from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,
     CheckpointBarrier,
-    CheckpointDeclined,
     CheckpointOptions,
     CheckpointResponder,
-    StopAborted,
     TaskSnapshot,
 )
-from pillarbox.task.checkpointing import Checkpointing, decline
+from pillarbox.task.checkpointing import Checkpointing
 from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator
 from pillarbox.task.protocols import (
@@ -122,14 +112,11 @@ class StreamTask:
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
         self._checkpointing = Checkpointing(input, self.chain, self.processor, responder)
-        self._stopping: CheckpointBarrier | None = None
         self._state = TaskState.CREATED
         self._in_loop = False
         self._cancelled = False
         self._closed = False
         self._data_ended = False
-        self._is_finishing = False
-        """The operators are being finished at this time."""
         self._complete = False
         self._failure: BaseException | None = None
         self._held: Future[None] | None = None
@@ -164,27 +151,10 @@ class StreamTask:
 
         timestamp: seconds since 1970; now by default. An aligned one waits for the mail before it and for
         operators that yield, an unaligned one for the element or mail at work only, or for its next yield.
-        Raises TypeError or ValueError for a bad id, ValueError for `drain`, which stops the task.
+        Raises TypeError or ValueError for a bad id.
         """
-        if options.drain:
-            raise ValueError(f"options={options!r}: to drain the task, stop it with a savepoint")
-        return self._checkpointing.trigger(CheckpointBarrier(checkpoint_id, _now(timestamp), options))
-
-    def stop_with_savepoint_async(
-        self, checkpoint_id: int, *, drain: bool = False, timestamp: float | None = None
-    ) -> Future[TaskSnapshot]:
-        """Take a savepoint as the last thing that the task does. Any thread.
-
-        The task ends when `notify_checkpoint_complete_async` says that the savepoint is complete; until then
-        nothing leaves it. drain: first finish the operators, as at the end of the data, for a job that
-        will not be started again; without it they are left as the savepoint has them. After an abort the task
-        goes on; a drained one cannot, and `run` raises `StopAborted`. The future gets the snapshot or
-        `CheckpointDeclined`. Raises TypeError or ValueError for a bad id.
-        """
-        options = CheckpointOptions(savepoint=True, drain=drain)
-        barrier = CheckpointBarrier(checkpoint_id, _now(timestamp), options)
-        answer = self._drain if drain else self._stop
-        return self._checkpointing.request(barrier, answer, partial("stop with {}".format, barrier))
+        timestamp = time.time() if timestamp is None else timestamp
+        return self._checkpointing.trigger(CheckpointBarrier(checkpoint_id, timestamp, options))
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint is complete everywhere. Any thread.
@@ -192,14 +162,14 @@ class StreamTask:
         The future says whether this task had taken it; otherwise the operators do not hear of it. The
         mail has the highest priority, so a yield runs it.
         """
-        return self._checkpointing.notify(checkpoint_id, self._checkpoint_complete, "complete")
+        return self._checkpointing.notify(checkpoint_id, self._checkpointing.complete, "complete")
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint will not complete. Any thread; as `notify_checkpoint_complete_async`.
 
         If it has not begun here, it is declined when it comes.
         """
-        return self._checkpointing.notify(checkpoint_id, self._checkpoint_aborted, "aborted")
+        return self._checkpointing.notify(checkpoint_id, self._checkpointing.abort, "aborted")
 
     # -- life, on the mailbox thread ----------------------------------------------------------
 
@@ -398,7 +368,7 @@ class StreamTask:
 
     def _cancel(self) -> None:
         self._cancelled = True
-        self.chain.pause()
+        self.chain.cancel()
         # An operator may catch what this raises in its yield; the loop ends all the same.
         self.processor.all_actions_completed()
         raise TaskCancelled(self.name)
@@ -413,21 +383,16 @@ class StreamTask:
 
     def _end_data(self, then: Callable[[], None]) -> None:
         """Read no more, finish the operators, then call `then`. Once."""
-        self._data_ended = self._is_finishing = True
+        self._data_ended = True
         self._advance(self.chain.finishing(), partial(self._finished, self._hold_input(), then))
 
     def _finished(self, held: Future[None], then: Callable[[], None]) -> None:
-        if self._failure is not None or self._cancelled:
-            # The operators were not all finished, and a savepoint would say that they were.
-            return
-        self._is_finishing = False
         self._held = None
         then()
         held.set_result(None)
 
     def _end_loop(self) -> None:
         """Wait for the timers that have begun, and end the loop: the task has come to its end."""
-        self._is_finishing = True
         self._advance(self.chain.quiesce_timers(), partial(self._loop_ended, self._hold_input()))
 
     def _loop_ended(self, held: Future[None]) -> None:
@@ -457,75 +422,6 @@ class StreamTask:
         held: Future[None] = Future()
         self._held = held
         return held
-
-    # -- stop with savepoint ------------------------------------------------------------------
-
-    def _stop(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        if self._is_finishing:
-            error = CheckpointDeclined(barrier.id, "the operators are being finished already")
-            self._checkpointing.decline(error, partial(decline, future))
-            return
-        snapshot = self._checkpointing.begin_and_take(barrier, partial(decline, future))
-        if snapshot is not None:
-            self._last(barrier)
-            self._hold()
-            self._checkpointing.acknowledge(snapshot, future.set_result)
-
-    def _drain(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        if self._data_ended:
-            self._stop(barrier, future)
-        # Before anything that cannot be undone.
-        elif self._checkpointing.begin(barrier, partial(decline, future)):
-            self._last(barrier)
-            self._end_data(partial(self._drained, barrier, future))
-
-    def _drained(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        try:
-            snapshot = self._checkpointing.take(barrier)
-        except CheckpointDeclined as error:
-            self._checkpointing.decline(error, partial(decline, future))
-            raise StopAborted(barrier.id) from error
-        self._hold()
-        self._checkpointing.acknowledge(snapshot, future.set_result)
-
-    def _last(self, barrier: CheckpointBarrier) -> None:
-        self._stopping = barrier
-        self._checkpointing.refuse(f"the task stops with savepoint {barrier.id}")
-
-    def _stop_no_more(self, checkpoint_id: int) -> None:
-        """The savepoint with which the task was to stop, if this is it, will not complete."""
-        if self._stopping is None or self._stopping.id != checkpoint_id:
-            return
-        if self._stopping.options.drain:
-            raise StopAborted(checkpoint_id)
-        self._stopping = None
-        self._checkpointing.refuse(None)
-        self._release()
-
-    def _checkpoint_complete(self, checkpoint_id: int) -> bool:
-        if not self._checkpointing.complete(checkpoint_id):
-            return False
-        if self._stopping is not None and self._stopping.id == checkpoint_id:
-            self._end_loop()
-        return True
-
-    def _checkpoint_aborted(self, checkpoint_id: int) -> bool:
-        if not self._checkpointing.abort(checkpoint_id):
-            return False
-        self._stop_no_more(checkpoint_id)
-        return True
-
-    def _hold(self) -> None:
-        """Read nothing and let nothing leave the task, until `_release` or its end."""
-        self._hold_input()
-        self.chain.pause()
-
-    def _release(self) -> None:
-        """Go on after `_hold`."""
-        held, self._held = self._held, None
-        self.chain.resume()
-        if held is not None:
-            held.set_result(None)
 
     # -- input: the default action ------------------------------------------------------------
 
@@ -602,7 +498,3 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 def _nothing() -> None:
     """Follow the end of the data with nothing: the input goes on to its own end."""
-
-
-def _now(timestamp: float | None) -> float:
-    return time.time() if timestamp is None else timestamp

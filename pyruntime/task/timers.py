@@ -28,16 +28,14 @@ Confined to the mailbox thread, on which the service is made; `current_processin
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from threading import get_ident
 
 from pillarbox.kernel import Deadlines
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.alarm import Alarm
-from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
+from pillarbox.validate import check_callable, check_moment, check_positive_int
 
 MAX_TIMERS_PER_MAIL = 64
 """Timers that fire in one mail at most."""
@@ -98,85 +96,6 @@ class Timer:
         return f"<{type(self).__name__} at {self._timestamp!r} s, {state}>"
 
 
-class PeriodicTimer(Timer):
-    """A timer that comes again, at first at `first`, with a `period` in seconds."""
-
-    __slots__ = ("_period",)
-
-    def __init__(
-        self,
-        service: ProcessingTimeService,
-        first: float,
-        period: float,
-        callback: Callable[[float], object],
-    ) -> None:
-        super().__init__(service, first, callback)
-        self._period = period
-
-    @abstractmethod
-    def _next(self) -> float:
-        """The moment at which it comes again, asked for when its call has returned."""
-
-
-class FixedRateTimer(PeriodicTimer):
-    """Fires at `first`, `first + period`, and so on: late calls are made up for, one after the other."""
-
-    __slots__ = ("_first", "_times")
-
-    def __init__(
-        self,
-        service: ProcessingTimeService,
-        first: float,
-        period: float,
-        callback: Callable[[float], object],
-    ) -> None:
-        super().__init__(service, first, period, callback)
-        self._first = first
-        self._times = 0
-
-    def _next(self) -> float:
-        # A product, because a sum would gather the rounding errors of every period.
-        self._times += 1
-        return self._first + self._times * self._period
-
-
-class FixedDelayTimer(PeriodicTimer):
-    """Fires again when `period` seconds have passed since its call returned."""
-
-    __slots__ = ()
-
-    def _next(self) -> float:
-        return self._service.current_processing_time() + self._period
-
-
-class TimersDone(Future[None]):
-    """Done when a quiesced service has no timer left that had begun. Made by the service.
-
-    To wait for it on the mailbox thread would be to wait for oneself: there `result` and `exception` run mail
-    of the operator's priority instead, deferrable mail too, until it is done. It cannot be cancelled.
-    """
-
-    def __init__(self, service: ProcessingTimeService) -> None:
-        super().__init__()
-        self._service = service
-        self.set_running_or_notify_cancel()
-
-    def result(self, timeout: float | None = None) -> None:
-        """Wait until it is done, for `timeout` seconds at most. Any thread.
-
-        Raises `concurrent.futures.TimeoutError`. On the mailbox thread it needs no timeout, as what it waits
-        for is its own mail; there it raises what a mail raises, and RuntimeError where it would wait for
-        ever: before `quiesce`, and inside a timer.
-        """
-        self._service._run_begun()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """None, when it is done; waits as `result` does."""
-        self._service._run_begun()
-        return super().exception(timeout)
-
-
 class ProcessingTimeService:
     """The timers of one operator. Confined to the mailbox thread, on which it is made.
 
@@ -212,7 +131,6 @@ class ProcessingTimeService:
         "_quiesced",
         "_rest_waits",
         "_running",
-        "_thread",
         "_timers_a_mail",
     )
 
@@ -240,8 +158,9 @@ class ProcessingTimeService:
         self._rest_waits = False
         self._running = 0
         self._quiesced = False
-        self._thread = get_ident()
-        self._done = TimersDone(self)
+        self._done: Future[None] = Future()
+        # So that nobody can cancel it.
+        self._done.set_running_or_notify_cancel()
 
     # -- any thread ---------------------------------------------------------------------------
 
@@ -249,10 +168,10 @@ class ProcessingTimeService:
         """Read the clock, in seconds. Any thread."""
         return self._clock()
 
-    def timers_done(self) -> TimersDone:
+    def timers_done(self) -> Future[None]:
         """A future, always the same, that is done when, after `quiesce`, every timer that had begun is done.
 
-        Any thread. On the mailbox thread its `result` runs mail until then.
+        Any thread, but the mailbox thread must not wait for it: it runs the mail in which they fire.
         """
         return self._done
 
@@ -270,31 +189,10 @@ class ProcessingTimeService:
         self._arm(timer)
         return timer
 
-    def schedule_at_fixed_rate(
-        self, callback: Callable[[float], object], initial_delay: float, period: float
-    ) -> Timer:
-        """Have `callback` called in `initial_delay` seconds and every `period` seconds after that.
-
-        Mailbox thread. It gets the moment for which the call was due. Calls that are late are made up for,
-        each with its own moment. Ends with `cancel`, `quiesce`, or an error of its own. Raises as
-        `register_timer` does, and ValueError for an `initial_delay` below 0 or a `period` not above 0.
-        """
-        return self._schedule(FixedRateTimer, callback, initial_delay, period)
-
-    def schedule_with_fixed_delay(
-        self, callback: Callable[[float], object], initial_delay: float, period: float
-    ) -> Timer:
-        """Have `callback` called in `initial_delay` seconds, then `period` seconds after each return.
-
-        Mailbox thread. It gets the moment for which the call was due. Ends and raises as
-        `schedule_at_fixed_rate` does.
-        """
-        return self._schedule(FixedDelayTimer, callback, initial_delay, period)
-
     def quiesce(self) -> None:
         """Forget the timers that are not due, and take no new ones; what is due still fires. Mailbox thread.
 
-        No periodic timer comes again. Idempotent. Raises `WrongThreadError` from another thread.
+        Idempotent. Raises `WrongThreadError` from another thread.
         """
         self._check_thread()
         if self._quiesced:
@@ -323,19 +221,6 @@ class ProcessingTimeService:
         return len(self._deadlines)
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _schedule(
-        self,
-        kind: type[FixedRateTimer] | type[FixedDelayTimer],
-        callback: Callable[[float], object],
-        initial_delay: float,
-        period: float,
-    ) -> Timer:
-        check_callable("callback", callback)
-        first = self._clock() + check_duration("initial_delay", initial_delay)
-        timer = kind(self, first, check_duration("period", period, above_zero=True), callback)
-        self._arm(timer)
-        return timer
 
     def _arm(self, timer: Timer) -> None:
         if self._quiesced:
@@ -439,18 +324,12 @@ class ProcessingTimeService:
     def _call(self, timer: Timer) -> None:
         callback = timer._callback
         assert callback is not None, "a timer that is done is not armed"
-        if not isinstance(timer, PeriodicTimer):
-            timer._callback = None
+        _end(timer)
         self._running += 1
         try:
             callback(timer._timestamp)
-            if isinstance(timer, PeriodicTimer) and timer._callback is not None and not self._quiesced:
-                timer._timestamp = timer._next()
-                self._arm(timer)
         finally:
             self._running -= 1
-            if timer._handle == NOT_ARMED:
-                _end(timer)
             if self._quiesced:
                 self._resolve_if_done()
 
@@ -470,19 +349,6 @@ class ProcessingTimeService:
     def _resolve_if_done(self) -> None:
         if self._quiesced and not self._running and not self._deadlines and not self._done.done():
             self._done.set_result(None)
-
-    def _run_begun(self) -> None:
-        """On the mailbox thread run mail until the future is done; elsewhere nothing."""
-        if get_ident() != self._thread or self._done.done():
-            return
-        if not self._quiesced:
-            raise RuntimeError("timers_done() was waited for on the mailbox thread before quiesce()")
-        if self._running:
-            raise RuntimeError(
-                "timers_done() was waited for inside a timer, which is one of those to be done"
-            )
-        while not self._done.done():
-            self._executor.yield_(deferrable=True)
 
 
 def _end(timer: Timer) -> None:

@@ -354,9 +354,6 @@ class _TestThread(Generic[S]):
         self.source = source
         self.exhausted = False
 
-    def need(self) -> None:
-        """Discover: a step does, when it is due."""
-
     def execute(self, fn: Callable[..., object], *args: object) -> bool:
         fn(*args)
         return True

@@ -582,9 +582,6 @@ class SourceSuite:
             found = self._told(partial(harness.read_split, piece))
         self._compare(found, rows, self._method, f"{rule}, here {split!r}", ordered=True)
 
-    def _compare_front(self, rows: Sequence[Any], split: Any, method: str, rule: str) -> None:
-        self._compare(rows, _rows(self._read(split))[: len(rows)], method, rule, ordered=True)
-
     @staticmethod
     def _compare(
         rows: Sequence[Any], due: Sequence[Any], method: str, rule: str, *, ordered: bool = False
@@ -656,13 +653,6 @@ class SourceSuite:
         if not isinstance(fetched, Sequence) or not all(isinstance(each, Fetched) for each in fetched):
             raise _broken((reader, "fetch"), "it returns a list of Fetched", repr(fetched))
         return fetched
-
-    def _first_fetched(self, reader: SplitReader[Any]) -> Fetched:
-        deadline = time.monotonic() + self.timeout
-        while time.monotonic() < deadline:
-            for fetched in self._fetch(reader):
-                return fetched
-        raise _broken((reader, "fetch"), "rows come, or the end", f"nothing in {self.timeout:g} s")
 
 
 def source_suite(

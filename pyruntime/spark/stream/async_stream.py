@@ -119,6 +119,11 @@ def async_stream(
         raise ValueError(
             f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"
         )
+    if resolved.ledger is not None and resolved.ledger.cache is not None:
+        raise ValueError(
+            f"ledger: its cache={resolved.ledger.cache!r} must be left out, as a row here is known by its "
+            "place in the stream; use async_map, or leave out cache"
+        )
     token = check_sendable(fn, resolved)
     results = parse_schema("schema", schema)
     for name in (KEY, HASH):

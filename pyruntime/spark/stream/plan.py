@@ -53,7 +53,7 @@ def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], byt
     return LedgerSession(
         options,
         run,
-        config=operator.ledger_plan.config,
+        config=operator.ledger_plan.config(ledger),
         # It may be looked up twice, so nothing is counted here.
         identify=lambda row: (identify(row), b""),
         execution=execution_id(),

@@ -221,7 +221,7 @@ class OperatorMachine(RuleBasedStateMachine):
     """Random lives of operators in a task. Subclass it, write `operators`, and have its `TestCase` run.
 
     The rules push rows, watermarks and idleness, let time pass, answer calls or have them fail, in any order,
-    late too, take snapshots, some of which fail, stop the task with a savepoint, which may be aborted, cut
+    late too, take snapshots, some of which fail, cut
     the life off, restore it, and end the input. After each step the output that counts must be a beginning of
     what is due, and in the end all of it; the task must end. An operator that calls `service()` is also
     judged by its calls: none is made again that has an answer in the history that counts, and none beyond
@@ -631,56 +631,6 @@ class OperatorMachine(RuleBasedStateMachine):
             self.run()
         if not self._running.done():
             self.crash(data, True, None)
-
-    @precondition(lambda self: self._has_begun and not self._running.done())
-    @rule(
-        data=st.data(),
-        is_aborted=st.booleans(),
-        seconds=st.sampled_from([0.0, 0.0, 1.0, 20.0]),
-        is_answered=st.booleans(),
-        turns=TURNS,
-    )
-    def stop_with_savepoint(
-        self, data: st.DataObject, is_aborted: bool, seconds: float, is_answered: bool, turns: int | None
-    ) -> None:
-        """The task stops with a savepoint, which is aborted or complete; nothing leaves it meanwhile.
-
-        is_answered: calls of the service end while it waits for that.
-        """
-        self._checkpoint += 1
-        number = self._checkpoint
-        future = self._task.stop_with_savepoint_async(number, timestamp=self._clock())
-        self.run()
-        if not future.done() or future.exception() is not None:
-            # It is declined while the operators are finished, and when the task has ended.
-            return
-        for call in self._open_calls() if is_answered else ():
-            self.complete(call)
-            self.run()
-        self.loop.run_until_complete(asyncio.sleep(seconds))
-        self.run()
-        cut = self._cuts[number]
-        if self.counted_output != cut.elements:
-            self.disagree("stop", self.counted_output, f"{cut.elements}, nothing after the savepoint")
-        if is_aborted:
-            self._task.notify_checkpoint_aborted_async(number)
-            self.run(turns)
-            return
-        self._saved = _Saved(self.encode(future.result()), cut)
-        self._task.notify_checkpoint_complete_async(number)
-        # Calls that cannot be cancelled are waited for, for a time.
-        self.loop.run_until_complete(asyncio.sleep(FINISH_ROUND_S))
-        self.run()
-        if not self._running.done():
-            self.disagree("stop", "the task runs on", "it ends with the savepoint")
-        else:
-            self._running.result()
-        if self.counted_output != cut.elements:
-            self.disagree("stop", self.counted_output, f"{cut.elements}, nothing after the savepoint")
-        self._cut_off()
-        self.crashed()
-        self._begin_life(data)
-        self.run(turns)
 
     def _cut_off(self) -> None:
         """End the life as a kill would: nothing is flushed, and nothing is closed."""

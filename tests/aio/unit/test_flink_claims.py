@@ -100,15 +100,6 @@ CLAIMS = {
          "test_a_restored_window_that_is_full_is_no_reason_to_wait_for_a_full_batch",),
         ("test_a_full_window_and_what_waits_in_front_of_it_are_restored_into_any_window",),
     ),
-    "testIgnoreAsyncOperatorRecordsOnDrain": Claim(
-        "After a savepoint that stops the task nothing leaves: what was under way is the next life's.",
-        ("task/unit/test_stop.py::test_a_stop_without_drain_ends_after_the_savepoint_without_finishing_the_operators",),
-        ("test_after_a_savepoint_that_stops_the_task_what_was_under_way_is_the_next_lifes",),
-    ),
-    "testIgnoreAsyncOperatorRecordsOnDrainWithRetry": Claim(
-        "So do rows that wait for another attempt.",
-        here=("test_after_a_savepoint_that_stops_the_task_what_was_under_way_is_the_next_lifes",),
-    ),
     # -- time-outs -------------------------------------------------------------------------------------
     "testAsyncTimeoutFailure": Claim(
         "A time-out is an error of its row, which names the limit.",
@@ -315,10 +306,6 @@ class Running:
         self._checkpoint += 1
         taken = self.task.trigger_checkpoint_async(self._checkpoint, CheckpointOptions(aligned=False))
         return await asyncio.wrap_future(taken)
-
-    async def stop_with_savepoint(self) -> TaskSnapshot:
-        self._checkpoint += 1
-        return await asyncio.wrap_future(self.task.stop_with_savepoint_async(self._checkpoint))
 
     async def kill(self) -> None:
         self.task.cancel()
@@ -564,29 +551,6 @@ def test_a_full_window_and_what_waits_in_front_of_it_are_restored_into_any_windo
         return second.left
 
     assert play(script) == [0, 2, 4, 6, 8, END]
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("in_a_pause", [False, True], ids=["in a call", "in a pause"])
-def test_after_a_savepoint_that_stops_the_task_what_was_under_way_is_the_next_lifes(in_a_pause: bool) -> None:
-    async def script() -> None:
-        options: dict[str, Any] = {"retry": Retry(3, initial=10.0, maximum=10.0, jitter=False)}
-        service: Any = Failing({1: 1, 2: 1}) if in_a_pause else doubled_after({1: 10.0, 2: 10.0})
-        first = Running(service, **options)
-        first.push(1, 2, 3)
-        await asyncio.sleep(5.0)
-        savepoint = await first.stop_with_savepoint()
-        # The attempts that were under way end before the task hears that the savepoint is complete.
-        await asyncio.sleep(20.0)
-        assert first.left == [] and not first.running.done()
-        first.task.notify_checkpoint_complete_async(savepoint.barrier.id)
-        await first.running
-        assert first.left == []
-        second = Running(doubled_after({}), snapshot=savepoint, **options)
-        await second.end()
-        assert second.left == [2, 4, 6, END]
-
-    play(script)
 
 
 # -- time-outs and errors ------------------------------------------------------------------------------

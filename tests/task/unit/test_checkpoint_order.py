@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.task import Operator
-from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions, StopAborted
+from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions
 from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskState, Watermark
 from tests.task.unit.operators import Counted, Declining, Logging, Map, Rig
 
@@ -176,7 +176,7 @@ def test_whoever_asks_a_task_that_ends_or_has_ended_is_not_left_waiting() -> Non
     rig.task.restore()
     waiting = [rig.task.trigger_checkpoint_async(1), rig.task.notify_checkpoint_complete_async(1)]
     rig.task.close()
-    late = [rig.task.trigger_checkpoint_async(2), rig.task.stop_with_savepoint_async(3)]
+    late = [rig.task.trigger_checkpoint_async(2), rig.task.notify_checkpoint_aborted_async(3)]
     for future in (*waiting, *late):
         with pytest.raises(CheckpointDeclined, match="the task has ended"):
             future.result(timeout=0)  # type: ignore[attr-defined]
@@ -205,7 +205,6 @@ def test_checkpoints_are_asked_for_from_another_thread() -> None:
 def test_errors_of_checkpoints_survive_pickling() -> None:
     declined = pickle.loads(pickle.dumps(CheckpointDeclined(3, "why")))
     assert (declined.id, declined.reason, str(declined)) == (3, "why", "checkpoint 3 is declined: why")
-    assert pickle.loads(pickle.dumps(StopAborted(4))).id == 4
     assert pickle.loads(pickle.dumps(TaskCancelled("x"))).name == "x"
 
 

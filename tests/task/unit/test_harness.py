@@ -33,7 +33,12 @@ class Sums(Operator):
         self.sums = state
 
     def open(self) -> None:
-        self.context.timers.schedule_at_fixed_rate(self.emit, 10.0, 10.0)
+        timers = self.context.timers
+        timers.register_timer(timers.current_processing_time() + 10.0, self.emit_again)
+
+    def emit_again(self, timestamp: float) -> None:
+        self.emit(timestamp)
+        self.context.timers.register_timer(timestamp + 10.0, self.emit_again)
 
     def emit(self, timestamp: float) -> None:
         self.output.collect((timestamp, sum(self.sums)))

@@ -1,4 +1,4 @@
-"""Ends of a task of which exactly one counts: its first error, its own savepoint, what a snapshot has."""
+"""Ends of a task of which exactly one counts: its first error, its cancellation, what a snapshot has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox.task.checkpoint import (
     OperatorSnapshot,
     TaskSnapshot,
 )
-from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, TaskState, Watermark
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, Watermark
 from pillarbox.testing.test_io import CollectedOutput
 from tests.task.unit.operators import Logging, Map, Rig
 
@@ -48,20 +48,6 @@ def test_of_several_errors_with_which_an_operator_fails_its_task_the_first_count
     rig = Rig(Fails(ConnectionError("first"), KeyError("second")))
     with pytest.raises(ConnectionError, match="first"):
         rig.run(1)
-
-
-@pytest.mark.contract(convicts=["ended_by_another_checkpoint"])
-def test_a_task_that_waits_for_its_savepoint_does_not_end_with_an_older_checkpoint() -> None:
-    rig = Rig(Logging("a", []))
-    rig.task.trigger_checkpoint_async(1)
-    rig.task.stop_with_savepoint_async(2)
-    rig.step()
-    rig.task.notify_checkpoint_complete_async(1)
-    rig.step()
-    assert rig.task.state is TaskState.RUNNING
-    rig.task.notify_checkpoint_complete_async(2)
-    rig.task.run()
-    assert rig.task.state is TaskState.FINISHED
 
 
 @pytest.mark.contract(convicts=["snapshot_used_up"])
@@ -127,17 +113,6 @@ def test_a_task_that_fails_while_its_operators_are_finished_finishes_no_more_of_
     assert of_the_end == [*[f"a {each}" for each in asked], "a stop", "b stop"]
 
 
-@pytest.mark.contract
-@pytest.mark.parametrize("step", ["end_input", "finish"])
-def test_a_task_that_fails_while_it_is_drained_gives_no_savepoint(step: str) -> None:
-    rig = Rig(FailsIn("a", [], step.split()[0]))
-    stop = rig.task.stop_with_savepoint_async(1, drain=True)
-    with pytest.raises(ConnectionError, match=step):
-        rig.task.run()
-    with pytest.raises(CheckpointDeclined):
-        stop.result(timeout=0)
-
-
 @pytest.mark.contract(convicts=["snapshot_after_failure"])
 @pytest.mark.parametrize("step", ["prepare", "snapshot"])
 def test_a_checkpoint_in_which_an_operator_fails_the_task_is_declined(step: str) -> None:
@@ -172,15 +147,3 @@ def test_a_task_that_is_cancelled_while_its_operators_are_finished_finishes_no_m
     with pytest.raises(TaskCancelled):
         rig.run()
     assert [each for each in log if each.endswith(("end_input", "finish"))] == ["a end_input"]
-
-
-@pytest.mark.contract(convicts=["drained_after_cancel"])
-def test_a_task_that_is_cancelled_while_it_is_drained_gives_no_savepoint() -> None:
-    waits = Waits("a", [])
-    rig = Rig(waits)
-    waits.cancel = rig.task.cancel
-    stop = rig.task.stop_with_savepoint_async(1, drain=True)
-    with pytest.raises(TaskCancelled):
-        rig.task.run()
-    with pytest.raises(CheckpointDeclined):
-        stop.result(timeout=0)

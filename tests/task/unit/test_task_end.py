@@ -403,7 +403,7 @@ def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> Non
         def note(self, what: str) -> None:
             if what == step:
                 timers = self.context.timers
-                timers.schedule_at_fixed_rate(fired.append, 1.0, 1.0)
+                timers.register_timer(1.0, fired.append)
                 assert timers is self.context.timers
                 ended.append(timers.timers_done().done())
 
@@ -417,7 +417,8 @@ def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> Non
 def test_a_thread_for_timers_that_are_asked_for_in_close_does_not_outlive_the_task(cancelled: bool) -> None:
     class SetsInClose(Map):
         def close(self) -> None:
-            self.context.timers.schedule_at_fixed_rate(print, 3600.0, 1.0)
+            timers = self.context.timers
+            timers.register_timer(timers.current_processing_time() + 3600.0, print)
 
     before = set(threading.enumerate())
     rig = Rig(SetsInClose(str))

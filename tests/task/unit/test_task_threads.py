@@ -139,10 +139,10 @@ def test_a_checkpoint_can_be_awaited_beside_the_task() -> None:
         running = asyncio.ensure_future(rig.task.run_async())
         rig.push("a")
         snapshot = await asyncio.wrap_future(rig.task.trigger_checkpoint_async(1))
-        stop = await asyncio.wrap_future(rig.task.stop_with_savepoint_async(2))
-        rig.task.notify_checkpoint_complete_async(2)
+        last = await asyncio.wrap_future(rig.task.trigger_checkpoint_async(2))
+        rig.end()
         await running
-        return stop.operators["counted"].state, [snapshot.barrier.id, rig.task.state]
+        return last.operators["counted"].state, [snapshot.barrier.id, rig.task.state]
 
     assert asyncio.run(main()) == (1, [1, TaskState.FINISHED])
 

@@ -60,7 +60,7 @@ def test_timers_fire_after_one_whose_thread_did_not_start() -> None:
 def test_timers_whose_thread_did_not_start_can_be_shut_down() -> None:
     timers = ProcessingTimeService(MailboxProcessor(idle).executor())
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        timers.schedule_at_fixed_rate(print, 3600.0, 1.0)
+        timers.register_timer(timers.current_processing_time() + 3600.0, print)
     timers.shutdown()
     assert timers.timers_done().done()
 

@@ -290,74 +290,6 @@ def test_a_yield_gets_every_timer_by_the_clock_of_the_system(
     assert fired == [due] * 200
 
 
-# ---- periodic
-
-
-@pytest.mark.contract
-def test_a_fixed_rate_makes_up_for_late_calls_and_does_not_drift() -> None:
-    task = Task(now=1.0)
-    timer = task.timers.schedule_at_fixed_rate(task.fired.append, 0.1, 0.1)
-    for _ in range(3):
-        task.clock.advance(0.1)
-        task.run()
-    task.clock.set(1.1 + 999 * 0.1)
-    task.run()
-    assert task.fired == [1.1 + i * 0.1 for i in range(1000)]
-    assert not timer.done
-    assert timer.cancel()
-    task.clock.advance(1.0)
-    task.run()
-    assert len(task.fired) == 1000
-
-
-def test_a_fixed_delay_counts_from_the_return_of_the_call() -> None:
-    task = Task()
-
-    def callback(at: float) -> None:
-        task.fired.append(at)
-        task.clock.advance(5.0)
-
-    task.timers.schedule_with_fixed_delay(callback, 1.0, 2.0)
-    task.clock.advance(1.0)
-    task.run()
-    assert task.fired == [1.0]
-    task.clock.set(8.0)
-    task.run()
-    assert task.fired == [1.0, 8.0]
-
-
-@pytest.mark.parametrize("schedule", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
-def test_a_periodic_timer_may_cancel_itself(schedule: str) -> None:
-    task = Task()
-
-    def callback(at: float) -> None:
-        task.fired.append(at)
-        assert timer.cancel()
-
-    timer = getattr(task.timers, schedule)(callback, 0.0, 1.0)
-    for _ in range(3):
-        task.run()
-        task.clock.advance(1.0)
-    assert task.fired == [0.0]
-    assert timer.done
-
-
-def test_a_periodic_timer_ends_with_its_own_error() -> None:
-    task = Task()
-
-    def fail(at: float) -> None:
-        task.fired.append(at)
-        raise LookupError
-
-    timer = task.timers.schedule_at_fixed_rate(fail, 0.0, 1.0)
-    with pytest.raises(LookupError):
-        task.processor.run_mailbox_step()
-    task.clock.advance(10.0)
-    task.run()
-    assert task.fired == [0.0]
-    assert timer.done
-
-
 # ---- giving way
 
 
@@ -534,7 +466,6 @@ def test_only_the_mailbox_thread_uses_timers() -> None:
     timer = task.at(1.0)
     calls = [
         lambda: task.at(2.0),
-        lambda: task.timers.schedule_at_fixed_rate(print, 1.0, 1.0),
         timer.cancel,
         task.timers.quiesce,
         task.timers.shutdown,
@@ -562,8 +493,6 @@ def test_only_the_mailbox_thread_uses_timers() -> None:
         (lambda timers: timers.register_timer("soon", print), TypeError, "timestamp='soon'"),
         (lambda timers: timers.register_timer(float("inf"), print), ValueError, "timestamp=inf"),
         (lambda timers: timers.register_timer(1.0, None), TypeError, "callback=None"),
-        (lambda timers: timers.schedule_at_fixed_rate(print, -1, 1), ValueError, "initial_delay=-1"),
-        (lambda timers: timers.schedule_with_fixed_delay(print, 1, 0), ValueError, "period=0.*above 0"),
         (lambda timers: ProcessingTimeService(None, lambda: -1.0), ValueError, "reads -1.0"),
         (lambda timers: ProcessingTimeService(None, timers_a_mail=0), ValueError, "timers_a_mail=0"),
         (lambda timers: ProcessingTimeService(None, timers_a_mail=1.5), TypeError, "timers_a_mail=1.5"),
