@@ -28,8 +28,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pillarbox.aio.current import current_call
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.running import running_call
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
@@ -305,7 +305,7 @@ class Chat(Client):
             try:
                 return place, await self._ask([*form.extended(messages), *_corrections(former)], form)
             except HttpStatusError as error:
-                if learned.is_settled or error.status not in REFUSES_FORM:
+                if learned.is_settled or not _refuses_form(error):
                     raise
                 refused = refused or error
         assert refused is not None
@@ -416,13 +416,17 @@ def _forms(answer: Answer, structure: str) -> list[_Form]:
     return [form for each in forms.values() for form in each] if structure == "auto" else forms[structure]
 
 
+def _refuses_form(error: HttpStatusError) -> bool:
+    """Return True if a service may have refused a request for its form."""
+    # llama-cpp-python gives 500 for what it does not know, and says where it stands.
+    return error.status in REFUSES_FORM or (error.status == 500 and b"response_format" in error.body)
+
+
 def _former() -> AnswerInvalid | None:
     """The error of the row's last attempt, if that was an answer that did not fit."""
-    try:
-        error = current_call().error
-    except LookupError:
-        # Called by hand.
-        return None
+    # None where the client is called by hand.
+    call = running_call()
+    error = None if call is None else call.error
     return error if isinstance(error, AnswerInvalid) else None
 
 

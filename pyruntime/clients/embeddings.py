@@ -14,10 +14,14 @@
 # it best.
 #
 # Why a text that is too long, or a vector that is not finite, is the error of its row and not of its batch:
-# the others were paid for, and a retry of the batch would pay for them again and fail at the same text.
+# the others were paid for, and a retry of the batch would pay for them again and fail at the same text. So
+# does each request of a batch that needs several: once one was answered, the operator gets the vectors that
+# are there, and calls the other rows again. A request that may have been refused for one of its texts is
+# halved here then, as the operator would halve the batch.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
@@ -52,6 +56,7 @@ from pillarbox.clients.vectors import (
     FLOAT32,
     Block,
     Vectors,
+    block_of_bytes,
     decode_bytes,
     decode_lists,
     decode_openai,
@@ -83,6 +88,8 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "bytes": ("bytes", "base64", "float"),
 }
 """The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
+BASE64_ENCODINGS = ("base64", "float16")
+"""The forms in which a vector comes as base64, which the transport may read."""
 ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "float": {},
     "base64": {"encoding_format": "base64"},
@@ -90,6 +97,8 @@ ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
 }
 """The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
+REFUSES_TEXTS = frozenset({400, 413, 422})
+"""Statuses with which a request may be refused for one of its texts, or for their number."""
 BYTES_TYPE = "application/octet-stream"
 REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
@@ -123,7 +132,8 @@ class Embeddings(Client):
     Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts,
     dimensions), float32; called with one text, one vector of shape (dimensions,). Where a text is None its
     result is None, and where a text alone cannot be embedded its result is the error: the result is a list of
-    rows then. Use it with `batch=client.batch`, and with `async with client:` outside of the operator.
+    rows then. Use it with `batch=client.batch`, which `async_udf` and `embed_text` take by themselves, and
+    with `async with client:` outside of the operator.
 
     base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
         turns. model: the model's name, for Azure the deployment's.
@@ -242,6 +252,11 @@ class Embeddings(Client):
         return Batch(size=self._max_texts, weight=self.tokens_of, max_weight=self.max_tokens)
 
     @property
+    def result_type(self) -> str:
+        """The type of a vector as a column of Spark, which `async_udf` takes for its own."""
+        return "array<float>"
+
+    @property
     def tokens(self) -> int:
         """Tokens that the service has counted for this client, in this process."""
         return self._learned.tokens
@@ -275,8 +290,7 @@ class Embeddings(Client):
     async def _vectors(self, rows: list[str | None]) -> Any:
         """A block with a vector for each row, or a list with vectors, None and errors."""
         parts, errors = self._parts(rows)
-        block = await self._embed([piece for part in parts for piece in part])
-        bad = rows_not_finite(block)
+        block, bad = await self._embed([piece for part in parts for piece in part])
         if len(block) == len(rows) and not errors and not bad:
             # The usual case: each row is one piece.
             return normalized(block) if self.normalize else block
@@ -287,8 +301,9 @@ class Embeddings(Client):
             if not part:
                 continue
             mine = block[place : place + len(part)]
-            if any(place <= each < place + len(part) for each in bad):
-                results[row] = AnswerError("the answer's vector has numbers that are not finite")
+            failed = next((bad[each] for each in range(place, place + len(part)) if each in bad), None)
+            if failed is not None:
+                results[row] = failed
             else:
                 mean = mine[0] if len(part) == 1 else weighted_mean(mine, [piece.tokens for piece in part])
                 results[row] = normalized(mean[None, :])[0] if self.normalize else mean
@@ -342,14 +357,40 @@ class Embeddings(Client):
         if texts:
             yield texts
 
-    async def _embed(self, all_pieces: list[Piece]) -> Block:
-        blocks = [await self._embed_once(texts) for texts in self._requests(all_pieces)]
+    async def _embed(self, all_pieces: list[Piece]) -> tuple[Block, dict[int, Exception]]:
+        """The vectors of the pieces, zeros for some, and the errors of these by their places.
+
+        Raises the error of the first request.
+        """
+        requests = deque(self._requests(all_pieces))
+        blocks: list[Block] = []
+        errors: dict[int, Exception] = {}
+        place = 0
+        while requests:
+            texts = requests.popleft()
+            try:
+                block = await self._embed_once(texts)
+                if blocks and block.shape[1] != blocks[0].shape[1]:
+                    lengths = sorted({block.shape[1], blocks[0].shape[1]})
+                    raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {lengths}")
+            except Exception as error:
+                if not blocks:
+                    # Nothing has been paid for: the operator calls the batch again, whole or in parts.
+                    raise
+                if len(texts) > 1 and getattr(error, "status", None) in REFUSES_TEXTS:
+                    middle = len(texts) // 2
+                    requests.extendleft((texts[middle:], texts[:middle]))
+                    continue
+                errors |= dict.fromkeys(range(place, place + len(texts)), error)
+                block = np.zeros((len(texts), blocks[0].shape[1]), np.float32)
+            blocks.append(block)
+            place += len(texts)
         if not blocks:
-            return np.empty((0, self.dimensions or 0), np.float32)
-        lengths = {block.shape[1] for block in blocks}
-        if len(lengths) > 1:
-            raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {sorted(lengths)}")
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            return np.empty((0, self.dimensions or 0), np.float32), errors
+        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        for each in rows_not_finite(whole):
+            errors[each] = AnswerError("the answer's vector has numbers that are not finite")
+        return whole, errors
 
     async def _embed_once(self, texts: list[str]) -> Block:
         """The vectors of `texts`, which are one request."""
@@ -397,7 +438,13 @@ class Embeddings(Client):
     async def _ask(self, texts: list[str], encoding: str) -> Vectors:
         """Send one request. Raises HttpStatusError and AnswerError."""
         url = next(self._urls)
-        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=self._body_of(texts, encoding))
+        response = await self._send(
+            "POST",
+            url,
+            headers=REQUEST_HEADERS,
+            body=self._body_of(texts, encoding),
+            vectors=len(texts) if encoding in BASE64_ENCODINGS and self.api != "tei" else 0,
+        )
         if response.status != OK:
             raise status_error("POST", url, response)
         try:
@@ -417,13 +464,16 @@ class Embeddings(Client):
         return encode_json({**fields, **self.body})
 
     def _decoded(self, response: Response, texts: int, encoding: str) -> Vectors:
+        dtype = FLOAT16 if encoding == "float16" else FLOAT32
+        if response.vectors is not None:
+            return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
         if self.api == "tei":
             vectors = decode_lists(response.body, texts)
             tokens = response.headers.get("x-compute-tokens", "")
             return vectors._replace(tokens=int(tokens)) if tokens.isdecimal() else vectors
         if encoding == "bytes" and response.headers.get("content-type", "").startswith(BYTES_TYPE):
             return decode_bytes(response.body, texts)
-        return decode_openai(response.body, texts, FLOAT16 if encoding == "float16" else FLOAT32)
+        return decode_openai(response.body, texts, dtype)
 
     # -- addresses and headers -------------------------------------------------------------------------------
 

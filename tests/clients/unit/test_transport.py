@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import pickle
 import ssl
@@ -11,12 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import ClientError, web
 
 from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of
 from pillarbox.clients import Http
 from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
+from pillarbox.clients.vectors import FLOAT32, block_of_bytes, decode_openai
 from tests.certificates import make_certificate
 
 BACKENDS: list[Backend] = ["aiohttp", "libcurl"]
@@ -110,6 +113,51 @@ def test_a_line_break_in_a_header_is_refused(serve: Any, backend: Backend) -> No
                 await transport.request("GET", url, headers={"X-Key": "secret\r\nX-Other: 1"})
             assert "secret" not in str(raised.value)
             assert (await transport.request("GET", url, headers={"X-Key": "k"})).status == 200
+
+    run(test)
+
+
+def openai_answer(block: Any, *, encoded: bool) -> dict[str, Any]:
+    """The answer of a service with the vectors of a block."""
+    texts = [base64.b64encode(row.tobytes()).decode() if encoded else row.tolist() for row in block]
+    items = [{"object": "embedding", "index": index, "embedding": text} for index, text in enumerate(texts)]
+    return {"object": "list", "data": items, "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+
+
+@pytest.mark.parametrize(
+    ("status", "encoded", "wanted"),
+    [(200, True, 3), (200, False, 3), (200, True, 2), (200, True, 0), (500, True, 3)],
+)
+def test_vectors_are_read_by_the_transport_or_are_in_the_body(
+    serve: Any, backend: Backend, status: int, encoded: bool, wanted: int
+) -> None:
+    blocks = np.random.default_rng(1).standard_normal((8, 3, 1_024)).astype(np.float32)
+
+    async def embed(request: web.Request) -> web.Response:
+        found = openai_answer(blocks[int(request.path.strip("/"))], encoded=encoded)
+        return web.json_response(found, status=status)
+
+    async def test() -> None:
+        async with serve(embed) as url, opened(Http(backend=backend, connections=2)) as transport:
+            numbers = [*range(8)] * 3
+            answers = await asyncio.gather(
+                *[
+                    transport.request("POST", f"{url}/{number}", headers={}, body=b"", vectors=wanted)
+                    for number in numbers
+                ]
+            )
+        is_read = backend == "libcurl" and (status, encoded, wanted) == (200, True, 3)
+        for number, answer in zip(numbers, answers, strict=True):
+            assert answer.status == status
+            assert (answer.vectors is not None, not answer.body) == (is_read, is_read)
+            if answer.vectors is None:
+                found = decode_openai(answer.body, 3)
+            else:
+                found = block_of_bytes(answer.vectors.block, 3, FLOAT32, answer.vectors.tokens)
+            assert found.tokens == 7
+            # Each has memory of its own, which may be written to.
+            found.block[:] -= blocks[number]
+            assert not found.block.any()
 
     run(test)
 
@@ -384,6 +432,73 @@ def test_requests_go_by_the_proxy_that_is_given_or_in_the_environment(
             # A proxy that is given is for all requests.
             assert await asked(f"{url}/all", proxy=proxy) == f"GET {url}/all HTTP/1.1".encode()
         server.close()
+
+    run(test)
+
+
+class Tunnel:
+    """A proxy that opens tunnels: it notes the line and the headers of each request, and sees bytes then."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.seen = b""
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head)
+        method, target, _ = head.split(b" ", 2)
+        if method != b"CONNECT":
+            writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
+        host, _, port = target.decode().rpartition(":")
+        inner, outer = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(self._pass(reader, outer), self._pass(inner, writer))
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(2**16):
+                self.seen += data
+                target.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            target.close()
+
+
+@pytest.mark.contract
+def test_https_goes_by_a_tunnel_of_the_proxy_that_sees_neither_keys_nor_answers(
+    serve: Any, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    pem = make_certificate(tmp_path, names="IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    tunnel = Tunnel()
+
+    async def test() -> None:
+        server = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serve(echo, tls=context) as url:
+            options: dict[str, Any] = {"backend": backend, "ca_file": str(pem)}
+            monkeypatch.setenv("https_proxy", proxy)
+            for more in ({"proxy": proxy}, {}):
+                async with opened(Http(**options, **more)) as transport:
+                    for _ in range(2):
+                        answer = await transport.request("GET", f"{url}/of", headers={"X-Key": "sk-secret"})
+                        assert (answer.status, b'"key": "sk-secret"' in answer.body) == (200, True)
+            async with opened(Http(backend=backend, proxy=proxy)) as transport:
+                # The certificate is that of the server behind it.
+                with pytest.raises(CONNECTION_ERRORS):
+                    await transport.request("GET", url, headers={})
+        server.close()
+        address = url.removeprefix("https://").encode()
+        # One tunnel for each transport: it is kept like any connection.
+        assert [head.split(b"\r\n")[0] for head in tunnel.asked] == [b"CONNECT %s HTTP/1.1" % address] * 3
+        assert b"sk-secret" not in tunnel.seen + b"".join(tunnel.asked)
+        assert b'"method"' not in tunnel.seen
 
     run(test)
 
