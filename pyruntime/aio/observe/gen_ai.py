@@ -33,7 +33,8 @@ from pillarbox.mailbox.metrics import LatencySnapshot, lower_bound
 
 TOKEN_BOUNDS = tuple(4.0**power for power in range(14))
 DURATION_BOUNDS_S = tuple(0.01 * 2**power for power in range(14))
-SCOPE = InstrumentationScope("pillarbox")
+SCOPE = InstrumentationScope("pillarbox.gen_ai")
+"""A scope of its own: exporters take each for the whole of its metrics."""
 
 
 class GenAiMetrics(SourceExporter, MetricExporter):
