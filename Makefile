@@ -206,8 +206,8 @@ s3-server:  ## build a server that speaks S3, which some tests need; needs Go
 kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do themselves: 80 MB
 	@$(PY) -m tests.servers.maven
 
-model-servers: env  ## a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes
-	@$(PY) -m tests.servers.model_servers
+model-servers: env  ## LLMock, a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes (NAMES="llmock litellm")
+	@$(PY) -m tests.servers.model_servers $(NAMES)
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist
