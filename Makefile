@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -205,6 +205,9 @@ s3-server:  ## build a server that speaks S3, which some tests need; needs Go
 
 kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do themselves: 80 MB
 	@$(PY) -m tests.servers.maven
+
+model-servers: env  ## a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes
+	@$(PY) -m tests.servers.model_servers
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

@@ -17,6 +17,7 @@ CONSTANTS
     Later,      \* attempts of a second execution; the others are of the first
     Changed,    \* attempts whose rows have another input (or version) under the same keys
     Locked,     \* whether commits are made under a lock: an object store has none
+    ByKey,      \* whether attempts claim keys one by one (Dedupe(across_tasks=True)), instead of all by a lease
     Mutant
 
 VARIABLES
@@ -31,6 +32,8 @@ VARIABLES
     committed, expired,
     old,        \* of each attempt: keys whose answer it has found and an earlier execution has kept
     told,       \* attempts that have written these down where others find them, at their end
+    claim,      \* of each key: the attempt that has claimed it; 0 for none
+    hasty,      \* attempt and key: who has waited too long for another's claim, and calls without
     (* history *)
     seen,       \* of each key: the results that the output has seen, with the input of the row
     paid,       \* keys that have had a durable record, with its input
@@ -39,9 +42,10 @@ VARIABLES
     crashes
 
 ends == <<old, told>>
-vars == <<state, place, seg, synced, lease, merge, untold, poisoned, committed, expired, ends, seen, paid, had, made, lost,
-          crashes>>
-more == <<untold, poisoned, ends>>
+claims == <<claim, hasty>>
+vars == <<state, place, seg, synced, lease, merge, untold, poisoned, committed, expired, ends, claims, seen, paid, had, made,
+          lost, crashes>>
+more == <<untold, poisoned, ends, claims>>
 
 Tasks == 1..Attempts
 Segments == 0..Attempts
@@ -62,6 +66,7 @@ TypeOK ==
     /\ merge.step \in {"idle", "staged", "published"}
     /\ \A a \in Tasks : old[a] \subseteq Keys
     /\ told \subseteq Tasks
+    /\ claim \in [Keys -> 0..Attempts] /\ hasty \subseteq Tasks \X Keys
 
 Init ==
     /\ state = [a \in Tasks |-> "new"] /\ place = [a \in Tasks |-> [k \in Keys |-> "todo"]]
@@ -69,6 +74,7 @@ Init ==
     /\ untold = [a \in Tasks |-> {}] /\ poisoned = {}
     /\ lease = 0 /\ merge = NoMerge /\ committed = FALSE /\ expired = FALSE
     /\ old = [a \in Tasks |-> {}] /\ told = {}
+    /\ claim = [k \in Keys |-> 0] /\ hasty = {}
     /\ seen = [k \in Keys |-> {}] /\ paid = {} /\ had = [a \in Tasks |-> {}] /\ made = [a \in Tasks |-> {}]
     /\ lost = 0 /\ crashes = 0
 
@@ -118,21 +124,47 @@ Start(a) ==
 (* One of the attempts that live should call, the others wait for its records. It is only about money: when a       *)
 (* holder that lives does not renew the lease, or patience is over, another takes it. Who dies has freed it.         *)
 Acquire(a) ==
-    /\ state[a] = "live" /\ lease = 0 /\ lease' = a
+    /\ state[a] = "live" /\ lease = 0 /\ ~ByKey /\ lease' = a
     /\ UNCHANGED <<more, state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 TakeOver(a) ==
     /\ state[a] = "live" /\ lease \notin {0, a} /\ state[lease] = "live" /\ In(a, {"todo"}) # {}
     /\ Mutant # "lease never expires" /\ lease' = a
     /\ UNCHANGED <<more, state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
-MayCall(a) ==
-    IF Mutant = "each waits for the other" THEN Live = {a}
+(* Or tasks claim keys one by one, so that equal rows of all of them share a call: by a lock of the kernel, which it  *)
+(* takes from the dead. Who gets the claim looks, and only then calls; who does not waits for the record. A claim is *)
+(* freed with the record, or where a record of another was found. Of a holder that is stopped or hangs the others    *)
+(* call without the claim in the end.                                                                              *)
+Claim(a, k) ==
+    /\ ByKey /\ state[a] = "live" /\ place[a][k] = "todo" /\ claim[k] = 0
+    /\ claim' = [claim EXCEPT ![k] = a]
+    /\ UNCHANGED <<untold, poisoned, ends, hasty, state, place, seg, synced, lease, merge, committed, expired, seen, paid>>
+    /\ UNCHANGED <<had, made, lost, crashes>>
+Overdue(a, k) ==
+    /\ ByKey /\ state[a] = "live" /\ place[a][k] = "todo" /\ <<a, k>> \notin hasty
+    /\ claim[k] \notin {0, a} /\ state[claim[k]] = "live" /\ Mutant # "a claim is waited for for ever"
+    /\ hasty' = hasty \cup {<<a, k>>}
+    /\ UNCHANGED <<untold, poisoned, ends, claim, state, place, seg, synced, lease, merge, committed, expired, seen, paid>>
+    /\ UNCHANGED <<had, made, lost, crashes>>
+Release(a, k) ==
+    /\ claim[k] = a /\ state[a] = "live"
+    /\ \/ place[a][k] \in {"found", "out"}
+       \/ place[a][k] = "buffered" /\ Mutant = "frees a claim before its record is written"
+    /\ claim' = [claim EXCEPT ![k] = 0]
+    /\ UNCHANGED <<untold, poisoned, ends, hasty, state, place, seg, synced, lease, merge, committed, expired, seen, paid>>
+    /\ UNCHANGED <<had, made, lost, crashes>>
+WithoutClaimsOf(gone) ==
+    [k \in Keys |-> IF claim[k] \in gone /\ Mutant # "the dead keep the lease" THEN 0 ELSE claim[k]]
+
+MayCall(a, k) ==
+    IF ByKey THEN claim[k] = a \/ <<a, k>> \in hasty \/ Mutant = "calls without a claim"
+    ELSE IF Mutant = "each waits for the other" THEN Live = {a}
     ELSE lease = a \/ (Mutant = "a lost lease stops nothing" /\ made[a] # {})
 
 (* Before each call, and before each that is made again, an attempt looks whether another has made it: in what it has *)
 (* seen by then, which is all that is there when it gets the lease, and later what its own commits have met.        *)
 Call(a, k) ==
-    /\ state[a] = "live" /\ place[a][k] = "todo" /\ MayCall(a)
+    /\ state[a] = "live" /\ place[a][k] = "todo" /\ MayCall(a, k)
     /\ k \notin Scan(a) \/ Mutant = "calls without a look"
     /\ Cardinality(In(a, {"calling", "buffered", "written"})) < Window \/ Mutant = "window not held"
     /\ place' = [place EXCEPT ![a][k] = "calling"] /\ made' = [made EXCEPT ![a] = @ \cup {k}]
@@ -163,7 +195,8 @@ Refuse(a) ==
                              \/ place[a][k] = "buffered" /\ Mutant # "looks for clashes before the call only"
        \/ In(a, {"out"}) = Keys /\ (a \in told \/ Mutant = "looks before it tells") /\ ClashesAtEnd(a) # {}
     /\ state' = [state EXCEPT ![a] = "refused"] /\ lease' = IF lease = a THEN 0 ELSE lease
-    /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ claim' = WithoutClaimsOf({a})
+    /\ UNCHANGED <<untold, poisoned, ends, hasty, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 (* A call that failed is made again. Those of the last attempt do not fail.                                         *)
 Fail(a, k) ==
     /\ a < Attempts /\ state[a] = "live" /\ place[a][k] = "calling"
@@ -219,7 +252,8 @@ Emit(a, k) ==
                  IN  old' = IF result # Torn /\ Execution(result) # Execution(a)
                             THEN [old EXCEPT ![a] = @ \cup {k}] ELSE old
     /\ place' = [place EXCEPT ![a][k] = "out"]
-    /\ UNCHANGED <<untold, poisoned, told, state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<untold, poisoned, told, claims, state, seg, synced, lease, merge, committed, expired, paid, had, made>>
+    /\ UNCHANGED <<lost, crashes>>
 (* What was found has expired since, or was cut off by who could not make it durable.                               *)
 Gone(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(a, k) = {}
@@ -229,13 +263,14 @@ Gone(a, k) ==
 Tell(a) ==
     /\ state[a] = "live" /\ In(a, {"out"}) = Keys /\ a \notin told /\ told' = told \cup {a}
     /\ Mutant # "looks before it tells" \/ ClashesAtEnd(a) = {}
-    /\ UNCHANGED <<untold, poisoned, old, state, place, seg, synced, lease, merge, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<untold, poisoned, old, claims, state, place, seg, synced, lease, merge, committed, expired, seen, paid, had, made>>
     /\ UNCHANGED <<lost, crashes>>
 Done(a) ==
     /\ state[a] = "live" /\ In(a, {"out"}) = Keys /\ a \in told
     /\ ClashesAtEnd(a) = {} \/ Mutant \in {"looks before it tells", "takes any input of a key for the row's"}
     /\ state' = [state EXCEPT ![a] = "done"] /\ lease' = IF lease = a THEN 0 ELSE lease
-    /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ claim' = WithoutClaimsOf({a})
+    /\ UNCHANGED <<untold, poisoned, ends, hasty, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Commit ==
     /\ ~committed /\ \E a \in Tasks : state[a] = "done"
     /\ committed' = TRUE
@@ -255,14 +290,14 @@ Kill(a) ==
     /\ a < Attempts /\ state[a] = "live" /\ MayCrash
     /\ state' = [state EXCEPT ![a] = "failed"]
     /\ lost' = lost + Cardinality(In(a, {"buffered"}))
-    /\ lease' = Freed(a)
+    /\ lease' = Freed(a) /\ claim' = WithoutClaimsOf({a})
     /\ \/ /\ \E part \in {FALSE, In(a, {"buffered"}) # {}} : seg' = WithTorn(a, part)
           /\ UNCHANGED untold
        \/ /\ Mutant = "tells of a record when it is there"
           /\ LET mine == {k \in In(a, {"buffered"}) : Found(a, k) = {}}
              IN  seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
           /\ untold' = [b \in Tasks |-> IF state[b] = "live" THEN untold[b] \cup {a} ELSE untold[b]]
-    /\ UNCHANGED <<place, synced, merge, poisoned, ends, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<place, synced, merge, poisoned, ends, hasty, committed, expired, seen, paid, had, made>>
 
 (* The disk is full: the attempt fails, and that is all.                                                           *)
 DiskFull(a) ==
@@ -273,7 +308,8 @@ DiskFull(a) ==
         seg' = IF Mutant = "full disk empties the segment" THEN [seg EXCEPT ![a] = <<>>] ELSE WithTorn(a, part)
     /\ synced' = [synced EXCEPT ![a] = IF Len(seg'[a]) < @ THEN Len(seg'[a]) ELSE @]
     /\ lease' = IF state'[a] = "live" THEN lease ELSE Freed(a)
-    /\ UNCHANGED <<place, merge, more, committed, expired, seen, paid, had, made>>
+    /\ claim' = IF state'[a] = "live" THEN claim ELSE WithoutClaimsOf({a})
+    /\ UNCHANGED <<place, merge, untold, poisoned, ends, hasty, committed, expired, seen, paid, had, made>>
 
 (* The fsync fails: memory still has the records, the disk has not, and the next fsync would say that all is well.  *)
 (* So they are cut off.                                                                                            *)
@@ -281,11 +317,11 @@ SyncFails(a) ==
     /\ a < Attempts /\ state[a] = "live" /\ MayCrash /\ synced[a] < Len(seg[a])
     /\ state' = [state EXCEPT ![a] = "failed"]
     /\ lost' = lost + Cardinality(In(a, {"buffered"}) \cup {k \in In(a, {"written"}) : Durable(a, k) = {}})
-    /\ lease' = Freed(a)
+    /\ lease' = Freed(a) /\ claim' = WithoutClaimsOf({a})
     /\ IF Mutant = "what could not be synced stays"
        THEN poisoned' = poisoned \cup {a} /\ UNCHANGED seg
        ELSE seg' = [seg EXCEPT ![a] = SubSeq(@, 1, synced[a])] /\ UNCHANGED poisoned
-    /\ UNCHANGED <<place, synced, merge, untold, ends, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<place, synced, merge, untold, ends, hasty, committed, expired, seen, paid, had, made>>
 
 (* Everything that is not durable goes, and the first record of it may be there in part.                           *)
 PowerLoss ==
@@ -297,7 +333,8 @@ PowerLoss ==
            IF synced[s] = Len(seg[s]) THEN seg[s]
            ELSE Append(SubSeq(seg[s], 1, synced[s]), [seg[s][synced[s] + 1] EXCEPT !.result = Torn])]
     /\ merge' = NoMerge /\ lease' = IF lease \in Live THEN Freed(lease) ELSE lease
-    /\ UNCHANGED <<place, synced, more, committed, expired, seen, paid, had, made>>
+    /\ claim' = WithoutClaimsOf(Live)
+    /\ UNCHANGED <<place, synced, untold, poisoned, ends, hasty, committed, expired, seen, paid, had, made>>
 
 -----------------------------------------------------------------------------
 (* Closed segments become one: written beside them and synced, then renamed, and only then the others are deleted.   *)
@@ -352,6 +389,7 @@ Next ==
     \/ \E a \in Tasks :
         \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Tell(a) \/ Done(a) \/ Refuse(a)
         \/ Kill(a) \/ DiskFull(a) \/ SyncFails(a)
+        \/ \E k \in Keys : Claim(a, k) \/ Overdue(a, k) \/ Release(a, k)
         \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Fail(a, k) \/ Emit(a, k) \/ Gone(a, k)
 Spec == Init /\ [][Next]_vars
 
@@ -365,6 +403,7 @@ Fair ==
            /\ WF_vars(Done(a))
            /\ \A k \in Keys : SF_vars(Call(a, k)) /\ WF_vars(Answer(a, k)) /\ WF_vars(Emit(a, k))
                               /\ WF_vars(Gone(a, k)) /\ WF_vars(Look(a, k))
+                              /\ WF_vars(Claim(a, k)) /\ WF_vars(Overdue(a, k))
 FairSpec == Spec /\ Fair
 
 -----------------------------------------------------------------------------
@@ -378,6 +417,12 @@ NotCalledAgain == expired \/ \A a \in Tasks : made[a] \cap had[a] = {}
 Calls(a, k) == place[a][k] = "todo" /\ place'[a][k] = "calling"
 OnlyTheHolderCalls == [][\A a \in Tasks, k \in Keys : Calls(a, k) => lease = a]_vars
 NothingThereIsCalled == [][\A a \in Tasks, k \in Keys : Calls(a, k) => Found(a, k) = {}]_vars
+
+(* Where keys are claimed, one attempt calls for a key, whatever the others do; only the calls of who was killed, and *)
+(* of who has waited too long for another, come besides. Of these a record may be lost that others have taken.     *)
+OneCallForAll == (~ByKey \/ expired) \/ \A k \in Keys :
+    \/ \E a \in Tasks : <<a, k>> \in hasty /\ state[a] = "failed"
+    \/ Cardinality({a \in Tasks : k \in made[a] /\ state[a] # "failed" /\ <<a, k>> \notin hasty}) <= 1
 
 (* Whichever attempts emit a key, the output sees one result for an input.                                          *)
 OneResult == \A k \in Keys : \A one, other \in seen[k] : one[1] = other[1] => one[2] = other[2]

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.chunks import ROOT, machine
-from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, LOOKUPS, SLOW, Job
+from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, LOOKUPS, QUESTIONS, SLOW, Job
 from bench.clients.server import RawServer
 from bench.cpu import tree_time
 from bench.peers.environments import EnvironmentFailed, python_of
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.clients", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--rows", type=int, help="rows of one job")
-    parser.add_argument("--only", choices=("embeddings", "lookups"), help="one of the two parts")
+    parser.add_argument("--only", choices=("embeddings", "lookups", "questions"), help="one of the parts")
     parser.add_argument("--contenders", nargs="+", default=[], help="words in names")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
     options = parser.parse_args(arguments)
@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     for part, contenders, unit, rows in (
         ("embeddings", EMBEDDINGS, "vector", VECTORS),
         ("lookups", LOOKUPS, "lookup", ANSWERS),
+        ("questions", QUESTIONS, "question", ANSWERS),
     ):
         if options.only not in (None, part):
             continue

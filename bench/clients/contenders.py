@@ -264,6 +264,88 @@ def _httpx() -> Any:
     return httpx.AsyncClient(limits=limits, timeout=None)
 
 
+# -- questions: a number in, an answer of a Pydantic model out -----------------------------------------------
+
+
+def _answer_model() -> Any:
+    from pydantic import BaseModel
+
+    class Answer(BaseModel):
+        id: int
+        name: str
+        tags: list[str]
+
+    return Answer
+
+
+def _questions(backend: Any, *, by_operator: bool) -> Callable[[Job], Any]:
+    def run(job: Job) -> Any:
+        from pillarbox import async_map
+        from pillarbox.clients import Chat, Http
+
+        http = Http(backend=backend)
+        client = Chat(f"{job.url}/v1", MODEL, prompt="Row {id}", answer=_answer_model(), http=http)
+
+        async def ask(row: int) -> Any:
+            return client.parse((await client(row)).value)
+
+        async def main() -> list[Any]:
+            async with client:
+                return await in_flight(LOOKUPS_IN_FLIGHT, ask, list(range(job.rows)))
+
+        if by_operator:
+            return list(async_map(range(job.rows), client, capacity=LOOKUPS_IN_FLIGHT))
+        return asyncio.run(main())
+
+    return run
+
+
+def _questions_by_openai(*, parsed: bool) -> Callable[[Job], Any]:
+    """OpenAI's own client: with its method that parses, as its documentation shows it, or without."""
+
+    def run(job: Job) -> Any:
+        from openai import AsyncOpenAI
+
+        model = _answer_model()
+
+        async def main() -> list[Any]:
+            async with AsyncOpenAI(base_url=f"{job.url}/v1", api_key="none", max_retries=0) as client:
+
+                async def ask(row: int) -> Any:
+                    messages: Any = [{"role": "user", "content": f"Row {row}"}]
+                    if parsed:
+                        found = await client.chat.completions.parse(
+                            model=MODEL, messages=messages, response_format=model
+                        )
+                        return found.choices[0].message.parsed
+                    answer = await client.chat.completions.create(model=MODEL, messages=messages)
+                    return model.model_validate_json(answer.choices[0].message.content)
+
+                return await in_flight(LOOKUPS_IN_FLIGHT, ask, list(range(job.rows)))
+
+        return asyncio.run(main())
+
+    return run
+
+
+def bare_questions(job: Job) -> Any:
+    """A loop by hand: aiohttp, and Pydantic."""
+    model = _answer_model()
+
+    async def main() -> list[Any]:
+        async with session(LOOKUPS_IN_FLIGHT) as http:
+
+            async def ask(row: int) -> Any:
+                body = {"model": MODEL, "messages": [{"role": "user", "content": f"Row {row}"}]}
+                async with http.post(f"{job.url}/v1/chat/completions", json=body) as answer:
+                    found = await answer.json()
+                return model.model_validate_json(found["choices"][0]["message"]["content"])
+
+            return await in_flight(LOOKUPS_IN_FLIGHT, ask, list(range(job.rows)))
+
+    return asyncio.run(main())
+
+
 EMBEDDINGS: dict[str, Callable[[Job], Any]] = {
     "Embeddings, libcurl": _embeddings("libcurl"),
     "Embeddings, aiohttp": _embeddings("aiohttp"),
@@ -281,6 +363,14 @@ LOOKUPS: dict[str, Callable[[Job], Any]] = {
     "a loop: aiohttp, json": _lookups_of(lambda: session(LOOKUPS_IN_FLIGHT), _by_aiohttp),
     "a loop: httpx": _lookups_of(_httpx, _by_httpx),
 }
+QUESTIONS: dict[str, Callable[[Job], Any]] = {
+    "Chat, libcurl": _questions("libcurl", by_operator=False),
+    "Chat, libcurl, by async_map": _questions("libcurl", by_operator=True),
+    "Chat, aiohttp": _questions("aiohttp", by_operator=False),
+    "AsyncOpenAI, create": _questions_by_openai(parsed=False),
+    "AsyncOpenAI, parse": _questions_by_openai(parsed=True),
+    "a loop: aiohttp, Pydantic": bare_questions,
+}
 ENVIRONMENTS = {
     "baseten-performance-client": "baseten",
     "baseten-performance-client, base64": "baseten",
@@ -288,7 +378,7 @@ ENVIRONMENTS = {
     "openaivec": "openaivec",
 }
 """Contenders that have an environment of their own."""
-SLOW = {"Daft embed_text": 8, "a loop: httpx": 8}
+SLOW = {"Daft embed_text": 8, "a loop: httpx": 8, "AsyncOpenAI, create": 8, "AsyncOpenAI, parse": 8}
 """The part of the rows, one of so many, that contenders get whose job would take longer than all others."""
 
 
@@ -299,6 +389,10 @@ def check(job: Job, found: Any) -> None:
     if job.contender in LOOKUPS:
         if [each["id"] for each in found] != list(range(job.rows)):
             raise ValueError("results of other rows")
+        return
+    if job.contender in QUESTIONS:
+        if [(each.id, each.tags) for each in found] != [(row, ["a", "b"]) for row in range(job.rows)]:
+            raise ValueError("answers of other rows")
         return
     from bench.clients.server import vectors
 
@@ -316,7 +410,7 @@ def main() -> None:
     for line in sys.stdin:
         job = Job(**json.loads(line))
         try:
-            found = (EMBEDDINGS | LOOKUPS)[job.contender](job)
+            found = (EMBEDDINGS | LOOKUPS | QUESTIONS)[job.contender](job)
             print(json.dumps({"done": True}), file=answers)
             check(job, found)
             print(json.dumps({"checked": True}), file=answers)

@@ -5,6 +5,7 @@ enough of HTTP/1.1 for clients that are sound: a request line, a content length,
 built once:
 
 - `GET /lookup/7` gives `{"id": 7, ...}` of about 100 bytes;
+- `POST .../chat/completions` gives for the question "Row 7" `{"id": 7, ...}` as a reply;
 - `POST .../embeddings` gives one vector of 1,024 floats for each text of `input`, in the form that
   `encoding_format` asks for: numbers in JSON, or base64 of float32.
 """
@@ -76,6 +77,16 @@ def lookup_answer(row: bytes) -> bytes:
     )
 
 
+def chat_answer(row: bytes) -> bytes:
+    """The whole answer to the question about a row."""
+    content = json.dumps(f'{{"id":{row.decode()},"name":"row {row.decode()}","tags":["a","b"]}}').encode()
+    return _answer(
+        b'{"id":"1","object":"chat.completion","created":1,"model":"raw","choices":[{"index":0,"message":'
+        b'{"role":"assistant","content":%s},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":9,"completion_tokens":12,"total_tokens":21}}' % content
+    )
+
+
 class RawHttp(asyncio.Protocol):
     """One connection."""
 
@@ -101,6 +112,8 @@ class RawHttp(asyncio.Protocol):
 
     def _respond(self, head: bytes, body: bytes) -> bytes:
         path = head.split(b" ", 2)[1]
+        if path.endswith(b"/completions"):
+            return chat_answer(json.loads(body)["messages"][-1]["content"].split()[-1].encode())
         if path.endswith(b"/embeddings"):
             asked = json.loads(body)
             count = 1 if isinstance(asked["input"], str) else len(asked["input"])

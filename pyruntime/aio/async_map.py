@@ -255,6 +255,10 @@ def _stream_of(
 ) -> ResultStream:
     ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
     key = ledgers[0].key if ledgers else None
+    stages = [
+        stage._replace(convert=with_parse(stage.fn, stage.convert, keeps=stage.ledger_session is not None))
+        for stage in stages
+    ]
     return ResultStream(
         stages,
         rows,
@@ -320,8 +324,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
             )
             if opened and opened[0].ledger_session is not None:
                 ledger_session.follow(opened[0].ledger_session)
-        convert = with_parse(stage.fn, stage.convert, keeps=ledger_session is not None)
-        opened.append(stage._replace(options=options, ledger_session=ledger_session, convert=convert))
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
     return opened
 
 

@@ -1,13 +1,10 @@
 """The async operator of a task: admits rows, has their calls made within limits, emits results in order.
 
-Everything here is confined to the mailbox thread, which is the thread of the task's event loop.
-What runs the calls is apart (`coroutines`, `threads`), as is where rows come from and where results
-go (`task_io`).
-
-The operator is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox (FLINK-12477), with two changes:
-the window of rows that wait for order is larger than the number of calls in flight, since with a
-window as large as the capacity one slow call idles every other slot; and a retry that waits holds
-no slot.
+Confined to the mailbox thread, the thread of the task's event loop. What runs the calls is apart (`runners`),
+and where rows come from and go (`task_io`). It is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox
+(FLINK-12477), with two changes: the window of rows that wait for order is larger than the number of calls in
+flight, since with one as large as the capacity one slow call idles every other slot; and a retry that waits
+holds no slot.
 """
 
 # Alternatives, and why they are worse.
@@ -180,6 +177,8 @@ class AsyncWaitOperator(Operator):
                 convert=self._scheduler.convert,
                 rows_of=self._rows_of,
             )
+            if ledger_session.claimed is not None:
+                ledger_session.claimed.bind(self._scheduler, self._loop)
 
     def _make_calls(
         self,
@@ -784,7 +783,8 @@ class AsyncWaitOperator(Operator):
         scheduler = self._scheduler
         if self._output_full:
             return "output"
-        if not self._scheduler.runner.limit:
+        session = self._ledger_session
+        if not self._scheduler.runner.limit or (session and session.claimed and not self._waiting):
             return "ledger"
         if scheduler.throttle is not None and scheduler.throttle.holds:
             is_cooling = scheduler.breaker is not None and scheduler.breaker.is_cooling

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from pillarbox.aio.running import CURRENT, CurrentCall
+from pillarbox.aio.running import CurrentCall, running_call
 
 
 def current_call() -> CurrentCall:
@@ -24,13 +24,10 @@ def current_call() -> CurrentCall:
 
     Raises LookupError where no call runs. The idea is that of `asyncio.current_task`.
     """
-    found = CURRENT.get(None)
-    if found is not None and not isinstance(found, CurrentCall):
-        found = found.current()
+    found = running_call()
     if found is None:
         raise LookupError(
             "current_call: no call of an operator runs here; ask in the function that async_map was given, "
             "or in a task or thread that has a copy of its context (asyncio.to_thread, not run_in_executor)"
         )
-    current: CurrentCall = found
-    return current
+    return found

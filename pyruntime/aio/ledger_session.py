@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.aio.cache_pin import CachePin
+from pillarbox.aio.claimed_calls import POLL_INTERVAL_S, ClaimedCalls
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.aio.parsing import Parsed, value_of
+from pillarbox.aio.runners import set_soon
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.stale_answers import StaleAnswers
@@ -56,9 +58,6 @@ log = logging.getLogger("pillarbox")
 
 LEASE_CHECK_S = 0.1
 """Seconds for which calls begin without a look whether the lease is another's by now."""
-
-POLL_INTERVAL_S = 0.2
-"""Seconds between two looks for the results of another attempt that makes the calls."""
 
 COMMITS_PER_WINDOW = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
@@ -121,6 +120,9 @@ class LedgerSession:
         scope = scope_of(ledger, run, batch=batch, config=config)
         if identify is None:
             identify = identity_of_values(ledger.key, ledger.inputs)
+        dedupe = options.dedupe if options.dedupe is not None and options.dedupe.across_tasks else None
+        if dedupe is not None and isinstance(identify, RowIdentity):
+            identify = identify.sharing(dedupe.key)
         self._ledger = ledger
         self._redact = options.errors.redaction
         self._scope = scope
@@ -134,10 +136,10 @@ class LedgerSession:
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
         self._in_flight: dict[bytes, Call] | None = None
         self._conflicts: ConflictFinder | None = None
-        if isinstance(identify, RowIdentity) and identify.has_key:
+        if isinstance(identify, RowIdentity) and identify.shares:
             self._in_flight = {}
             # Where the key says all, no two rows differ that have one.
-            says_all = self._is_behind or isinstance(identify, ContentIdentity)
+            says_all = self._is_behind or isinstance(identify, ContentIdentity) or not identify.has_key
             self._conflicts = None if says_all else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
@@ -148,6 +150,11 @@ class LedgerSession:
         self._reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
+        self.claimed: ClaimedCalls | None = None
+        """The rows that are called for other tasks too; None where a task calls for itself."""
+        if dedupe is not None:
+            reads = self._reader, self.lookup_again, self._result_of
+            self.claimed = ClaimedCalls(ledger.claims(scope), options, *reads, self._give)
         self._writer: LedgerWriter | None = None
         self._lease: Lease | None = None
         self._first: bytes | None = None
@@ -319,7 +326,8 @@ class LedgerSession:
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
-            self._lease = self._make_lease()
+            # Where rows are claimed one by one, attempts of a task share its calls by that.
+            self._lease = self._make_lease() if self.claimed is None else None
             if self._lease is not None:
                 self._try_lease()
                 call.key = key
@@ -399,11 +407,17 @@ class LedgerSession:
                 self._joined[call.key] = self._joined.pop(key)
         if type(result) is not tuple:
             return False
-        self._replayed(call, result[0])
+        self._give(call, result[0])
+        return True
+
+    def _give(self, call: Call, result: Any) -> None:
+        """A row that waits gets what another attempt, or another task, has kept."""
+        self._replayed(call, result)
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
-            self._share_with_joined(call.key, value_of(result[0]))
-        return True
+            self._share_with_joined(call.key, value_of(result))
+        if self.claimed is not None:
+            self.claimed.ended(call)
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
@@ -544,6 +558,8 @@ class LedgerSession:
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
         self._complete(call, result)
+        if self.claimed is not None:
+            self.claimed.ended(call)
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
             if self._joined:
@@ -698,6 +714,8 @@ class LedgerSession:
     def stop(self) -> None:
         """Nothing is completed any more."""
         self._closed = True
+        if self.claimed is not None:
+            self.claimed.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self._pin is not None:
@@ -727,12 +745,11 @@ class LedgerSession:
             except Exception as error:
                 # Where that matters, `stop` has been told of it.
                 log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            if self.claimed is not None:
+                self.claimed.close()
             if is_whole:
                 failure = self._find_conflict()
-            try:
-                self._loop.call_soon_threadsafe(_set, done)
-            except RuntimeError:
-                return
+            set_soon(self._loop, done)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
         thread.start()
@@ -778,8 +795,3 @@ def scope_of(
     """The scope of the results of an operator. Any thread."""
     named = None if ledger.key is None else list(ledger.key)
     return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -27,7 +27,8 @@ from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.redaction import Redact, check_redact
+from pillarbox.ledger.claims import check_claims
+from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
     check_choice,
@@ -200,16 +201,44 @@ class Dedupe:
 
     key: gives what is compared of a row, which must be hashable; None to compare whole rows.
     memo: results kept for equal rows that come later, at most; 0 to share only calls in flight.
+    across_tasks: equal rows of all tasks share one call, by way of the `ledger`, which keeps its result for
+        those that come later; it has to be in a folder, on a file system with locks. Linux.
     """
 
     key: Callable[..., Hashable] | None = None
     memo: int = 0
+    across_tasks: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.key is not None and not callable(self.key):
             raise TypeError(f"dedupe={self.key!r}: must be True, False, a function of the row, or a Dedupe")
         check_function_or_none("dedupe", self.key)
         check_int("memo", self.memo, 0)
+        check_bool("across_tasks", self.across_tasks)
+        if self.across_tasks and self.memo:
+            raise ValueError(
+                f"memo={self.memo!r}, across_tasks=True: results are kept in the ledger, for rows that come "
+                "later too; leave memo out"
+            )
+
+    def check_across_tasks(self, ledger: Ledger | None) -> None:
+        """Raise ValueError where tasks cannot share calls, LedgerError where the system has no such locks."""
+        if ledger is None:
+            raise ValueError(
+                "across_tasks=True: tasks share calls by way of a ledger, such as "
+                "ledger=Ledger(folder, uid='embed-v1', run='2026-11-21')"
+            )
+        if ledger.local_path is None:
+            raise ValueError(
+                f"across_tasks=True: needs locks, which {shown_address(ledger.location)} has not: give the "
+                "ledger a folder that all tasks see, or leave across_tasks out"
+            )
+        if self.key is not None and not (ledger.key is None and ledger.inputs is None):
+            raise ValueError(
+                f"dedupe: key=..., across_tasks=True, ledger: key={ledger.key!r}, inputs={ledger.inputs!r}: "
+                "both say which rows are equal; leave one of them out"
+            )
+        check_claims()
 
 
 @dataclass(frozen=True, init=False)
@@ -319,6 +348,8 @@ class Options:
                 "max_calls, max_cost: rows that are not called must be marked, "
                 "so errors may not be 'fail': use 'column', 'null' or 'drop'"
             )
+        if self.dedupe is not None and self.dedupe.across_tasks:
+            self.dedupe.check_across_tasks(self.ledger)
         if self.ledger is not None and self.ledger.uid is None:
             raise ValueError(
                 "uid=None: with a ledger the operator needs a name, such as Ledger(folder, uid='embed-v1'); "

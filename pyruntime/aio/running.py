@@ -119,6 +119,19 @@ class _CallLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
         return f"[row {name}, attempt {fields['attempt']}] {msg}", kwargs
 
 
+def running_call() -> CurrentCall | None:
+    """The call that runs; None where there is none.
+
+    For a function that asks in its own coroutine or thread. Its child tasks may find a later call of the
+    same worker, unless `pillarbox.aio.current` has been imported, which makes each call dearer.
+    """
+    found = CURRENT.get(None)
+    current: CurrentCall | None = (
+        found if found is None or isinstance(found, CurrentCall) else found.current()
+    )
+    return current
+
+
 def _identity_of(call: Call) -> str:
     key: bytes | None = getattr(call, "key", None)
     if key is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -520,7 +520,7 @@ class CallScheduler:
         """
         waiting = {*self.waiting}
         for call in calls:
-            if call.execution is not None or call.pause is not None or call in waiting:
+            if call.execution is not None or call in self.pausing or call in waiting:
                 self.withdraw(call)
                 call.error = asyncio.CancelledError()
                 self._finish(call, None)
@@ -537,6 +537,23 @@ class CallScheduler:
         self._take_back(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
+
+    def suspend(self, call: Call) -> None:
+        """`call`, which waits, may not begin before `resume`."""
+        self.waiting.remove(call)
+        self.pausing.add(call)
+
+    def resume(self, calls: Sequence[Call]) -> None:
+        """These may begin as soon as there are slots."""
+        now = self._loop.time()
+        # Before the rows that have not been tried: in order, they would wait for these anyway. Not before
+        # one that the throttle holds back, which might wait for ever.
+        place = 1 if self.throttle is not None and self.throttle.holds else 0
+        for call in reversed(calls):
+            self.pausing.discard(call)
+            call.waits_since = now
+            self.waiting.insert(place, call)
+        self.runner.dispatch()
 
     def call_no_more(self, reason: str) -> None:
         """Call none of the rows that wait, as what was allowed is used up."""
@@ -687,12 +704,7 @@ class CallScheduler:
     def _pause_over(self, call: Call) -> None:
         # spec: Chain!PauseOver, Feeding!PauseOver
         call.pause = None
-        self.pausing.discard(call)
-        call.waits_since = self._loop.time()
-        # Before the rows that have not been tried: in order, they would wait for this one anyway. Not before
-        # one that the throttle holds back, which might wait for ever.
-        self.waiting.insert(1 if self.throttle is not None and self.throttle.holds else 0, call)
-        self.runner.dispatch()
+        self.resume([call])
 
     def _attempt_timed_out(self, call: Call) -> None:
         self.meter.timeouts += 1
@@ -717,9 +729,10 @@ class CallScheduler:
     def _take_back(self, call: Call) -> None:
         if call.execution is not None:
             self.runner.revoke(call)
-        elif call.pause is not None:
-            call.pause.cancel()
-            call.pause = None
+        elif call in self.pausing:
+            if call.pause is not None:
+                call.pause.cancel()
+                call.pause = None
             self.pausing.discard(call)
         else:
             self.waiting.remove(call)

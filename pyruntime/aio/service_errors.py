@@ -332,10 +332,13 @@ def is_permanent(error: BaseException) -> bool:
     """Return True if the service would give the same answer to the same call again, by what `error` says.
 
     So do 400, 401, 403, 404, 422 and their like (a table is in the documentation), 429 with
-    `insufficient_quota` in its body, and INVALID_ARGUMENT, NOT_FOUND and others of gRPC. Not where the
-    service names a time to call again (`Retry-After`), nor an error without a status. Of a chain of errors
-    the first one decides that has a status or a code. Any thread; raises nothing.
+    `insufficient_quota` in its body, INVALID_ARGUMENT, NOT_FOUND and others of gRPC, and an error whose
+    attribute `is_permanent` is True. Not where the service names a time to call again (`Retry-After`), nor
+    another error without a status. Of a chain of errors the first one decides that has a status or a code.
+    Any thread; raises nothing.
     """
+    if any(_get(each, "is_permanent") is True for each in _chain(error)):
+        return True
     for answer in answers(error):
         if is_out_of_funds(answer):
             return True

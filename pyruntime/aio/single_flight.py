@@ -94,8 +94,8 @@ class SingleFlight:
 
 
 def single_flight(dedupe: Dedupe | None, max_bytes: int | None = None) -> SingleFlight | None:
-    """Make what the options ask for; None where every row is called for itself."""
-    if dedupe is None:
+    """Make what the options ask for; None where rows are not compared, or where the ledger does it."""
+    if dedupe is None or dedupe.across_tasks:
         return None
     return SingleFlight(dedupe.key or _itself, dedupe.memo, max_bytes)
 

@@ -14,21 +14,32 @@
 # it best.
 #
 # Why a text that is too long, or a vector that is not finite, is the error of its row and not of its batch:
-# the others were paid for, and a retry of the batch would pay for them again and fail at the same text.
+# the others were paid for, and a retry of the batch would pay for them again and fail at the same text. So
+# does each request of a batch that needs several: once one was answered, the operator gets the vectors that
+# are there, and calls the other rows again. A request that may have been refused for one of its texts is
+# halved here then, as the operator would halve the batch.
 
 from __future__ import annotations
 
-import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote, urlsplit
 
 import numpy as np
 
 from pillarbox.aio.batching import Batch
 from pillarbox.clients.client import Client
+from pillarbox.clients.openai_api import (
+    OK,
+    REFUSES_FORM,
+    AnswerError,
+    azure_path,
+    check_base_url,
+    checked_body,
+    request_urls,
+)
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.tokens import (
     MIN_PIECE_TOKENS,
@@ -43,7 +54,6 @@ from pillarbox.clients.transport import Http, HttpStatusError, Response, status_
 from pillarbox.clients.vectors import (
     FLOAT16,
     FLOAT32,
-    AnswerError,
     Block,
     Vectors,
     decode_bytes,
@@ -54,7 +64,6 @@ from pillarbox.clients.vectors import (
     rows_not_finite,
     weighted_mean,
 )
-from pillarbox.redaction import has_secret, shown_address
 from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
 
 Api: TypeAlias = Literal["openai", "azure", "tei"]
@@ -85,12 +94,15 @@ ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
 }
 """The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
-REFUSES_ENCODING = frozenset({400, 415, 422})
-"""Statuses of services that do not know an `encoding_format`; other bad requests have them too."""
+REFUSES_TEXTS = frozenset({400, 413, 422})
+"""Statuses with which a request may be refused for one of its texts, or for their number."""
 BYTES_TYPE = "application/octet-stream"
-OK = 200
 REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
+OWN_FIELDS = frozenset(
+    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
+)
+"""Fields of a request's body that have options of their own, or are the texts."""
 
 
 class TextTooLong(ValueError):
@@ -117,7 +129,8 @@ class Embeddings(Client):
     Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts,
     dimensions), float32; called with one text, one vector of shape (dimensions,). Where a text is None its
     result is None, and where a text alone cannot be embedded its result is the error: the result is a list of
-    rows then. Use it with `batch=client.batch`, and with `async with client:` outside of the operator.
+    rows then. Use it with `batch=client.batch`, which `async_udf` and `embed_text` take by themselves, and
+    with `async with client:` outside of the operator.
 
     base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
         turns. model: the model's name, for Azure the deployment's.
@@ -172,12 +185,7 @@ class Embeddings(Client):
     _max_texts: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base_url, str):
-            if not isinstance(self.base_url, list | tuple) or not self.base_url:
-                raise TypeError(f"base_url={self.base_url!r}: must be an address, or a list with one or more")
-            self._set("base_url", tuple(self.base_url))
-        for url in [self.base_url] if isinstance(self.base_url, str) else self.base_url:
-            _check_url(url)
+        self._set("base_url", check_base_url(self.base_url, ("/embeddings", "/embed")))
         check_key("key", self.key)
         check_choice("api", self.api, APIS)
         if self.api != "tei" or self.model:
@@ -193,7 +201,7 @@ class Embeddings(Client):
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
-        self._set("body", _checked_body(self.body))
+        self._set("body", checked_body(self.body, OWN_FIELDS))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
@@ -241,6 +249,11 @@ class Embeddings(Client):
         return Batch(size=self._max_texts, weight=self.tokens_of, max_weight=self.max_tokens)
 
     @property
+    def result_type(self) -> str:
+        """The type of a vector as a column of Spark, which `async_udf` takes for its own."""
+        return "array<float>"
+
+    @property
     def tokens(self) -> int:
         """Tokens that the service has counted for this client, in this process."""
         return self._learned.tokens
@@ -274,8 +287,7 @@ class Embeddings(Client):
     async def _vectors(self, rows: list[str | None]) -> Any:
         """A block with a vector for each row, or a list with vectors, None and errors."""
         parts, errors = self._parts(rows)
-        block = await self._embed([piece for part in parts for piece in part])
-        bad = rows_not_finite(block)
+        block, bad = await self._embed([piece for part in parts for piece in part])
         if len(block) == len(rows) and not errors and not bad:
             # The usual case: each row is one piece.
             return normalized(block) if self.normalize else block
@@ -286,8 +298,9 @@ class Embeddings(Client):
             if not part:
                 continue
             mine = block[place : place + len(part)]
-            if any(place <= each < place + len(part) for each in bad):
-                results[row] = AnswerError("the answer's vector has numbers that are not finite")
+            failed = next((bad[each] for each in range(place, place + len(part)) if each in bad), None)
+            if failed is not None:
+                results[row] = failed
             else:
                 mean = mine[0] if len(part) == 1 else weighted_mean(mine, [piece.tokens for piece in part])
                 results[row] = normalized(mean[None, :])[0] if self.normalize else mean
@@ -341,14 +354,40 @@ class Embeddings(Client):
         if texts:
             yield texts
 
-    async def _embed(self, all_pieces: list[Piece]) -> Block:
-        blocks = [await self._embed_once(texts) for texts in self._requests(all_pieces)]
+    async def _embed(self, all_pieces: list[Piece]) -> tuple[Block, dict[int, Exception]]:
+        """The vectors of the pieces, zeros for some, and the errors of these by their places.
+
+        Raises the error of the first request.
+        """
+        requests = deque(self._requests(all_pieces))
+        blocks: list[Block] = []
+        errors: dict[int, Exception] = {}
+        place = 0
+        while requests:
+            texts = requests.popleft()
+            try:
+                block = await self._embed_once(texts)
+                if blocks and block.shape[1] != blocks[0].shape[1]:
+                    lengths = sorted({block.shape[1], blocks[0].shape[1]})
+                    raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {lengths}")
+            except Exception as error:
+                if not blocks:
+                    # Nothing has been paid for: the operator calls the batch again, whole or in parts.
+                    raise
+                if len(texts) > 1 and getattr(error, "status", None) in REFUSES_TEXTS:
+                    middle = len(texts) // 2
+                    requests.extendleft((texts[middle:], texts[:middle]))
+                    continue
+                errors |= dict.fromkeys(range(place, place + len(texts)), error)
+                block = np.zeros((len(texts), blocks[0].shape[1]), np.float32)
+            blocks.append(block)
+            place += len(texts)
         if not blocks:
-            return np.empty((0, self.dimensions or 0), np.float32)
-        lengths = {block.shape[1] for block in blocks}
-        if len(lengths) > 1:
-            raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {sorted(lengths)}")
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            return np.empty((0, self.dimensions or 0), np.float32), errors
+        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        for each in rows_not_finite(whole):
+            errors[each] = AnswerError("the answer's vector has numbers that are not finite")
+        return whole, errors
 
     async def _embed_once(self, texts: list[str]) -> Block:
         """The vectors of `texts`, which are one request."""
@@ -382,7 +421,7 @@ class Embeddings(Client):
                     continue
                 return encoding, await self._ask(texts, encoding)
             except HttpStatusError as error:
-                if error.status not in REFUSES_ENCODING:
+                if error.status not in REFUSES_FORM:
                     raise
                 refused = refused or error
         assert refused is not None
@@ -430,12 +469,9 @@ class Embeddings(Client):
         return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
 
     def _request_urls(self) -> list[str]:
-        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url
         if self.api == "azure":
-            path = f"/openai/deployments/{quote(self.model, safe='')}/embeddings"
-            query = f"?api-version={quote(str(self.api_version), safe='')}"
-            return [url.rstrip("/") + path + query for url in urls]
-        return [url.rstrip("/") + ("/embed" if self.api == "tei" else "/embeddings") for url in urls]
+            return request_urls(self.base_url, azure_path(self.model, "/embeddings", self.api_version))
+        return request_urls(self.base_url, "/embed" if self.api == "tei" else "/embeddings")
 
 
 def _uncounted(text: str) -> float:
@@ -459,37 +495,3 @@ def _texts_of(texts: Any) -> list[str | None]:
         if not isinstance(text, str) and text is not None:
             raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
     return [*rows]
-
-
-def _check_url(url: Any) -> None:
-    if not isinstance(url, str):
-        raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
-    if has_secret(url):
-        raise ValueError(
-            f"base_url={shown_address(url)!r}: must not hold a user, a password or a query; give a key as "
-            "key=Secret.env('NAME')"
-        )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base_url={url!r}: must be an address such as 'https://api.openai.com/v1'")
-    if parts.path.rstrip("/").endswith(("/embeddings", "/embed")):
-        raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
-
-
-OWN_FIELDS = frozenset(
-    {"model", "input", "inputs", "encoding_format", "embed_dtype", "endianness", "dimensions"}
-)
-"""Fields of a request's body that have options of their own, or are the texts."""
-
-
-def _checked_body(body: Any) -> dict[str, Any]:
-    if not isinstance(body, Mapping):
-        raise TypeError(f"body: must be a mapping of names to JSON values, not {type(body).__name__}")
-    taken = sorted(OWN_FIELDS.intersection(body))
-    if taken:
-        raise ValueError(f"body: {', '.join(taken)} is set by the client, from its options and the texts")
-    try:
-        json.dumps(dict(body), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"body: must be JSON values: {error}") from None
-    return dict(body)

@@ -20,14 +20,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import date, datetime, time
-from decimal import Decimal
 from string import Formatter
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
-from uuid import UUID
 
 from pillarbox.clients.client import Client, Connections
+from pillarbox.clients.fields import json_form, text_of, values_by_name
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
 from pillarbox.redaction import has_secret, redacted, shown_address
@@ -40,8 +38,6 @@ METHODS = ("GET", "POST")
 PARSES = ("json", "text", "bytes")
 TREATMENTS = ("result", "null", "error")
 NOT_FOUND = 404
-SCALARS = (str, int, float, Decimal, date, time, UUID)
-"""Types of a row that is a value, not a record."""
 PARAMETER = "?"
 """In front of the names of query parameters, where they stand among the headers of `SecretHeaders`."""
 
@@ -122,7 +118,7 @@ class HttpLookup(Client):
 
     async def __call__(self, *row: Any) -> Any:
         """Look up one row: see the class."""
-        values = self._values(row)
+        values = values_by_name(row, self._fields)
         # As a join on null finds nothing.
         if None in values.values():
             return self._nothing()
@@ -133,31 +129,16 @@ class HttpLookup(Client):
             body, headers = self._encoded(row, values), {"Content-Type": "application/json"}
         return self._result(await self._send(self.method, url, headers=headers, body=body))
 
-    def _values(self, row: tuple[Any, ...]) -> dict[str, Any]:
-        """The fields of a row by name."""
-        names = self._fields
-        if not names:
-            return {}
-        if len(row) == 1:
-            record = row[0]
-            if isinstance(record, Mapping):
-                return {name: _item(record, name, names) for name in names}
-            # A tuple without names is the values, as several arguments are.
-            if isinstance(record, tuple | list) and not hasattr(record, names[0]):
-                row = tuple(record)
-            elif record is not None and not isinstance(record, SCALARS):
-                return {name: _attribute(record, name, names) for name in names}
-        if len(row) != len(names):
-            raise ValueError(f"{len(row)} values where {len(names)} are needed: {', '.join(names)}")
-        return dict(zip(names, row, strict=True))
-
     def _encoded(self, row: tuple[Any, ...], values: dict[str, Any]) -> bytes:
         if callable(self.body):
             content = self.body(*row)
         else:
             assert self.body is not None
             content = {name: values[name] for name in self.body}
-        return json.dumps(content, default=_plain, separators=(",", ":"), ensure_ascii=False).encode()
+        try:
+            return json.dumps(content, default=json_form, separators=(",", ":"), ensure_ascii=False).encode()
+        except TypeError as error:
+            raise TypeError(f"body: {error}") from None
 
     def _result(self, response: Response) -> Any:
         status = response.status
@@ -273,7 +254,7 @@ class _Template:
         """The address of a row. Raises ValueError for a value that would name another place."""
         parts = [self._first]
         for name, in_path, literal in self._rest:
-            value = _text(name, values[name])
+            value = text_of(name, values[name])
             if in_path and value in ("", ".", ".."):
                 # Servers read these as the folder itself, or the one above.
                 raise ValueError(f"{name}={value!r}: is not a part of a path")
@@ -284,43 +265,6 @@ class _Template:
 
 def _quoted(text: str) -> str:
     return quote(text, safe="")
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, SCALARS):
-        return str(value)
-    raise TypeError(f"{name}: a {type(value).__name__} has no form in an address; make it a str")
-
-
-def _plain(value: Any) -> Any:
-    """The JSON of what JSON does not know."""
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal | UUID):
-        return str(value)
-    if callable(getattr(value, "asDict", None)):
-        return value.asDict()
-    raise TypeError(f"body: a {type(value).__name__} has no form in JSON")
-
-
-def _item(record: Mapping[str, Any], name: str, names: tuple[str, ...]) -> Any:
-    try:
-        return record[name]
-    except KeyError:
-        raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
-
-
-def _attribute(record: Any, name: str, names: tuple[str, ...]) -> Any:
-    try:
-        return getattr(record, name)
-    except AttributeError:
-        raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
 
 
 def _checked_body(body: Any, method: str) -> Any:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pillarbox.clients.openai_api import AnswerError
+
 try:
     import msgspec
 except ModuleNotFoundError:
@@ -28,10 +30,6 @@ Block = npt.NDArray[np.float32]
 FLOAT32 = np.dtype("<f4")
 FLOAT16 = np.dtype("<f2")
 """Both little-endian, as services send them, whatever this machine is."""
-
-
-class AnswerError(ValueError):
-    """Raised if a service answered with success, but not with one vector for each text."""
 
 
 class Vectors(NamedTuple):

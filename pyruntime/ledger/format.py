@@ -309,8 +309,10 @@ def scan(
         if line is None:
             found = _next_line(read, size, searched, segment_id)
             end = size if found is None else found
-            # Before the first frame the header may be what is damaged.
-            yield Damage(segment, searched, end - searched, "no whole frame", found is None)
+            # Before the first frame the header may be what is damaged. A line that was being written at the
+            # first look may be whole at the second: then there is no damage.
+            if end > searched:
+                yield Damage(segment, searched, end - searched, "no whole frame", found is None)
             position = searched = end
             continue
         if line.owner != owned:

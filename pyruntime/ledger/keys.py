@@ -22,6 +22,7 @@ says that only some columns count finds what was kept before.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -245,7 +246,7 @@ class RowIdentity:
         self._inputs = inputs
         self._content = content
         self._columns = columns
-        self._content_key = KeyMaker()
+        self._content_key: Callable[[Any], bytes] = KeyMaker()
         self._names: dict[bytes, Any] = {}
         self._prints: dict[tuple[Any, ...], list[bytes]] = {}
         # What is known by its content needs no input besides: a row that has changed is another row. Only of
@@ -253,7 +254,24 @@ class RowIdentity:
         self._of_content = b"" if names is None else self._print((NAMES_OF_ALL,), [names])
         self._hasher: Any = None
         self.has_key = key is not None
+        self.shares = self.has_key
+        """Rows with equal keys share one call."""
         self.has_columns = key is not None and columns is not None
+
+    def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
+        """The identity of the same rows where equal ones, of all tasks, share one call: they are not counted.
+
+        key: gives what is compared of a row, in place of the key and of what else counts.
+        """
+        shared = copy.copy(self)
+        shared.shares = True
+        shared._content_key = _content_key
+        if key is not None:
+            shared._key = lambda row: (key(row),)
+            shared._inputs = _no_inputs
+            shared._hasher = None
+            shared.has_columns = False
+        return shared
 
     def __call__(self, row: Any) -> tuple[bytes, bytes]:
         """Key and input of the next row. Raises LedgerValueError; KeyError without a column."""
@@ -389,11 +407,24 @@ class ChainedIdentity(RowIdentity):
         super().__init__(None, columns, lambda row: row)
         self.has_key = True
 
+    def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
+        """The identity of rows by what the function gets, whichever record of the input they come from."""
+        return ContentIdentity(self._inputs).sharing(key)
+
     def __call__(self, call: Any) -> tuple[bytes, bytes]:
         """Key and input of a call. Raises LedgerValueError; KeyError without a column."""
         key = _hashed(_hasher("chained"), call.identity + canonical(call.ordinal))
         names, values = self._inputs(call.row)
         return key, self._print(names, values) if names else b""
+
+
+def _content_key(content: Any) -> bytes:
+    """The key of a row that is known by its content, whose equals are not counted."""
+    return fingerprint(content, "row")
+
+
+def _no_inputs(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
+    return (), ()
 
 
 class ContentIdentity(RowIdentity):
@@ -411,8 +442,15 @@ class ContentIdentity(RowIdentity):
         super().__init__(None, content, lambda row: row)
         self._columns_of_content = columns
         self._hashers: dict[tuple[Any, ...], Any] = {}
-        self.has_key = True
+        self.has_key = self.shares = True
         self.has_columns = columns is not None
+
+    def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
+        """The identity of the same rows: they share one call in any case; key: as of a `RowIdentity`."""
+        if key is None:
+            return self
+        inputs = self._inputs
+        return RowIdentity(None, inputs, lambda row: [*map(list, inputs(row))]).sharing(key)
 
     def __call__(self, row: Any) -> tuple[bytes, bytes]:
         """Key and input of a row; the key says all. Raises LedgerValueError; KeyError without a column."""

@@ -32,9 +32,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.ledger.cache import CACHE_RUN, Cache
+from pillarbox.ledger.claims import Claims
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
-from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
+from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
 from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.object_folder import ObjectFolder
@@ -291,6 +292,17 @@ class Ledger:
         mode = self._file_mode(self.local_path)
         return Lease(folder.path, name, stalled_after=stalled_after, hung_after=hung_after, mode=mode)
 
+    def claims(self, scope: Scope) -> Claims:
+        """The claims of a task in a scope that a writer has made. Raises LedgerError without locks."""
+        folder = self.folder(scope)
+        path = self.local_path
+        if not isinstance(folder, LocalFolder) or path is None:
+            raise LedgerError(
+                f"location={shown_address(self.location)!r}: an object store has no locks, by which tasks "
+                "share calls: give a folder that all of them see, or leave out across_tasks"
+            )
+        return Claims(folder.path, self._file_mode(path))
+
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
         """Every scope that the ledger has, or that a run has, sorted. Any thread.
 
@@ -325,6 +337,13 @@ class Ledger:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
         self._check_version()
         self._at(f"v{VERSION}").check_writable()
+
+    def check_claims(self) -> None:
+        """Raise LedgerError if tasks cannot share calls there. Any thread; for the driver, after `check`."""
+        path = self.local_path
+        assert path is not None
+        # It stays: another driver may be here at the same time.
+        Claims(os.path.join(path, f"v{VERSION}"), self._file_mode(path)).claim(bytes(KEY_BYTES))
 
     def _file_mode(self, path: str) -> int:
         """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""

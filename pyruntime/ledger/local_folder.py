@@ -196,11 +196,12 @@ def sync_folder(path: str) -> None:
 SUFFIX = ".arrow"
 PART = ".part"
 LOCK = ".lock"
+CLAIMS = ".claims-"
 PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
 OWN_NAME = re.compile(
     rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
-    rf"|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|{PART_NAME.pattern}"
+    rf"|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|\.claims-[0-9a-f]{{2}}|{PART_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
 MAX_OPEN_FILES = 64
@@ -262,12 +263,15 @@ class LocalFolder:
         self.path = path
         self._mode = mode
         self._files: OrderedDict[str, int] = OrderedDict()
+        self._log: int | None = None
         self._mutex = threading.Lock()
 
     def __del__(self) -> None:
         # Nobody has it any more, so nobody holds its mutex.
         for file in self._files.values():
             os.close(file)
+        if self._log is not None:
+            os.close(self._log)
 
     @property
     def is_shared(self) -> bool:
@@ -453,10 +457,36 @@ class LocalFolder:
         now = Mark(log, end)
         if mark is None or mark.log != log or mark.end > end:
             return None, now
-        words = os.pread(lock, end - mark.end, mark.end)
-        return {
-            words[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(words), LOG_ENTRY_BYTES)
-        }, now
+        return _segments_of(os.pread(lock, end - mark.end, mark.end)), now
+
+    @explained
+    def committed_by_now(self, mark: Mark | None) -> tuple[set[str] | None, Mark | None]:
+        """As `committed`, for who does not hold the lock: all that was committed before this began is in it.
+
+        The last commit may be under way, with its entry written and its records not: it is named again the
+        next time, as long as it is the last.
+        """
+        with self._mutex:
+            if self._log is None:
+                try:
+                    self._log = os.open(self._join(LOCK), os.O_RDONLY)
+                except FileNotFoundError:
+                    # Nobody has committed yet.
+                    return set(), None
+            log = self._log
+            found = os.fstat(log)
+            if not found.st_nlink:
+                # It has expired, and there may be another by now.
+                os.close(log)
+                self._log = None
+                return None, None
+            end = found.st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
+            if mark is not None and mark.end <= end:
+                names = _segments_of(os.pread(log, end - mark.end, mark.end))
+                return names, mark._replace(end=max(mark.end, end - LOG_ENTRY_BYTES))
+            if end < LOG_ID_BYTES:
+                return set(), None
+            return None, Mark(os.pread(log, LOG_ID_BYTES, 0), max(LOG_ID_BYTES, end - LOG_ENTRY_BYTES))
 
     def announce(self, lock: int, name: str) -> None:
         """Say in the log that something is about to be appended to a segment. Before it is, under the lock.
@@ -595,6 +625,9 @@ class LocalFolder:
         with self._mutex:
             while self._files:
                 os.close(self._files.popitem()[1])
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
 
     def _join(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -606,6 +639,13 @@ def is_at(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except OSError:
         return False
+
+
+def _segments_of(entries: bytes) -> set[str]:
+    """The names of the segments of which entries of the log of commits tell."""
+    return {
+        entries[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(entries), LOG_ENTRY_BYTES)
+    }
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -99,6 +99,7 @@ class LedgerReader:
         self._some_inputs = ledger.inputs is not None
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
+        self._mark_unlocked: Mark | None = None
         self._forgotten = 0
         self.scans = 0
         """Looks that have found something which was not written through this reader; never goes back."""
@@ -137,6 +138,28 @@ class LedgerReader:
                         self._scan(name, size)
                     return
                 # Merged while it was read: look for what it became.
+
+    def refresh_by_log(self) -> None:
+        """Look what others have committed since, as `refresh` does, at the segments that have changed only.
+
+        Whatever was committed before this began is found. Any thread, of a ledger in a local folder. Raises
+        OSError.
+        """
+        # spec: Ledger!Look
+        assert isinstance(self._folder, LocalFolder)
+        with self._mutex:
+            names, mark = self._folder.committed_by_now(self._mark_unlocked)
+            try:
+                for name in names or ():
+                    size = self._folder.size(name)
+                    if size != self._sizes.get(name):
+                        self._scan(name, size)
+            except FileNotFoundError:
+                # Merged before it was looked at, or announced by who was killed before it was made.
+                names = None
+            if names is None:
+                self.refresh()
+            self._mark_unlocked = mark
 
     @undisturbed
     def get(self, key: bytes, *, errors: bool | None = None, input: bytes | None = None) -> Record | None:
@@ -351,7 +374,7 @@ class LedgerReader:
         self._batches_bytes = 0
         self._refused: set[int] = set()
         self.foreign: set[str] = set()
-        self._mark = None
+        self._mark = self._mark_unlocked = None
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""

@@ -9,12 +9,14 @@ from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
 from pillarbox.spark.progress import Progress
+from pillarbox.spark.questions import ask
 from pillarbox.spark.retry_failed import retry_failed
 from pillarbox.spark.source.data_source import register_source
 from pillarbox.spark.stream.async_stream import async_stream
 
 __all__ = [
     "Progress",
+    "ask",
     "async_map",
     "async_stream",
     "async_udf",

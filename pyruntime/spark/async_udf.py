@@ -24,7 +24,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,12 +50,14 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
+from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
 from pillarbox.spark.progress import Progress
+from pillarbox.spark.questions import answer_column, check_question
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import arrow_type, condition_of, parse_type
@@ -76,6 +78,21 @@ ROW_BYTES = 72
 """The bytes of a row of arguments besides its share of its columns."""
 
 
+class TypedClient(Protocol):
+    """A client that knows the type of its results and how its requests are filled, as `Embeddings` does."""
+
+    @property
+    def result_type(self) -> str:
+        """The type of one result, as a DDL string."""
+
+    @property
+    def batch(self) -> Batch:
+        """The option that fills its requests."""
+
+    def __call__(self, column: Any, /) -> Any:
+        """Call the service for a column."""
+
+
 @overload
 def async_udf(
     fn: str | T.DataType,
@@ -87,6 +104,27 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
+@overload
+def async_udf(
+    fn: TypedClient,
+    *,
+    skip_null: bool = ...,
+    batch: Batch | None = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> AsyncUdf: ...
+@overload
+def async_udf(
+    fn: Chat,
+    *,
+    skip_null: bool = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> AsyncUdf: ...
 @overload
 def async_udf(
     fn: Callable[..., Any],
@@ -119,7 +157,7 @@ def async_udf(
 ) -> Any:
     """Make a column function of an async function: called with each row's values, many at a time.
 
-        df.withColumn("vector", async_udf(embeddings, "array<float>")("text"))
+        df.withColumn("vector", async_udf(embeddings)("text"))
 
         @async_udf("array<float>", capacity=64, timeout=30.0, retry=4)
         async def embed(text: str) -> list[float]: ...
@@ -127,9 +165,10 @@ def async_udf(
         df.withColumn("vector", embed("text"))
 
     fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
-    returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
-        a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
-        null for good rows.
+    returnType: the type of one result, as a DDL string or a DataType; for a `Chat` unless given that of its
+        answers. A client such as `Embeddings` knows it, and is called in its own batches, as Arrow, unless
+        `batch` says otherwise. With `errors="column"` the column is a struct of `result`, of this type, and
+        `_error`: type, message, attempts, latency and status, null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
     progress, options: as for `async_map`. Dead letters hold the values of all arguments, and a row that fails
         gives null unless `errors` says otherwise.
@@ -161,7 +200,15 @@ def async_udf(
     limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
         together, otherwise `rate` for each task alone.
     """
-    resolved = _resolve(options, given_options(locals()))
+    given = given_options(locals())
+    if callable(fn) and hasattr(fn, "result_type"):
+        returnType = returnType or fn.result_type
+        if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
+            given["batch"] = dataclasses.replace(fn.batch, arrow=True)
+    resolved = _resolve(options, given)
+    if isinstance(fn, Chat) and returnType is None:
+        check_question(fn, resolved)
+        fn, returnType = answer_column(fn)
     check_bool("skip_null", skip_null)
     check_progress(progress)
     is_decorator = returnType is None and not callable(fn)

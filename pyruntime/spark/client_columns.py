@@ -79,7 +79,7 @@ def embed_text(
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     for name in texts:
-        if not isinstance(df.schema[_column("text", name, df)].dataType, T.StringType):
+        if not isinstance(df.schema[check_column("text", name, df)].dataType, T.StringType):
             raise TypeError(
                 f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
             )
@@ -87,7 +87,9 @@ def embed_text(
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
     by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
-    return _mapped(df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts)
+    return map_client(
+        df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts
+    )
 
 
 def lookup(
@@ -118,11 +120,11 @@ def lookup(
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     _check_client(client)
     columns = parse_schema("schema", schema)
-    fields = [_column("client", name, df) for name in getattr(client, "fields", ())]
-    return _mapped(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
+    fields = [check_column("client", name, df) for name in getattr(client, "fields", ())]
+    return map_client(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
 
 
-def _mapped(
+def map_client(
     df: DataFrame,
     fn: Callable[[Any], Any],
     schema: T.StructType,
@@ -150,7 +152,8 @@ def _names(option: str, given: Any) -> list[str]:
     return list(names)
 
 
-def _column(option: str, name: str, df: DataFrame) -> str:
+def check_column(option: str, name: str, df: DataFrame) -> str:
+    """Accept the name of a column of `df`. Raises ValueError that names `option`."""
     if name not in df.columns:
         raise ValueError(
             f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(df.columns)})"
@@ -187,7 +190,7 @@ def _filled(client: Any, texts: Sequence[str]) -> Batch:
 # -- what runs in the tasks -----------------------------------------------------------------------
 
 
-class _AroundClient:
+class AroundClient:
     """A resource that opens a client, and calls it. Sent to the workers."""
 
     def __init__(self, client: Callable[[Any], Any]) -> None:
@@ -218,7 +221,7 @@ class _AroundClient:
         await self._stack.aclose()
 
 
-class _TextEmbedder(_AroundClient):
+class _TextEmbedder(AroundClient):
     """Gives for a record batch the columns of vectors of some of its columns."""
 
     def __init__(self, client: Callable[[Any], Any], texts: Sequence[str], vectors: Sequence[str]) -> None:
@@ -273,7 +276,7 @@ def _vectors_beside(texts: pa.Array, block: np.ndarray[Any, Any]) -> pa.ListArra
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)
 
 
-class _FieldPicker(_AroundClient):
+class _FieldPicker(AroundClient):
     """Gives for a row the values of the columns of a schema, out of what a service answers."""
 
     def __init__(self, client: Callable[[Any], Any], schema: T.StructType) -> None:

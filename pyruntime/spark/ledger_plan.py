@@ -121,7 +121,8 @@ class LedgerPlan:
             expire_committed(options, run, batch)
         prepare = self.prepare()
         return LedgerSession(
-            options,
+            # The functions of a row of it get the arguments.
+            options if self.arguments is None else options.spread(),
             run,
             batch=batch,
             config=self.config(options.ledger),
@@ -260,6 +261,8 @@ def plan_ledger(
     if results is not None:
         check_keepable(results)
     ledger.check()
+    if options.dedupe is not None and options.dedupe.across_tasks:
+        ledger.check_claims()
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
     apart = session is not None and is_connect(session) and ledger.local_path is not None
     identity = None if apart else ledger.identity()

@@ -63,6 +63,26 @@ def squares(count: int = ROWS) -> list[list[int]]:
 
 
 @pytest.mark.contract
+def test_a_raw_result_is_parsed_on_a_running_loop_too() -> None:
+    async def job() -> list[Any]:
+        return [row async for row in async_map(rows(3), Asked("square"))]
+
+    assert asyncio.run(job()) == [[0], [1], [4]]
+
+
+def test_an_option_of_a_function_object_that_is_called_parse_parses_nothing() -> None:
+    class Doubles:
+        parse: Any = None
+
+        async def __call__(self, row: int) -> int:
+            return self.parse(row)  # type: ignore[no-any-return]
+
+    fn = Doubles()
+    fn.parse = lambda row: 2 * row
+    assert list(async_map([1, 2], fn)) == [2, 4]
+
+
+@pytest.mark.contract
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dedupe", [None, Dedupe(), Dedupe(memo=10)])
 def test_a_raw_result_is_parsed_with_and_without_a_ledger(

@@ -22,6 +22,7 @@ def test_the_clients_are_measured_and_their_results_checked(
         *("Embeddings, libcurl", "AsyncOpenAI", "a loop: aiohttp, json, lists", "failed")
     }
     assert all(len(found["lookups"][name]["cpu"]) == 1 for name in LOOKUPS if "libcurl" in name)
+    assert "AsyncOpenAI, parse" in found["questions"] and not found["questions"]["failed"]
     assert "CPU, us a vector" in capsys.readouterr().out
 
 

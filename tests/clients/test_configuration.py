@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.clients import Embeddings, Http, HttpLookup, Secret
+from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Price, Secret
 
 EMBEDDINGS = Embeddings("https://one/v1", "small", key=Secret.literal("k1"))
 LOOKUP = HttpLookup("https://one/planes/{tailnum}", key=Secret.literal("k1"))
@@ -43,6 +43,25 @@ def test_addresses_keys_and_transport_do_not_belong_to_a_question(change: dict[s
 )
 def test_a_change_of_a_model_or_of_a_parameter_is_another_question(change: dict[str, Any]) -> None:
     assert dataclasses.replace(EMBEDDINGS, **change).configuration != EMBEDDINGS.configuration
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("change", "is_the_same"),
+    [
+        ({"answer": None}, True),
+        ({"repairs": 5, "structure": "prompt", "prices": {"small": Price(1.0, 1.0)}}, True),
+        ({"prompt": "Judge that: {text}"}, False),
+        ({"system": "Be brief."}, False),
+        ({"body": {"temperature": 0}}, False),
+    ],
+)
+def test_another_type_of_the_answer_is_the_same_question_to_a_model(
+    change: dict[str, Any], is_the_same: bool
+) -> None:
+    answer = {"type": "object", "properties": {"mood": {"type": "string"}}}
+    chat = Chat("https://one/v1", "small", prompt="Judge this: {text}", answer=answer)
+    assert (dataclasses.replace(chat, **change).configuration == chat.configuration) is is_the_same
 
 
 @pytest.mark.contract

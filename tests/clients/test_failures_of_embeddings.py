@@ -32,14 +32,17 @@ class Refusing(Service):
 
 
 def run(refuse: Any, texts: list[str] = TEXTS, **options: Any) -> tuple[list[Any], Refusing]:
-    """The results of a job over `texts`, and its service."""
+    """The results of a job over `texts`, and its service. client: more options of that."""
     service = Refusing()
     service.refuse = refuse
 
     async def job() -> list[Any]:
         async with serving(service):
-            client = Embeddings(f"{service.url}/v1", "e5", http=Http(proxy="direct", read_timeout=5.0))
-            rows = pillarbox.async_map(texts, client, batch=client.batch, **{"retry": 3, **options})
+            more = options.pop("client", {})
+            client = Embeddings(
+                f"{service.url}/v1", "e5", http=Http(proxy="direct", read_timeout=5.0), **more
+            )
+            rows = pillarbox.async_map(texts, client, **{"retry": 3, "batch": client.batch, **options})
             return [row async for row in rows]
 
     return asyncio.run(job()), service
@@ -105,6 +108,47 @@ def test_one_text_that_a_service_refuses_costs_its_own_row_only() -> None:
     assert [info is None for info in errors] == [True, True, False, True]
     others = [text for text in TEXTS if text != "war"]
     assert np.array_equal(np.stack([v for v in vectors if v is not None]), [vector_of(t) for t in others])
+
+
+CUT = {"client": {"max_texts": 2}, "batch": pillarbox.Batch(4)}
+"""Options of jobs whose batches are two requests."""
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_only_the_rows_of_a_request_that_failed_are_asked_for_again(status: int) -> None:
+    results, service = run(lambda request, texts: error(status) if request == 1 else None, **CUT)
+    check_all(results)
+    asked = [request["input"] for request in service.requests]
+    assert asked[:2] == [TEXTS[:2], TEXTS[2:]]
+    # Each row has a pause of its own.
+    assert sorted(text for texts in asked[2:] for text in texts) == sorted(TEXTS[2:])
+
+
+@pytest.mark.contract
+def test_a_text_that_is_refused_in_one_of_several_requests_costs_its_own_row_and_nothing_twice() -> None:
+    results, service = run(
+        lambda request, texts: error(400, "invalid_request_error") if "war" in texts else None,
+        errors="column",
+        **CUT,
+    )
+    assert [info is None for _, info in results] == [True, True, False, True]
+    asked = [request["input"] for request in service.requests]
+    assert asked == [TEXTS[:2], TEXTS[2:], ["war"], ["peace"]]
+
+
+@pytest.mark.contract
+def test_without_retry_only_the_rows_of_a_request_that_failed_fail() -> None:
+    results, service = run(
+        lambda request, texts: error(500) if "war" in texts else None,
+        [*TEXTS, "light"],
+        errors="column",
+        retry=None,
+        client={"max_texts": 2},
+        batch=pillarbox.Batch(5),
+    )
+    assert [info is None for _, info in results] == [True, True, False, False, True]
+    assert service.sizes == [2, 2, 1]
 
 
 @pytest.mark.contract

@@ -55,6 +55,25 @@ def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client
     assert loaded & ({*HEAVY} - {"pyspark", "pyarrow", "pandas", "numpy"}) == set()
 
 
+def test_importing_pillarbox_spark_does_not_import_what_makes_calls_dearer() -> None:
+    pytest.importorskip("pyspark")
+    script = "import pillarbox.spark, sys; print('pillarbox.aio.current' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.contract
+def test_a_client_needs_the_packages_of_its_own_extra_alone() -> None:
+    for name in ("Chat", "HttpLookup"):
+        assert modules_after(f"from pillarbox.clients import {name}") & set(HEAVY) == set()
+    clients = importlib.import_module("pillarbox.clients")
+    assert all(getattr(clients, name) is not None for name in clients.__all__)
+    with pytest.raises(AttributeError, match=r"'pillarbox.clients' has no attribute 'Chatt'"):
+        _ = clients.Chatt
+
+
 WITHOUT_LOCKS = """
 import asyncio, os, random, sys, threading
 # The standard library looks for these in its own way.

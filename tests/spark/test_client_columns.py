@@ -135,13 +135,30 @@ def test_any_async_function_of_texts_is_a_client(verses: DataFrame) -> None:
 
 @pytest.mark.contract
 def test_sql_calls_a_registered_client(spark: SparkSession, verses: DataFrame, service: Service) -> None:
-    client = client_of(service)
-    embed = async_udf(client, "array<float>", batch=Batch(16, arrow=True))
-    spark.udf.register("embed", embed)
+    # By its own type and batches.
+    spark.udf.register("embed", async_udf(client_of(service, max_texts=16)))
     verses.createOrReplaceTempView("verses_of_clients")
     found = spark.sql("select id, embed(text) as vector from verses_of_clients").collect()
     assert all(np.array_equal(np.array(r.vector, np.float32), vector_of(f"verse {r.id}")) for r in found)
     assert len(found) == 30 and len(found[0].vector) == DIMENSIONS
+    assert max(service.sizes) == 16
+
+
+@pytest.mark.contract
+def test_a_column_of_a_client_has_its_type_and_fills_its_requests(
+    verses: DataFrame, service: Service
+) -> None:
+    embed = async_udf(client_of(service, max_texts=16, max_tokens=24))
+    assert embed.returnType.simpleString() == "array<float>"
+    found = verses.withColumn("vector", embed("title")).collect()
+    for row in found:
+        assert (row.vector is None) == (row.title is None)
+        assert row.title is None or np.array_equal(np.array(row.vector, np.float32), vector_of(row.title))
+    assert 1 < max(service.sizes) < 16
+    alone = async_udf(client_of(service), batch=None)
+    service.requests.clear()
+    assert len(verses.limit(3).select(alone("text")).collect()) == 3
+    assert len(service.requests) == 3
 
 
 async def answer(request: web.Request) -> web.Response:

@@ -44,7 +44,7 @@ def test_a_key_is_in_no_plan_event_log_file_ledger_report_or_error_of_a_job(
         client = Embeddings(f"{service.url}/v1", "e5", key=Secret.env("KEY_OF_THE_TEST"), headers=headers)
         df = spark.createDataFrame([(n, f"text {n}") for n in range(6)], "id long, text string")
 
-        vectors = df.withColumn("vector", async_udf(client, "array<float>", batch=client.batch)("text"))
+        vectors = df.withColumn("vector", async_udf(client)("text"))
         vectors.write.parquet(f"{written}/vectors")
         print("vectors", vectors.where("size(vector) = 384").count())
         print(vectors._jdf.queryExecution().toString())
@@ -52,7 +52,7 @@ def test_a_key_is_in_no_plan_event_log_file_ledger_report_or_error_of_a_job(
         # A service that quotes the key that it refuses.
         service.key = ("Authorization", "Bearer another")
         try:
-            df.withColumn("vector", async_udf(client, "array<float>", batch=client.batch)("text")).collect()
+            df.withColumn("vector", async_udf(client)("text")).collect()
         except Exception as error:
             print("error", "***" in str(error), str(error))
 

@@ -119,6 +119,11 @@ def async_stream(
         raise ValueError(
             f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"
         )
+    if resolved.dedupe is not None and resolved.dedupe.across_tasks:
+        raise ValueError(
+            "across_tasks=True: not for a stream whose calls outlive a micro-batch, where the ledger knows "
+            "each row by itself; leave it out"
+        )
     if resolved.ledger is not None and resolved.ledger.cache is not None:
         raise ValueError(
             f"ledger: its cache={resolved.ledger.cache!r} must be left out, as a row here is known by its "

@@ -388,6 +388,73 @@ def test_requests_go_by_the_proxy_that_is_given_or_in_the_environment(
     run(test)
 
 
+class Tunnel:
+    """A proxy that opens tunnels: it notes the line and the headers of each request, and sees bytes then."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.seen = b""
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head)
+        method, target, _ = head.split(b" ", 2)
+        if method != b"CONNECT":
+            writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
+        host, _, port = target.decode().rpartition(":")
+        inner, outer = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(self._pass(reader, outer), self._pass(inner, writer))
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(2**16):
+                self.seen += data
+                target.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            target.close()
+
+
+@pytest.mark.contract
+def test_https_goes_by_a_tunnel_of_the_proxy_that_sees_neither_keys_nor_answers(
+    serve: Any, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    pem = make_certificate(tmp_path, names="IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    tunnel = Tunnel()
+
+    async def test() -> None:
+        server = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serve(echo, tls=context) as url:
+            options: dict[str, Any] = {"backend": backend, "ca_file": str(pem)}
+            monkeypatch.setenv("https_proxy", proxy)
+            for more in ({"proxy": proxy}, {}):
+                async with opened(Http(**options, **more)) as transport:
+                    for _ in range(2):
+                        answer = await transport.request("GET", f"{url}/of", headers={"X-Key": "sk-secret"})
+                        assert (answer.status, b'"key": "sk-secret"' in answer.body) == (200, True)
+            async with opened(Http(backend=backend, proxy=proxy)) as transport:
+                # The certificate is that of the server behind it.
+                with pytest.raises(CONNECTION_ERRORS):
+                    await transport.request("GET", url, headers={})
+        server.close()
+        address = url.removeprefix("https://").encode()
+        # One tunnel for each transport: it is kept like any connection.
+        assert [head.split(b"\r\n")[0] for head in tunnel.asked] == [b"CONNECT %s HTTP/1.1" % address] * 3
+        assert b"sk-secret" not in tunnel.seen + b"".join(tunnel.asked)
+        assert b'"method"' not in tunnel.seen
+
+    run(test)
+
+
 # -- options and errors --------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,22 @@ def test_any_reader_of_arrow_streams_reads_a_segment() -> None:
 
 
 @pytest.mark.contract
+def test_a_line_that_is_being_written_at_one_look_and_whole_at_the_next_is_no_damage() -> None:
+    part = ENDS[0] + 100
+    seen: list[int] = []
+
+    def read(offset: int, length: int) -> bytes:
+        # The writer gets on between the first look at the second frame and the next.
+        content = CONTENT if offset in seen or offset < ENDS[0] else CONTENT[:part]
+        seen.append(offset)
+        return content[offset : offset + length]
+
+    found = list(scan(read, len(CONTENT), "s", ID, ENDS[0]))
+    assert found == list(scan(reader_of(CONTENT), len(CONTENT), "s", ID, ENDS[0]))
+    assert len(found) == len(FRAMES) - 1
+
+
+@pytest.mark.contract
 def test_cut_off_at_any_byte_a_segment_has_every_frame_before_the_cut() -> None:
     for length in range(len(CONTENT)):
         records, damage = look(CONTENT[:length])

@@ -1,0 +1,245 @@
+"""The rows of a task that are called for all tasks of a job, and those that wait for another task's call.
+
+`Dedupe(across_tasks=True)`: before a row is called its key is claimed in the ledger. Who gets the claim looks
+there once more, as whoever had it before may have kept an answer, and only then calls. Who does not get it
+waits without a slot, until the answer is in the ledger or the claim is free. Confined to the mailbox thread.
+The idea is that of Go's `singleflight`, over processes.
+"""
+
+# A row is claimed when it is about to be called, not when it comes: what waits for a slot could as well be
+# called by a task that has one. Nobody holds a claim while waiting for another, so there is no deadlock: a
+# claimed row goes on to its call, whatever the others of its task wait for.
+#
+# Who waits asks again every `POLL_INTERVAL_S`. A lock that is waited for in the kernel would hold up the
+# event loop or need a thread for each row.
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.ledger.claims import Claims
+from pillarbox.ledger.lease import HUNG_AFTER_S
+from pillarbox.ledger.reader import LedgerReader
+
+if TYPE_CHECKING:
+    from pillarbox.aio.calls import Call
+    from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import CallScheduler
+    from pillarbox.ledger.format import Record
+
+log = logging.getLogger("pillarbox")
+
+POLL_INTERVAL_S = 0.2
+"""Seconds between two looks for what other tasks, or another attempt of this one, have called."""
+
+MAX_CLAIMS_AHEAD = 16
+CLAIMS_AHEAD_SHARE = 0.25
+"""The part of the slots for which rows are claimed at a time, before they are called; for 16 rows at most."""
+
+
+class Waiting(NamedTuple):
+    """A row that waits for another task's call."""
+
+    since: float
+    """Seconds of the loop's clock."""
+    at: datetime.datetime
+    """The same moment by the clock by which a ledger says when a record was kept."""
+
+
+class ClaimedCalls:
+    """Claims the rows that a task is about to call, and waits for the calls of other tasks.
+
+    lookup: gives a row that waits the result that the ledger has for it by now, and takes it out of where it
+    waits; returns False for none. give: does so with a result; result_of: makes one of a record. Made by any
+    thread.
+    """
+
+    _scheduler: CallScheduler
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        claims: Claims,
+        options: Options,
+        reader: LedgerReader,
+        lookup: Callable[..., bool],
+        result_of: Callable[[Record], Any],
+        give: Callable[[Call, Any], None],
+    ) -> None:
+        self._claims = claims
+        self._reader = reader
+        self._patience = patience_of(options)
+        self._shares_failures = options.errors.mode != "fail"
+        self._lookup = lookup
+        self._result_of = result_of
+        self._give = give
+        # Whether it is so, or the row was called without as it had waited too long.
+        self._claimed: dict[bytes, bool] = {}
+        self._waiting: dict[Call, Waiting] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __bool__(self) -> bool:
+        """Return True while rows wait for other tasks' calls."""
+        return bool(self._waiting)
+
+    def bind(self, scheduler: CallScheduler, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the rows of `scheduler` claimed before they are called."""
+        self._scheduler = scheduler
+        self._loop = loop
+        scheduler.look_first = self.claim_first
+        scheduler.look_again = self.look_again
+
+    def claim_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may."""
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
+        most = rows
+        if rows == 1 and scheduler.throttle is None:
+            # One look for several that follow each other.
+            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.concurrency.limit * CLAIMS_AHEAD_SHARE)))
+        ready: set[Call] = set()
+        place = 0
+        while place < min(rows, len(waiting)):
+            if waiting[place] in ready or self._is_mine(waiting[place]):
+                place += 1
+            else:
+                ready |= self.claim([*islice(waiting, place, most)])
+        return bool(waiting) or not rows
+
+    def look_again(self, call: Call) -> bool:
+        """Give a row that is to be called again what the ledger has for it by now; False for nothing."""
+        return self._find(call, None)
+
+    def _is_mine(self, call: Call) -> bool:
+        """Return True for a row that nobody else can have called since it was claimed and looked for."""
+        return self._claimed.get(call.key, False) and not call.attempt
+
+    def claim(self, calls: Sequence[Call]) -> set[Call]:
+        """Claim rows that wait for their calls, and look for them; returns those that may be called.
+
+        Most of the others wait no more: the ledger has their results, or they wait here. One whose record
+        does not fit any more is known by another key from now on, and is to be claimed anew.
+        """
+        calls = [call for call in calls if not self._is_mine(call)]
+        claimed = [call.key in self._claimed or self._claim(call.key) for call in calls]
+        # After the claims: whoever had one before has kept an answer by then, if there is one.
+        self._reader.refresh_by_log()
+        ready = set()
+        for call, is_mine in zip(calls, claimed, strict=True):
+            if self._is_closed:
+                break
+            if self._find(call, None):
+                continue
+            if not is_mine:
+                self._wait(call)
+            elif call.key in self._claimed:
+                ready.add(call)
+        return ready
+
+    def ended(self, call: Call) -> None:
+        """A row has its result, durably, or will have none: let others claim its key."""
+        self._waiting.pop(call, None)
+        self._free(call.key)
+
+    def stop(self) -> None:
+        """Look for nothing any more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def close(self) -> None:
+        """Let go of all claims, when no result is to be kept any more. Any thread."""
+        self._claims.close()
+
+    def _free(self, key: bytes) -> None:
+        if self._claimed.pop(key, False):
+            self._claims.free(key)
+
+    def _claim(self, key: bytes) -> bool:
+        is_mine = self._claims.claim(key)
+        if is_mine:
+            self._claimed[key] = True
+        return is_mine
+
+    def _find(self, call: Call, since: datetime.datetime | None) -> bool:
+        """Give a row what the ledger has for it; since: when it began to wait for another task's call.
+
+        A failure of that call is the row's too, as of a call that it had joined in its own task.
+        """
+        key = call.key
+        if self._lookup(call, news=True):
+            return True
+        if call.key is not key:
+            self._free(key)
+        if since is None or not self._shares_failures:
+            return False
+        record = self._reader.get(call.key, errors=True, input=call.input)
+        if record is None or record.at < since:
+            return False
+        self._give(call, self._result_of(record))
+        return True
+
+    def _wait(self, call: Call) -> None:
+        self._waiting[call] = Waiting(self._loop.time(), datetime.datetime.now(datetime.timezone.utc))
+        self._scheduler.suspend(call)
+        if self._timer is None:
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        try:
+            self._look()
+        except BaseException as error:
+            self._scheduler.stop(error)
+
+    def _look(self) -> None:
+        """Give rows that wait the results of others' calls; those whose claim is free may begin."""
+        waiting = [*self._waiting.items()]
+        for call, _ in waiting:
+            self._claim(call.key)
+        self._reader.refresh_by_log()
+        free: list[Call] = []
+        overdue = 0
+        for call, since in waiting:
+            if self._is_closed:
+                return
+            if call not in self._waiting:
+                # It has ended by what another row was given.
+                self._free(call.key)
+                continue
+            if self._find(call, since.at):
+                continue
+            if call.key not in self._claimed:
+                if self._loop.time() - since.since < self._patience:
+                    continue
+                # spec: Ledger!Overdue
+                overdue += 1
+                self._claimed[call.key] = False
+            del self._waiting[call]
+            free.append(call)
+        if overdue:
+            log.warning(
+                "%d rows have waited for the calls of other tasks for %g s, and are called here: is a worker "
+                "stopped, or has a call no time-out?",
+                overdue,
+                self._patience,
+            )
+        if self._waiting and self._timer is None:
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+        if free:
+            self._scheduler.resume(free)
+
+
+def patience_of(options: Options) -> float:
+    """Seconds that a row waits for another task's call: as for a lease, or as long as its calls may take."""
+    timeout, retry = options.timeout, options.retry
+    if timeout.total is not None:
+        return max(HUNG_AFTER_S, timeout.total)
+    attempts = 1 if retry is None else retry.attempts
+    return max(HUNG_AFTER_S, 0.0 if timeout.attempt is None else timeout.attempt * attempts)

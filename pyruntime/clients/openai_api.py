@@ -1,0 +1,80 @@
+"""Addresses and bodies of requests to services that speak OpenAI's language, as all its clients give them.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pillarbox.redaction import has_secret, shown_address
+
+OK = 200
+REFUSES_FORM = frozenset({400, 415, 422})
+"""Statuses of services that do not know a form that a request asks for; other bad requests have them too."""
+
+
+class AnswerError(ValueError):
+    """Raised if a service answered with success, but not with what was asked for."""
+
+
+def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:
+    """Accept an address, or a list of several. `paths` are the ends that the client adds itself.
+
+    Raises TypeError and ValueError, which never quote a key.
+    """
+    if isinstance(base_url, str):
+        _check_url(base_url, paths)
+        return base_url
+    if not isinstance(base_url, list | tuple) or not base_url:
+        raise TypeError(f"base_url={base_url!r}: must be an address, or a list with one or more")
+    for url in base_url:
+        _check_url(url, paths)
+    return tuple(base_url)
+
+
+def _check_url(url: Any, paths: Sequence[str]) -> None:
+    if not isinstance(url, str):
+        raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
+    if has_secret(url):
+        raise ValueError(
+            f"base_url={shown_address(url)!r}: must not hold a user, a password or a query; give a key as "
+            "key=Secret.env('NAME')"
+        )
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"base_url={url!r}: must be an address such as 'https://api.openai.com/v1'")
+    if parts.path.rstrip("/").endswith(tuple(paths)):
+        raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
+
+
+def request_urls(base_url: str | Sequence[str], path: str) -> list[str]:
+    """The addresses of requests, one for each address of the service."""
+    urls = [base_url] if isinstance(base_url, str) else base_url
+    return [url.rstrip("/") + path for url in urls]
+
+
+def azure_path(deployment: str, path: str, version: str | None) -> str:
+    """The path of a deployment of Azure's, with the version in its query."""
+    query = f"?api-version={quote(str(version), safe='')}"
+    return f"/openai/deployments/{quote(deployment, safe='')}{path}{query}"
+
+
+def checked_body(body: Any, own_fields: frozenset[str]) -> dict[str, Any]:
+    """More fields of a request's body, as a dict. `own_fields` are those that the client sets itself.
+
+    Raises TypeError and ValueError.
+    """
+    if not isinstance(body, Mapping):
+        raise TypeError(f"body: must be a mapping of names to JSON values, not {type(body).__name__}")
+    taken = sorted(own_fields.intersection(body))
+    if taken:
+        raise ValueError(f"body: {', '.join(taken)} is set by the client, from its options and the rows")
+    try:
+        json.dumps(dict(body), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"body: must be JSON values: {error}") from None
+    return dict(body)

@@ -1,0 +1,64 @@
+"""`Chat` asks a real model: SmolLM2 with 135 million parameters, behind the server of llama-cpp-python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+
+import pillarbox
+from pillarbox.clients import Chat, Http
+from tests.servers.model_servers import ModelServer
+
+pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOWNS = [{"town": town} for town in ("Paris", "Tokyo", "Cairo", "Lima", "Oslo", "Rome")]
+
+
+class Town(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    country: str
+    size: Literal["small", "large"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    server = ModelServer(tmp_path_factory.mktemp("model"))
+    yield server
+    server.close()
+
+
+def chat_of(model: ModelServer, **more: Any) -> Chat:
+    http = Http(proxy="direct", read_timeout=None, total_timeout=None)
+    body = {"temperature": 0, "max_tokens": 64, "seed": 1}
+    return Chat(model.url, "smollm2", **{"http": http, "body": body, **more})
+
+
+@pytest.mark.contract
+def test_a_small_model_answers_questions_in_text(model: ModelServer) -> None:
+    chat = chat_of(model, prompt="What is the capital of {country}? Answer with its name.")
+    results = pillarbox.async_map([{"country": "France"}, {"country": "Japan"}], chat, capacity=2)
+    found = list(results)
+    assert "Paris" in found[0] and "Tokyo" in found[1]
+    statistics = results.statistics()
+    assert statistics is not None and statistics.tokens > 20
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("structure", ["auto", "json_object"])
+def test_a_small_model_gives_answers_of_a_type_for_each_row(model: ModelServer, structure: Any) -> None:
+    chat = chat_of(
+        model,
+        prompt="In which country is {town}, and is it a small or a large town?",
+        answer=Town,
+        structure=structure,
+        repairs=4,
+    )
+    results = pillarbox.async_map(TOWNS, chat, capacity=2, errors="column")
+    found = [outcome.result for outcome in results]
+    assert all(isinstance(each, Town) for each in found), found
+    statistics = results.statistics()
+    assert statistics is not None
+    print(json.dumps([each.model_dump() for each in found]), statistics.calls)
