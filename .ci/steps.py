@@ -139,6 +139,9 @@ def run(
     say("== make kafka-server")
     if start(["make", "kafka-server"], left()).code != 0:
         say("no Kafka could be fetched: its tests are skipped")
+    say("== make model-servers")
+    if start(["make", "model-servers", "NAMES=llmock litellm"], left()).code != 0:
+        say("no LLMock or no LiteLLM could be fetched: its tests are skipped")
     closing: list[str] = []
     code = 0
     for step in STEPS:

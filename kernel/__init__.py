@@ -1,7 +1,8 @@
 """The kernel: mails, the mailbox of one task thread, result queues, deadlines, the hand-over of two threads.
 
-It knows threads, mails and entries; it knows no asyncio, no Arrow and no Spark. Every class says in its
-docstring which of its methods any thread may call and which are confined to one thread.
+`pillarbox.kernel.libcurl` is HTTP on a native thread. The kernel knows threads, mails and entries; it
+knows no asyncio, no Arrow and no Spark. Every class says in its docstring which of its methods any thread may
+call and which are confined to one thread.
 """
 
 if __name__ != "pillarbox.kernel":

@@ -16,11 +16,19 @@ cdef extern from "pillarbox_libcurl.h" namespace "pillarbox::libcurl" nogil:
         void slist_free_all(slist_t* lines) noexcept
 
 
-cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
+cdef extern from "pillarbox_buffer.h" namespace "pillarbox" nogil:
     cdef cppclass Buffer:
-        const char* data() noexcept
+        char* data() noexcept
         size_t size() noexcept
 
+
+cdef extern from "pillarbox_vectors.h" namespace "pillarbox" nogil:
+    cdef cppclass vectors_t:
+        Buffer block
+        long long tokens
+
+
+cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
     cdef cppclass order_t:
         void* owner
         request_t* cancels
@@ -32,6 +40,7 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         slist_t* headers
         const char* body
         size_t body_nbytes
+        size_t vectors_wanted
         int code
         long status
         long os_errno
@@ -39,6 +48,8 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         string message
         Buffer head
         Buffer answer
+        vectors_t vectors
+        cbool has_vectors
 
     cdef cppclass Driver:
         Driver(const functions_t& curl) except +

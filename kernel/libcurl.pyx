@@ -4,6 +4,7 @@ libcurl is found in a library that is loaded already, as pycurl has one. The thr
 `include/pillarbox_http.h`, which knows no Python; here are the references and the futures.
 """
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.string cimport strlen
@@ -49,7 +50,24 @@ cdef class HeaderLines:
 
 
 cdef class HttpRequest:
-    """A request that `HttpThread.send` has made; its answer, once its future is done. On one thread."""
+    """A request that `HttpThread.send` has made; its answer, once its future is done. On one thread.
+
+    As a buffer it is the bytes of its vectors, which may be written to; empty without them.
+    """
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        cdef Buffer* block = &self.core.vectors.block
+        PyBuffer_FillInfo(buffer, self, block.data(), <Py_ssize_t>block.size(), False, flags)
+
+    @property
+    def has_vectors(self):
+        """True if the answer was read as the vectors that were asked for; `body` is empty then."""
+        return self.core.has_vectors
+
+    @property
+    def tokens(self):
+        """The number of tokens that came with the vectors, or None."""
+        return None if self.core.vectors.tokens < 0 else self.core.vectors.tokens
 
     @property
     def code(self):
@@ -136,10 +154,12 @@ cdef class HttpThread(GCContainer):
         return self.core.results_ready()
 
     def send(self, future, bytes method not None, bytes url not None, HeaderLines headers not None,
-             bytes proxy not None, bytes body):
+             bytes proxy not None, bytes body, size_t vectors=0):
         """Prepares a request for the next `flush`; returns it. proxy: b"" for none. body: None for none.
 
-        Raises ValueError for a zero byte in an argument.
+        vectors: the number of vectors in base64 that the thread reads of an answer in OpenAI's form; one
+        that is another one, or has a status but 200, is left in `body`. Raises ValueError for a zero byte in
+        an argument.
         """
         check_process(self)
         cdef HttpRequest request = HttpRequest.__new__(HttpRequest)
@@ -154,6 +174,7 @@ cdef class HttpThread(GCContainer):
         request.core.url = checked_text(url)
         request.core.proxy = checked_text(proxy)
         request.core.headers = headers.lines
+        request.core.vectors_wanted = vectors
         if body is not None:
             request.core.body = <const char*>body
             request.core.body_nbytes = <size_t>len(body)
@@ -195,6 +216,9 @@ cdef class HttpThread(GCContainer):
             if order.cancels == NULL:
                 future = request.future
                 request.future = None
+                # Vectors may live long; what was sent for them need not.
+                request.sent = None
+                request.headers = None
                 try:
                     if not future.done():
                         future.set_result(None)

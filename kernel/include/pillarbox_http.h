@@ -1,5 +1,5 @@
 // HTTP by libcurl's multi-socket interface (https://curl.se/libcurl/c/libcurl-multi.html) on a thread of its own,
-// which needs no GIL. Linux.
+// which needs no GIL. Vectors are read on it, too. Linux.
 //
 // Requests go to the thread and come back by two mailboxes (pillarbox_mailbox.h, spec/Mailbox.tla): the thread
 // consumes `commands_`, the owner, one thread too, consumes `results_`. Each sleeps in an epoll, and arms the eventfd
@@ -15,51 +15,20 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "pillarbox_buffer.h"
 #include "pillarbox_inbox.h"
 #include "pillarbox_libcurl.h"
 #include "pillarbox_mailbox.h"
+#include "pillarbox_vectors.h"
 
 namespace pillarbox {
 namespace http {
-
-// Bytes that grow. A refusal means that there is no memory.
-class Buffer {
-public:
-    Buffer() = default;
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    ~Buffer() { std::free(data_); }
-
-    bool reserve(std::size_t capacity) noexcept {
-        if (capacity <= capacity_) return true;
-        void* const grown = std::realloc(data_, capacity);
-        if (grown == nullptr) return false;
-        data_ = static_cast<char*>(grown);
-        capacity_ = capacity;
-        return true;
-    }
-    bool append(const char* bytes, std::size_t count) noexcept {
-        const std::size_t needed = size_ + count;
-        if (needed > capacity_ && !reserve(needed < 2 * capacity_ ? 2 * capacity_ : needed)) return false;
-        std::memcpy(data_ + size_, bytes, count);
-        size_ = needed;
-        return true;
-    }
-    const char* data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return size_; }
-
-private:
-    char* data_ = nullptr;
-    std::size_t size_ = 0;
-    std::size_t capacity_ = 0;
-};
 
 class Driver;
 struct handle_t;
@@ -84,6 +53,7 @@ struct request_t : order_t {
     libcurl::slist_t* headers = nullptr;
     const char* body = nullptr;  // null: none
     std::size_t body_nbytes = 0;
+    std::size_t vectors_wanted = 0;  // that the answer should hold in base64; 0: nothing is read
     // Written by the thread before it comes back.
     int code = 0;  // 0 is success; a number of libcurl, or one of the two above
     long status = 0;
@@ -91,7 +61,9 @@ struct request_t : order_t {
     long request_nbytes = 0;  // sent; like the two around it of errors only
     std::string message;
     Buffer head;
-    Buffer answer;
+    Buffer answer;  // empty if it was read as vectors
+    vectors_t vectors;
+    bool has_vectors = false;
     // The thread's own.
     handle_t* handle = nullptr;
     std::size_t place = 0;  // among those in flight
@@ -106,6 +78,7 @@ struct handle_t {
     request_t* request = nullptr;
     std::string proxy;
     std::string method;  // of a request without a body
+    Buffer spare;        // memory of an answer that was read as vectors, for the next
     char error[libcurl::ERROR_SIZE] = {};
 };
 
@@ -113,6 +86,8 @@ constexpr std::size_t MAX_IDLE_HANDLES = 1024;
 constexpr std::size_t MAX_EVENTS = 256;
 // What a server says about the length of its answer is believed up to this.
 constexpr std::int64_t MAX_RESERVED_BYTES = 1 << 26;
+constexpr std::size_t MAX_SPARE_BYTES = 1 << 20;
+constexpr long OK = 200;
 
 class Driver {
 public:
@@ -339,6 +314,7 @@ private:
         in_flight_.push_back(request);
         handle->request = request;
         handle->error[0] = '\0';
+        if (request->vectors_wanted != 0) request->answer.swap(handle->spare);
         curl_.easy_setopt(easy, libcurl::URL, request->url);
         curl_.easy_setopt(easy, libcurl::HTTPHEADER, request->headers);
         curl_.easy_setopt(easy, libcurl::WRITEDATA, request);
@@ -408,6 +384,7 @@ private:
             curl_.easy_getinfo(easy, libcurl::INFO_REQUEST_SIZE, &request->request_nbytes);
             request->message = handle->error[0] != '\0' ? handle->error : curl_.easy_strerror(code);
         }
+        if (code == 0 && request->status == OK && request->vectors_wanted != 0) read_vectors(*request);
         curl_.multi_remove_handle(multi_, easy);
         in_flight_[request->place] = in_flight_.back();
         in_flight_[request->place]->place = request->place;
@@ -420,6 +397,16 @@ private:
         }
         request->ended = true;
         give_back(request);
+    }
+
+    static void read_vectors(request_t& request) noexcept {
+        Buffer& answer = request.answer;
+        VectorReader reader(answer.data(), answer.size());
+        request.has_vectors = reader.read(request.vectors_wanted, request.vectors);
+        if (!request.has_vectors) return;
+        answer.clear();
+        Buffer nothing;
+        answer.swap(answer.capacity() <= MAX_SPARE_BYTES ? request.handle->spare : nothing);
     }
 
     void give_back(order_t* order) noexcept {

@@ -32,7 +32,8 @@ from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import configuration_of
-from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
+from pillarbox.aio.ledger_scope import budget_of_run, scope_of
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import with_parse

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -26,14 +24,14 @@ from pillarbox.aio.cache_pin import CachePin
 from pillarbox.aio.claimed_calls import POLL_INTERVAL_S, ClaimedCalls
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
-from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.ledger_scope import scope_of
 from pillarbox.aio.parsing import Parsed, value_of
 from pillarbox.aio.runners import set_soon
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger import LedgerError
 from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
@@ -261,7 +259,8 @@ class LedgerSession:
             return []
         done: list[tuple[Call, tuple[Any] | object]] = []
         is_in_order = self._rows_of is not None
-        place = 0
+        each: list[tuple[Any] | None] = []
+        first = place = 0
         while place < len(calls):
             run = self._replay_run(keys[place:], inputs[place:]) if is_in_order else None
             if run is not None:
@@ -271,10 +270,39 @@ class LedgerSession:
                 continue
             # Rows in another order are not looked for as runs again and again.
             is_in_order = False
-            if (found := self.lookup(calls[place], is_known=True)) is not None:
+            if not each:
+                first, each = place, self._replay_each(keys[place:], inputs[place:])
+            found = each[place - first] or self.lookup(calls[place], is_known=True)
+            if found is not None:
                 done.append((calls[place], found))
             place += 1
         return done
+
+    def _replay_each(self, keys: list[bytes], inputs: list[bytes]) -> list[tuple[Any] | None]:
+        """The results of those rows of which one look says all; None for others, which are for `lookup`."""
+        # spec: Ledger!Look
+        results: list[tuple[Any] | None] = []
+        convert, in_flight, conflicts = self._convert, self._in_flight or (), self._conflicts
+        found_each = self._reader.search_each(keys, inputs, self._execution)
+        for key, input, found in zip(keys, inputs, found_each, strict=True):
+            if found is None or key in in_flight:
+                results.append(None)
+                continue
+            rows, row = found
+            value = rows.value(row)
+            if convert is not None:
+                try:
+                    value = value_of(convert(value))
+                except Exception:
+                    results.append(None)
+                    continue
+            results.append((value,))
+            self._hits += 1
+            if conflicts is not None:
+                conflicts.add(key, input, is_old=True)
+        if self._first is None:
+            self._first = keys[0]
+        return results
 
     def _replay_run(self, keys: list[bytes], inputs: list[bytes]) -> list[Any] | None:
         """The results of the first rows of these that follow one another in a frame of vectors."""
@@ -770,28 +798,3 @@ class LedgerSession:
         finally:
             folder.close()
         return None
-
-
-def budget_of_run(options: Options, run: str | None) -> Options:
-    """`options` whose budget is that of the run: what the ledger says was spent before counts. Any thread.
-
-    A call of a batch is kept with each of its rows, so that of batches only as many are known as whole ones
-    would have been. Raises LedgerError and OSError.
-    """
-    ledger = options.ledger
-    if ledger is None or run is None or not options.budget.limits_calls:
-        return options
-    uid = str(ledger.uid)
-    calls, cost = ledger.spent(run, uid)
-    if options.batch is not None:
-        calls = math.ceil(calls / options.batch.size)
-    name = hashlib.blake2b(repr((ledger.location, run, uid)).encode(), digest_size=16).hexdigest()
-    return dataclasses.replace(options, limits=RunBudget(options.limits, name, calls, cost))
-
-
-def scope_of(
-    ledger: Ledger, run: str, *, batch: int | None = None, config: dict[str, Any] | None = None
-) -> Scope:
-    """The scope of the results of an operator. Any thread."""
-    named = None if ledger.key is None else list(ledger.key)
-    return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)

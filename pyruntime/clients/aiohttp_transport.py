@@ -40,9 +40,15 @@ class AiohttpTransport:
         )
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        vectors: int = 0,
     ) -> Response:
-        """Send one request: see `Transport.request`. Errors are those of aiohttp."""
+        """Send one request: see `Transport.request`. Errors are those of aiohttp. It reads no vectors."""
         address = URL(url, encoded=True)
         async with self._session.request(
             method,

@@ -305,7 +305,7 @@ class Chat(Client):
             try:
                 return place, await self._ask([*form.extended(messages), *_corrections(former)], form)
             except HttpStatusError as error:
-                if learned.is_settled or error.status not in REFUSES_FORM:
+                if learned.is_settled or not _refuses_form(error):
                     raise
                 refused = refused or error
         assert refused is not None
@@ -414,6 +414,12 @@ def _forms(answer: Answer, structure: str) -> list[_Form]:
         "prompt": [_Form(None, instruction)],
     }
     return [form for each in forms.values() for form in each] if structure == "auto" else forms[structure]
+
+
+def _refuses_form(error: HttpStatusError) -> bool:
+    """Return True if a service may have refused a request for its form."""
+    # llama-cpp-python gives 500 for what it does not know, and says where it stands.
+    return error.status in REFUSES_FORM or (error.status == 500 and b"response_format" in error.body)
 
 
 def _former() -> AnswerInvalid | None:

@@ -101,10 +101,17 @@ class Client:
             await opened.transport.close()
 
     async def _send(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        vectors: int = 0,
     ) -> Response:
         """Send one request and return its answer, whatever its status; `headers` are added to the client's.
 
+        vectors: as in `Transport.request`.
         A request that is refused with 401 is sent once more if the keys have changed meanwhile. Raises what
         `Transport.request` raises, and RuntimeError if the client is not open on this loop.
         """
@@ -115,9 +122,9 @@ class Client:
                 "the function, or use `async with client:` around its calls"
             )
         used = opened.headers.current
-        response = await self._request(opened, method, url, headers, body)
+        response = await self._request(opened, method, url, headers, body, vectors)
         if response.status == UNAUTHORIZED and await opened.headers.renew(used):
-            response = await self._request(opened, method, url, headers, body)
+            response = await self._request(opened, method, url, headers, body, vectors)
         return response
 
     async def _request(
@@ -127,6 +134,7 @@ class Client:
         url: str,
         headers: Mapping[str, str] | None,
         body: bytes | None,
+        vectors: int,
     ) -> Response:
         sent = opened.headers.current if not headers else {**headers, **opened.headers.current}
-        return await opened.transport.request(method, url, headers=sent, body=body)
+        return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)

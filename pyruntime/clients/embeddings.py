@@ -56,6 +56,7 @@ from pillarbox.clients.vectors import (
     FLOAT32,
     Block,
     Vectors,
+    block_of_bytes,
     decode_bytes,
     decode_lists,
     decode_openai,
@@ -87,6 +88,8 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
     "bytes": ("bytes", "base64", "float"),
 }
 """The forms in which vectors are asked for, by `encoding`: the next where a service refuses one."""
+BASE64_ENCODINGS = ("base64", "float16")
+"""The forms in which a vector comes as base64, which the transport may read."""
 ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "float": {},
     "base64": {"encoding_format": "base64"},
@@ -435,7 +438,13 @@ class Embeddings(Client):
     async def _ask(self, texts: list[str], encoding: str) -> Vectors:
         """Send one request. Raises HttpStatusError and AnswerError."""
         url = next(self._urls)
-        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=self._body_of(texts, encoding))
+        response = await self._send(
+            "POST",
+            url,
+            headers=REQUEST_HEADERS,
+            body=self._body_of(texts, encoding),
+            vectors=len(texts) if encoding in BASE64_ENCODINGS and self.api != "tei" else 0,
+        )
         if response.status != OK:
             raise status_error("POST", url, response)
         try:
@@ -455,13 +464,16 @@ class Embeddings(Client):
         return encode_json({**fields, **self.body})
 
     def _decoded(self, response: Response, texts: int, encoding: str) -> Vectors:
+        dtype = FLOAT16 if encoding == "float16" else FLOAT32
+        if response.vectors is not None:
+            return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
         if self.api == "tei":
             vectors = decode_lists(response.body, texts)
             tokens = response.headers.get("x-compute-tokens", "")
             return vectors._replace(tokens=int(tokens)) if tokens.isdecimal() else vectors
         if encoding == "bytes" and response.headers.get("content-type", "").startswith(BYTES_TYPE):
             return decode_bytes(response.body, texts)
-        return decode_openai(response.body, texts, FLOAT16 if encoding == "float16" else FLOAT32)
+        return decode_openai(response.body, texts, dtype)
 
     # -- addresses and headers -------------------------------------------------------------------------------
 

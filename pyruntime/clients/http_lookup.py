@@ -190,6 +190,7 @@ class HttpLookup(Client):
         url: str,
         headers: Mapping[str, str] | None,
         body: bytes | None,
+        vectors: int,
     ) -> Response:
         current = opened.headers.current
         # Made once for each reading of the keys, which gives another mapping, and not for each request.
@@ -203,7 +204,7 @@ class HttpLookup(Client):
             url = f"{url}{'&' if self._address.has_query else '?'}{query}"
         if headers:
             sent = {**headers, **sent}
-        return await opened.transport.request(method, url, headers=sent, body=body)
+        return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)
 
 
 class _Template:

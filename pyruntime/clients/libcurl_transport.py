@@ -24,6 +24,7 @@ from pillarbox.clients.transport import (
     Http,
     ReadTimeout,
     Response,
+    VectorBytes,
     proxy_finder,
 )
 from pillarbox.kernel import ForkedError, libcurl
@@ -102,7 +103,13 @@ class LibcurlTransport:
         self._loop.add_reader(self._thread.fileno(), self._thread.resolve_futures)
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        vectors: int = 0,
     ) -> Response:
         """Send one request: see `Transport.request`. Errors are those of the standard library."""
         if self._closed:
@@ -114,7 +121,7 @@ class LibcurlTransport:
         proxy = self._proxy_of(scheme.lower(), rest.partition("/")[0]) or ""
         future: asyncio.Future[None] = self._loop.create_future()
         sent = self._thread.send(
-            future, method.encode(), url.encode("ascii"), self._lines, proxy.encode(), body
+            future, method.encode(), url.encode("ascii"), self._lines, proxy.encode(), body, vectors
         )
         self._flush_soon()
         try:
@@ -126,7 +133,8 @@ class LibcurlTransport:
             raise
         if sent.code:
             raise _error_of(sent)
-        return Response(sent.status, _Headers(sent.head), sent.body)
+        found = VectorBytes(sent, sent.tokens) if sent.has_vectors else None
+        return Response(sent.status, _Headers(sent.head), sent.body, found)
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""

@@ -101,28 +101,49 @@ def _check_proxy(proxy: Any) -> None:
         raise ValueError(f"proxy={proxy!r}: must be 'http://host:port', 'direct' or None")
 
 
+class VectorBytes(NamedTuple):
+    """Vectors that the transport has read of an answer.
+
+    block: a buffer of bytes, all vectors one after the other, which may be written to. tokens: of the texts,
+    as the service counted them; None where it did not.
+    """
+
+    block: Any
+    tokens: int | None
+
+
 class Response(NamedTuple):
     """An answer, received as a whole and decompressed.
 
     headers: found by names in lower case; of a header that came several times one value, or all joined.
+    vectors: those that were asked for; the body is empty then.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    vectors: VectorBytes | None = None
 
 
 class Transport(Protocol):
     """Sends requests over kept connections. On the thread of the loop that it was opened on."""
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        vectors: int = 0,
     ) -> Response:
         """Send one request and return the whole answer, whatever its status.
 
-        url: absolute, percent-encoded. Cancelling ends the request. Raises errors of connections, TLS and
-        time-outs that `pillarbox.aio.service_errors` knows; nothing is tried again but an idempotent request
-        whose kept connection the server had closed.
+        url: absolute, percent-encoded. vectors: the number of vectors in base64 that an answer in OpenAI's
+        form should hold; a transport that can reads them, and leaves an answer that is another one as it is.
+        Cancelling ends the request. Raises errors of connections, TLS and time-outs that
+        `pillarbox.aio.service_errors` knows; nothing is tried again but an idempotent request whose kept
+        connection the server had closed.
         """
         ...
 

@@ -23,6 +23,8 @@ from itertools import islice
 from typing import Any
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.ledger.cache import CACHE_RUN, US, Cache
+from pillarbox.ledger.cache_upkeep import expire_cache
 from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning, printable
 from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
@@ -69,6 +71,12 @@ def parser() -> argparse.ArgumentParser:
 def _whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if _whole(text) == 0:
+        raise argparse.ArgumentTypeError("'0': must be a whole number, 1 or more")
     return int(text)
 
 
@@ -203,11 +211,16 @@ def _compact(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> 
 
 def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
     # Without a word about what, `expire LOCATION` would mean everything: that must be written out.
-    if words.through is None and words.older_than is None and not words.all:
-        raise ValueError("say what expires: --through N, --older-than DAYS or --all")
+    if (words.through, words.older_than, words.max_bytes) == (None, None, None) and not words.all:
+        raise ValueError("say what expires: --through N, --older-than DAYS, --max-bytes N or --all")
+    if words.max_bytes is not None and any(scope.run != CACHE_RUN for scope in scopes):
+        raise ValueError(f"--max-bytes is for caches; choose them with --run {CACHE_RUN}")
     if words.through is not None and words.run is None:
         raise ValueError("--through needs --run: each streaming query counts its own micro-batches")
     for scope in scopes:
+        if scope.run == CACHE_RUN:
+            _expire_cache(ledger, scope, words)
+            continue
         if words.through is not None and (scope.batch is None or scope.batch > words.through):
             continue
         if (
@@ -224,6 +237,22 @@ def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
         for warning in left:
             _say(f"{scope}: {warning.message}")
     return 0
+
+
+def _expire_cache(ledger: Ledger, scope: Scope, words: argparse.Namespace) -> None:
+    """Delete whole segments of a cache, and none that a running job may ask for."""
+    if words.through is not None:
+        return
+    age = None if words.older_than is None else max(words.older_than * DAY_S, 1e-6)
+    limits = Cache(max_age=age, max_bytes=1 if words.all else words.max_bytes)
+    if words.dry_run:
+        cut = limits.cut(ledger.folder(scope).segments_by_age(), time.time())
+        old = [each for each in ledger.folder(scope).segments_by_age() if each.changed * US < cut]
+        _say(f"{scope}: {len(old):,} segments, {sum(each.size for each in old):,} bytes would be deleted")
+        return
+    gone = expire_cache(ledger, scope, limits)
+    more = f"; {gone.in_use_by} jobs may ask for more, and keep it" if gone.in_use_by else ""
+    _say(f"{scope}: {gone.segments:,} segments, {gone.bytes:,} bytes deleted{more}")
 
 
 def _export(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
@@ -322,6 +351,7 @@ COMMANDS: dict[str, tuple[Run, str, dict[str, dict[str, Any]]]] = {
         {
             "--through": {"type": _whole, "metavar": "N", "help": "micro-batches up to this one"},
             "--older-than": {"type": _days, "metavar": "DAYS", "help": "what has not changed for so long"},
+            "--max-bytes": {"type": _positive, "metavar": "N", "help": "of a cache all but so much"},
             "--all": {"action": "store_true", "help": "all that --run, --uid and --batch choose"},
             "--dry-run": {"action": "store_true", "help": "only say what would be deleted"},
         },

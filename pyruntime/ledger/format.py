@@ -607,6 +607,12 @@ class Rows:
         """Attempts and cost of all records."""
         return sum(self.attempts), math.fsum(self.cost)
 
+    def value(self, row: int) -> Any:
+        """The value of a record. Raises LedgerValueError if it cannot be read."""
+        if self._has_floats or self._has_blobs:
+            return self.record(row).value
+        return decode(self._texts[row], (), ())
+
     def record(self, row: int, key: bytes | None = None) -> Record:
         """A record. Raises LedgerValueError if its value cannot be read. key: where it is known."""
         floats: list[Sequence[float]] = []

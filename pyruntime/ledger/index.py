@@ -24,6 +24,9 @@ MIN_RUN_RATIO = 4
 DIRECTORY_BITS = 16
 """Parts of a large array: so many bits of a key choose one."""
 
+NO_RECORD = -1
+SEVERAL_RECORDS = -2
+
 _first_word = Struct("=Q8x").unpack
 
 
@@ -85,6 +88,25 @@ class KeyIndex:
             return [place for place, there in enumerate(map(self._fresh.get, words)) if type(there) is list]
         find = self._find
         return [place for place, word in enumerate(words) if len(find(word)) > 1]
+
+    def singles(self, words: Sequence[int]) -> list[int]:
+        """The number of the only record of each of these first words of keys; below 0 for all others."""
+        if self._first + self._indexed != self.count:
+            self._settle()
+        fresh, runs = self._fresh, self._runs
+        found = []
+        for word in words:
+            there = fresh.get(word)
+            number = NO_RECORD if there is None else there if isinstance(there, int) else SEVERAL_RECORDS
+            for run in runs:
+                part = word >> run.shift
+                sorted_words, end = run.words, run.starts[part + 1]
+                at = bisect_left(sorted_words, word, run.starts[part], end)
+                if at < end and sorted_words[at] == word:
+                    is_only = number == NO_RECORD and (at + 1 == end or sorted_words[at + 1] != word)
+                    number = run.numbers[at] if is_only else SEVERAL_RECORDS
+            found.append(number)
+        return found
 
     def _find(self, word: int) -> Sequence[int]:
         there = self._fresh.get(word)

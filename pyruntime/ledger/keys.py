@@ -442,8 +442,7 @@ class ContentIdentity(RowIdentity):
         super().__init__(None, content, lambda row: row)
         self._columns_of_content = columns
         self._hashers: dict[tuple[Any, ...], Any] = {}
-        self.has_key = self.shares = True
-        self.has_columns = columns is not None
+        self.has_key = self.has_columns = self.shares = True
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
         """The identity of the same rows: they share one call in any case; key: as of a `RowIdentity`."""
@@ -459,7 +458,8 @@ class ContentIdentity(RowIdentity):
 
     def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
         """Keys and inputs of rows, by columns. Raises as a call for each does."""
-        assert self._columns_of_content is not None
+        if self._columns_of_content is None:
+            return [self(row)[0] for row in rows], [b""] * len(rows)
         names, columns = self._columns_of_content(rows)
         parts = [canonical_column(column) for column in columns]
         contents = parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))]
@@ -482,7 +482,10 @@ def content_of_values(inputs: Sequence[str | int] | None) -> ContentIdentity:
     if inputs is None:
         return ContentIdentity(_AllColumns(()))
     own = tuple(inputs)
-    return ContentIdentity(lambda row: (own, [_field(row, column) for column in own]))
+    return ContentIdentity(
+        lambda row: (own, [_field(row, column) for column in own]),
+        lambda rows: (own, [[_field(row, column) for row in rows] for column in own]),
+    )
 
 
 def content_of_fields(fields: tuple[str, ...]) -> ContentIdentity:

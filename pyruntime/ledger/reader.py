@@ -226,6 +226,36 @@ class LedgerReader:
             return None
         return rows, begin, end
 
+    @undisturbed
+    def search_each(
+        self, keys: Sequence[bytes], inputs: Sequence[bytes], execution: bytes
+    ) -> list[tuple[Rows, int] | None]:
+        """The records that answer these rows, each as its frame's rows and its row there.
+
+        Only those of which one look says all: the only one of its key, in a frame of values of the reader's
+        version that earlier executions than `execution` have kept, and no vectors. None for all others, which
+        are for `search`. Any thread; raises as `search` does.
+        """
+        found: list[tuple[Rows, int] | None] = []
+        starts, since = self._starts, self._since
+        rows: Rows | None = None
+        begin = end = 0
+        numbers = self._index.singles(memoryview(b"".join(keys)).cast("Q")[::2].tolist())
+        for key, input, number in zip(keys, inputs, numbers, strict=True):
+            if number < 0:
+                found.append(None)
+                continue
+            if not begin <= number < end:
+                frame = bisect_right(starts, number) - 1
+                begin, rows = starts[frame], self._plain_rows(frame, execution)
+                end = begin if rows is None else begin + rows.count
+            row = number - begin
+            if rows is None or rows.key(row) != key or rows.inputs[row] != input:
+                found.append(None)
+            else:
+                found.append(None if since and rows.at(row) < since else (rows, row))
+        return found
+
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
 
@@ -373,6 +403,8 @@ class LedgerReader:
         self._batches: OrderedDict[int, Rows] = OrderedDict()
         self._batches_bytes = 0
         self._refused: set[int] = set()
+        # Frames of which it is known whether all of their rows are plain values.
+        self._plain: dict[int, bool] = {}
         self.foreign: set[str] = set()
         self._mark = self._mark_unlocked = None
 
@@ -434,16 +466,33 @@ class LedgerReader:
         number, rows, row = place
         if not errors and rows.kinds[row] == ERROR:
             return None
-        frame = self._frames[number]
-        if frame.end > self._synced.get(frame.segment, 0):
-            # Its writer may not have come to that, and never will if it was killed.
-            size = self._folder.size(frame.segment)
-            self._folder.sync(frame.segment)  # spec: Ledger!Sync
-            if self._folder.size(frame.segment) < frame.end:
-                # Its writer could not make it durable, and has cut it off.
-                raise FileNotFoundError(frame.segment)
-            self._synced[frame.segment] = size
+        self._make_durable(self._frames[number])
         return rows, row
+
+    def _make_durable(self, frame: Frame) -> None:
+        if frame.end <= self._synced.get(frame.segment, 0):
+            return
+        # Its writer may not have come to that, and never will if it was killed.
+        size = self._folder.size(frame.segment)
+        self._folder.sync(frame.segment)  # spec: Ledger!Sync
+        if self._folder.size(frame.segment) < frame.end:
+            # Its writer could not make it durable, and has cut it off.
+            raise FileNotFoundError(frame.segment)
+        self._synced[frame.segment] = size
+
+    def _plain_rows(self, number: int, execution: bytes) -> Rows | None:
+        """The rows of a frame, on the disk when this returns, if they are as `search_each` says."""
+        rows = self._rows(number)
+        if rows is None or execution in rows.executions:
+            return None
+        is_plain = self._plain.get(number)
+        if is_plain is None:
+            has_values = ERROR not in rows.kinds and rows.versions.count(self.version) == rows.count
+            is_plain = self._plain[number] = has_values and rows.vectors is None
+        if not is_plain:
+            return None
+        self._make_durable(self._frames[number])
+        return rows
 
     def _other(self, key: bytes, input: bytes, execution: bytes) -> Origin | None:
         """The input of the key's latest record that is another than this; one of `execution` first."""

@@ -38,7 +38,8 @@ from pyspark.sql import types as T
 from pillarbox.aio.cache_pin import CachePin, fields_of
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
-from pillarbox.aio.ledger_session import LedgerSession, scope_of
+from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.ledger_session import budget_of_run
+from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of

@@ -28,14 +28,15 @@ def counted(messages: Messages) -> str:
 class ChatService:
     """One service. The requests that it took are in `requests`, their headers in `headers`.
 
-    structures: kinds of `response_format` that it knows; others are refused with 400, or with `ignores`
-    answered as if they were not there. answer: gives the text of a reply. spoils: exactly one of `SPOILED_OF`
-    answers in a row is spoiled, its place drawn with `seed`. change: what is done to each reply before it is
-    sent. key: the header and value that requests must have.
+    structures: kinds of `response_format` that it knows; others are refused with status `refusal`, or with
+    `ignores` answered as if they were not there. answer: gives the text of a reply. spoils: exactly one of
+    `SPOILED_OF` answers in a row is spoiled, its place drawn with `seed`. change: what is done to each reply
+    before it is sent. key: the header and value that requests must have.
     """
 
     structures: tuple[str, ...] = ("json_schema", "json_object")
     ignores: bool = False
+    refusal: int = 400
     answer: Callable[[Messages], str] = counted
     spoils: bool = False
     seed: int = 0
@@ -67,7 +68,7 @@ class ChatService:
             return error(401, f"Incorrect API key provided: {given}", "invalid_api_key")
         structure = (asked.get("response_format") or {}).get("type")
         if structure is not None and structure not in self.structures and not self.ignores:
-            return error(400, f"response_format: {structure} is not supported")
+            return error(self.refusal, f"response_format: {structure} is not supported")
         text = self.answer(asked["messages"])
         if self.spoils:
             text = self._spoiled(text)

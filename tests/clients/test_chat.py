@@ -193,6 +193,8 @@ def test_formats_of_dates_hold_in_a_json_schema() -> None:
 
 
 @pytest.mark.contract
+# The last is the one of llama-cpp-python.
+@pytest.mark.parametrize("refusal", [400, 422, 500])
 @pytest.mark.parametrize(
     ("structures", "asked"),
     [
@@ -203,9 +205,9 @@ def test_formats_of_dates_hold_in_a_json_schema() -> None:
     ids=["json_schema", "json_object", "prompt"],
 )
 def test_the_strictest_structured_output_that_a_service_has_is_found_out(
-    structures: tuple[str, ...], asked: list[str | None]
+    structures: tuple[str, ...], asked: list[str | None], refusal: int
 ) -> None:
-    service = ChatService(structures=structures)
+    service = ChatService(structures=structures, refusal=refusal)
     found = ask(service, answer=Counted, options={"capacity": 1})
     assert [each.words for each in found] == COUNTS
     assert service.structures_asked == asked

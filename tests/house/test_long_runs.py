@@ -108,9 +108,10 @@ def test_whatever_fails_the_exit_status_says_so_and_the_last_line_is_pytests(fai
     assert machine.said[-1] == "==== 1 failed, 9 passed in 3.00s ===="
 
 
-def test_kafka_may_be_missing() -> None:
+@pytest.mark.parametrize("servers", ["kafka-server", "model-servers"])
+def test_servers_of_tests_may_be_missing(servers: str) -> None:
     machine = Machine()
-    machine.codes["kafka-server"] = 2
+    machine.codes[servers] = 2
     assert machine.run() == 0
     assert "share" in machine.ran
 

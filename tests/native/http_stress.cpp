@@ -121,7 +121,7 @@ int take_all(http::Driver& driver) {
         if (sent.request.code != 0) continue;
         const std::string expected = std::to_string(sent.number) + ":" + sent.body;
         require(sent.request.status == 200, "a status is another one");
-        const http::Buffer& answer = sent.request.answer;
+        const Buffer& answer = sent.request.answer;
         require(std::string(answer.data(), answer.size()) == expected, "an answer is another's");
     }
     return found;

@@ -1,4 +1,4 @@
-"""The native thread of libcurl under load, also under sanitizers."""
+"""The native thread of libcurl under load and its reader of vectors, also under sanitizers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import pytest
 from spec.native import COMPILER, compiled, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
-pycurl = pytest.importorskip("pycurl")
-pytestmark = [
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
-    pytest.mark.skipif(sys.platform != "linux", reason="the thread waits in an epoll"),
-]
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the thread waits in an epoll")
 @pytest.mark.contract("A request comes back from the thread of libcurl once, however it ends.")
 @pytest.mark.parametrize(
     "sanitizer",
@@ -28,8 +25,15 @@ pytestmark = [
 )
 def test_a_request_comes_back_once_however_it_ends(sanitizer: str) -> None:
     needs(sanitizer)
+    pytest.importorskip("pycurl")
     # The module itself needs an interpreter; the library that it is linked with does not.
     mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     (libcurl,) = (path for path in mapped if Path(path).name.startswith(("libcurl-", "libcurl.so")))
     done = run(compiled("http_stress", sanitizer), libcurl)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("sanitizer", ["-O2", pytest.param(ASAN, marks=pytest.mark.slow)])
+def test_vectors_are_read_from_whole_answers_and_nothing_beyond_damaged_ones(sanitizer: str) -> None:
+    done = run(compiled("vectors_fuzz", sanitizer))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr

@@ -1,6 +1,7 @@
-"""Real servers that speak OpenAI's language: LiteLLM's proxy, and a small model behind llama.cpp. Any thread.
+"""Servers that speak OpenAI's language: LiteLLM's proxy, LLMock, a model behind llama.cpp. Any thread.
 
-`make model-servers` makes their environments, `build/servers/NAME`, from `requirements/NAME.txt`.
+`make model-servers` makes their environments, `build/servers/NAME`, from `requirements/NAME.txt`; with
+`NAMES="llmock litellm"` these only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,19 +85,44 @@ def _answers(url: str) -> bool:
 
 
 class LiteLLMProxy(_Server):
-    """A LiteLLM proxy in front of the service at `behind`, whose models it knows. Its key is `KEY`."""
+    """A LiteLLM proxy in front of the service at `behind`, whose models it knows. Its key is `KEY`.
 
-    def __init__(self, folder: Path, behind: str, model: str) -> None:
+    limits: of the model, `tpm` and `rpm`: tokens and requests in a minute of the clock; it refuses others.
+    """
+
+    def __init__(self, folder: Path, behind: str, model: str, **limits: int) -> None:
         python = made_python("litellm")
-        served = {"model": f"openai/{model}", "api_base": behind, "api_key": "none"}
+        served = {"model": f"openai/{model}", "api_base": behind, "api_key": "none", **limits}
         config = {
             "model_list": [{"model_name": model, "litellm_params": served}],
             "litellm_settings": {"telemetry": False, "num_retries": 0},
+            "router_settings": {"routing_strategy": "usage-based-routing-v2"} if limits else {},
         }
         # JSON is YAML too.
         (folder / "config.yaml").write_text(json.dumps(config))
         command = [str(python), "-m", "litellm.proxy.proxy_cli", "--config", str(folder / "config.yaml")]
         super().__init__(folder, command, "/health/liveliness", LITELLM_MASTER_KEY=KEY)
+
+
+class QuotaServer(_Server):
+    """LLMock: an account with so many tokens a minute, which come back all the time; beyond them 429."""
+
+    def __init__(self, folder: Path, tokens_per_minute: int) -> None:
+        program = made_python("llmock").with_name("llmock")
+        command = [str(program), "serve", "--log-level", "warning", "--tpm", str(tokens_per_minute)]
+        super().__init__(folder, command, "/health")
+
+    def verdict(self) -> dict[str, Any]:
+        """The server's judgement of its clients: whether they waited as long as it had said."""
+        return self._ask("verdict")
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The requests that came, with the statuses of their answers."""
+        return list(self._ask("requests")["requests"])
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/_llmock/{what}", timeout=5.0) as answer:
+            return dict(json.load(answer))
 
 
 class ModelServer(_Server):
@@ -108,10 +136,12 @@ class ModelServer(_Server):
         super().__init__(folder, command, "/v1/models")
 
 
-def main() -> int:
-    """Make both environments. Returns the exit code."""
+def main(names: Sequence[str] = ()) -> int:
+    """Make the environments of these names, or all. Returns the exit code."""
     failed = False
-    for name in ("litellm", "model"):
+    # Without what reads pictures, which takes half as long again to compile.
+    os.environ.setdefault("CMAKE_ARGS", "-DLLAVA_BUILD=OFF")
+    for name in names or ("llmock", "litellm", "model"):
         try:
             python_of(name, print, REQUIREMENTS, FOLDER)
         except EnvironmentFailed as error:
@@ -121,4 +151,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

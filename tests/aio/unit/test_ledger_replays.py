@@ -366,7 +366,7 @@ def test_a_call_that_is_made_again_looks_first_whether_another_has_made_it(
 ) -> None:
     # As where the other attempt has other rows, so that its lease is another, and is another process.
     monkeypatch.setattr(Ledger, "lease", lambda *_args, **_options: None)
-    monkeypatch.setattr(ledger_session, "shared_reader", lambda ledger, scope: ledger.reader(scope))
+    monkeypatch.setattr(ledger_session, "shared_reader", lambda ledger, scope, since: ledger.reader(scope))
     held, service = Held(fails=0), Service()
     per_row = {"batch": Batch(1)} if mode == "batch" else {}
     named = Options(

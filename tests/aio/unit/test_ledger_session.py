@@ -17,6 +17,7 @@ from pillarbox import CallFailed, Options
 from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
+from pillarbox.aio.ledger_scope import scope_of
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.kernel import TaskMailbox
@@ -162,7 +163,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == []
         assert one.key is not None and one.input is not None
-        with ledger.writer(ledger_session.scope_of(second.options.ledger, "run")) as kept:
+        with ledger.writer(scope_of(second.options.ledger, "run")) as kept:
             kept.append(one.key, "kept", input=one.input)
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == [(rows[0], "kept")] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import pickle
 import ssl
@@ -11,12 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import ClientError, web
 
 from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of
 from pillarbox.clients import Http
 from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
+from pillarbox.clients.vectors import FLOAT32, block_of_bytes, decode_openai
 from tests.certificates import make_certificate
 
 BACKENDS: list[Backend] = ["aiohttp", "libcurl"]
@@ -110,6 +113,51 @@ def test_a_line_break_in_a_header_is_refused(serve: Any, backend: Backend) -> No
                 await transport.request("GET", url, headers={"X-Key": "secret\r\nX-Other: 1"})
             assert "secret" not in str(raised.value)
             assert (await transport.request("GET", url, headers={"X-Key": "k"})).status == 200
+
+    run(test)
+
+
+def openai_answer(block: Any, *, encoded: bool) -> dict[str, Any]:
+    """The answer of a service with the vectors of a block."""
+    texts = [base64.b64encode(row.tobytes()).decode() if encoded else row.tolist() for row in block]
+    items = [{"object": "embedding", "index": index, "embedding": text} for index, text in enumerate(texts)]
+    return {"object": "list", "data": items, "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+
+
+@pytest.mark.parametrize(
+    ("status", "encoded", "wanted"),
+    [(200, True, 3), (200, False, 3), (200, True, 2), (200, True, 0), (500, True, 3)],
+)
+def test_vectors_are_read_by_the_transport_or_are_in_the_body(
+    serve: Any, backend: Backend, status: int, encoded: bool, wanted: int
+) -> None:
+    blocks = np.random.default_rng(1).standard_normal((8, 3, 1_024)).astype(np.float32)
+
+    async def embed(request: web.Request) -> web.Response:
+        found = openai_answer(blocks[int(request.path.strip("/"))], encoded=encoded)
+        return web.json_response(found, status=status)
+
+    async def test() -> None:
+        async with serve(embed) as url, opened(Http(backend=backend, connections=2)) as transport:
+            numbers = [*range(8)] * 3
+            answers = await asyncio.gather(
+                *[
+                    transport.request("POST", f"{url}/{number}", headers={}, body=b"", vectors=wanted)
+                    for number in numbers
+                ]
+            )
+        is_read = backend == "libcurl" and (status, encoded, wanted) == (200, True, 3)
+        for number, answer in zip(numbers, answers, strict=True):
+            assert answer.status == status
+            assert (answer.vectors is not None, not answer.body) == (is_read, is_read)
+            if answer.vectors is None:
+                found = decode_openai(answer.body, 3)
+            else:
+                found = block_of_bytes(answer.vectors.block, 3, FLOAT32, answer.vectors.tokens)
+            assert found.tokens == 7
+            # Each has memory of its own, which may be written to.
+            found.block[:] -= blocks[number]
+            assert not found.block.any()
 
     run(test)
 
