@@ -130,7 +130,7 @@ def step(
 class SuiteMachine(RuleBasedStateMachine, Generic[M]):
     """Base of the suites' machines."""
 
-    make: ClassVar[Callable[[], Any]]
+    make: ClassVar[Any]
     """Gives a new subject, owned by the calling thread."""
     # Operations that are attributes or built-in functions of the subject, by the model's name.
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
@@ -341,7 +341,8 @@ def as_test_case(
     machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: Any
 ) -> Any:
     """The machine, with `make` and `more` attributes, as a class that unittest and pytest collect."""
-    case: Any = type(name, (machine,), {"make": staticmethod(make), **more}).TestCase
+    made: Any = type(name, (machine,), {"make": staticmethod(make), **more})
+    case = made.TestCase
     case.__name__ = case.__qualname__ = name
     case.settings = how or DEFAULT
     return case
