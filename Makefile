@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -202,6 +202,9 @@ bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downl
 
 s3-server:  ## build a server that speaks S3, which some tests need; needs Go
 	GOBIN=$(CURDIR)/build/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+otel-collector:  ## build an OpenTelemetry collector, to which tests export; needs Go, takes minutes
+	go run go.opentelemetry.io/collector/cmd/builder@v0.165.0 --config tests/servers/collector.yaml
 
 kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do themselves: 80 MB
 	@$(PY) -m tests.servers.maven

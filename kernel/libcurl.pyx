@@ -216,6 +216,9 @@ cdef class HttpThread(GCContainer):
             if order.cancels == NULL:
                 future = request.future
                 request.future = None
+                # Vectors may live long; what was sent for them need not.
+                request.sent = None
+                request.headers = None
                 try:
                     if not future.done():
                         future.set_result(None)

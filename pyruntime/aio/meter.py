@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
+from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
@@ -37,7 +39,7 @@ class Meter:
     __slots__ = (
         *_COUNTS,
         *("retries_by_reason", "errors_by_type", "spent", "ended", "ended_again", "rows_ended_again"),
-        *("_first", "_more", "_rows", "_began", "_sampled"),
+        *("_first", "_more", "_rows", "_began", "_sampled", "gen_ai"),
     )
 
     def __init__(self) -> None:
@@ -50,6 +52,7 @@ class Meter:
         self.ended: list[float] = []
         self.ended_again: list[float] = []
         self.rows_ended_again: list[float] = []
+        self.gen_ai = GenAiMeter()
         self._first = LatencyHistogram()
         self._more = LatencyHistogram()
         self._rows = LatencyHistogram()
@@ -81,7 +84,7 @@ class Meter:
         self.spent["calls"] += passed * busy
         self.spent[idle_reason] += passed * (1.0 - busy)
 
-    def statistics(self, limiter: LimiterStatistics | None, **others: int) -> Totals:
+    def statistics(self, limiter: LimiterStatistics | None, **others: Any) -> Totals:
         """All counts, with `others`, the fields of `Totals` that are not kept here. Any thread."""
         first, more, rows = (each.snapshot() for each in (self._first, self._more, self._rows))
         return Totals(
@@ -95,4 +98,5 @@ class Meter:
             cool_downs=0 if limiter is None else limiter.cool_downs,
             spent=dict(self.spent),
             elapsed=time.monotonic() - self._began,
+            **self.gen_ai.snapshot(),
         )

@@ -261,7 +261,8 @@ class Options:
         together, otherwise `rate` for each task alone.
     buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
     dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is
-        compared, or a `Dedupe`, which also keeps results for equal rows that come later.
+        compared, or a `Dedupe`, which also keeps results for equal rows that come later, or has those of all
+        tasks share calls.
     latency: "low" hands each result of a DataFrame on at once, for streams; the session must be set up with
         `LOW_LATENCY`.
     where: call only rows of a DataFrame for which this holds, a Column or SQL; the others give a row of

@@ -135,8 +135,10 @@ def running_call() -> CurrentCall | None:
 def _identity_of(call: Call) -> str:
     key: bytes | None = getattr(call, "key", None)
     if key is None:
+        # A view of a batch of Spark is known by its values.
+        row = tuple(call.row) if getattr(type(call.row), "is_view", False) else call.row
         try:
-            key = fingerprint(call.row)
+            key = fingerprint(row)
         except LedgerValueError:
             # A row that has no form of its own is known as the object that it is, in this process.
             key = fingerprint(id(call.row))

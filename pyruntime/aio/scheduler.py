@@ -121,7 +121,7 @@ class CallScheduler:
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
-        self._costs = CostTracker(budget, meter, limiter, options.errors.redaction)
+        self._costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
         self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)

@@ -204,11 +204,17 @@ class CostTracker:
     attribute `usage`; for other results it is what the hook `Budget.usage` says.
     """
 
-    __slots__ = ("_hook", "_limiter", "_max_cost", "_meter", "_redact")
+    __slots__ = ("_clock", "_hook", "_limiter", "_max_cost", "_meter", "_redact")
 
     def __init__(
-        self, budget: Budget, meter: Meter, limiter: RateLimiter | None, redact: Redact = DEFAULT
+        self,
+        budget: Budget,
+        meter: Meter,
+        limiter: RateLimiter | None,
+        clock: Callable[[], float],
+        redact: Redact = DEFAULT,
     ) -> None:
+        self._clock = clock
         self._hook: Callable[..., Any] | None = budget.usage
         self._max_cost = budget.max_cost
         self._meter = meter
@@ -217,6 +223,10 @@ class CostTracker:
 
     def bill(self, calls: Sequence[Call], usage: Usage) -> None:
         """Count what one call for the rows of `calls` used; each of them has its share of the cost."""
+        self._add(calls, usage)
+        self._meter.gen_ai.ended(usage, self._clock() - calls[0].began, calls[0].attempt)
+
+    def _add(self, calls: Sequence[Call], usage: Usage) -> None:
         meter = self._meter
         meter.cost += usage.cost
         meter.tokens += usage.tokens
@@ -260,12 +270,19 @@ class CostTracker:
 
     def bill_error(self, calls: Sequence[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`."""
-        for each in leaves(error):
-            try:
-                usage = getattr(each, "usage", None)
-            except BaseException:
-                # Of an error whose attributes raise nothing is known.
-                continue
-            # What other packages call so is their own.
-            if isinstance(usage, Usage):
-                self.bill(calls, usage)
+        said = [usage for each in leaves(error) if (usage := _usage_in(each)) is not None]
+        usage = sum_of(said) if said else None
+        if usage is not None:
+            self._add(calls, usage)
+        first = calls[0]
+        self._meter.gen_ai.failed(usage, self._clock() - first.began, first.attempt, error)
+
+
+def _usage_in(error: BaseException) -> Usage | None:
+    try:
+        usage = getattr(error, "usage", None)
+    except BaseException:
+        # Of an error whose attributes raise nothing is known.
+        return None
+    # What other packages call so is their own.
+    return usage if isinstance(usage, Usage) else None

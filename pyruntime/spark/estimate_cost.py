@@ -310,6 +310,10 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     if sample.costs:
         # Only results have a cost: rows that failed bring the mean of all rows down.
         cost = bootstrap(sample.costs, chance).times(called).times(len(sample.costs) / max(1, sample.called))
+    elif totals.cost:
+        # Of results that say it themselves only the sum is known.
+        mean = totals.cost / max(1, sample.called)
+        cost = called.times(Range(mean, mean, mean))
     return Estimate(
         rows=rows,
         sample=totals.rows_in,

@@ -78,13 +78,10 @@ class _Exported:
         return dataclasses.replace(totals, **changed)
 
 
-class _Exporter:
+class SourceExporter:
     """The sources of one exporter, each with its labels, bounded in number."""
 
-    def __init__(self, prefix: str, allowed: str, rule: str) -> None:
-        if not isinstance(prefix, str) or not re.fullmatch(allowed, prefix):
-            raise ValueError(f"prefix={prefix!r}: must be {rule}")
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sources: dict[int, _Exported] = {}
 
@@ -120,7 +117,13 @@ class _Exporter:
             return [(each.labels, each.read()) for each in self._sources.values()]
 
 
-class PrometheusExporter(_Exporter):
+def _check_prefix(prefix: str, allowed: str, rule: str) -> str:
+    if not isinstance(prefix, str) or not re.fullmatch(allowed, prefix):
+        raise ValueError(f"prefix={prefix!r}: must be {rule}")
+    return prefix
+
+
+class PrometheusExporter(SourceExporter):
     """Counters, gauges and histograms of what is observed, as a collector of `prometheus_client`.
 
         exporter = PrometheusExporter()
@@ -152,7 +155,9 @@ class PrometheusExporter(_Exporter):
             ) from None
         if registry is not None and not isinstance(registry, CollectorRegistry):
             raise TypeError(f"registry={registry!r}: must be a prometheus_client.CollectorRegistry or None")
-        super().__init__(prefix, "[a-zA-Z_][a-zA-Z0-9_]*", "letters, digits and underscores, no digit first")
+        super().__init__()
+        rule = "letters, digits and underscores, no digit first"
+        self._prefix = _check_prefix(prefix, "[a-zA-Z_][a-zA-Z0-9_]*", rule)
         self._registry: Any = CollectorRegistry() if registry is None else registry
         self._registry.register(self)
 
@@ -217,7 +222,7 @@ def _cumulative(snapshot: LatencySnapshot) -> list[tuple[str, float]]:
     return [*found, ("+Inf", snapshot.measurements)]
 
 
-class OpenTelemetryExporter(_Exporter):
+class OpenTelemetryExporter(SourceExporter):
     """Observable counters and gauges of what is observed.
 
         exporter = OpenTelemetryExporter(provider)
@@ -249,7 +254,8 @@ class OpenTelemetryExporter(_Exporter):
             raise TypeError(f"provider={provider!r}: must be an opentelemetry MeterProvider or None")
         # As OpenTelemetry allows in the name of an instrument, with room for ours.
         allowed = "[a-zA-Z][a-zA-Z0-9_.-]{0,99}"
-        super().__init__(prefix, allowed, "up to 100 letters, digits and _.-, a letter first")
+        _check_prefix(prefix, allowed, "up to 100 letters, digits and _.-, a letter first")
+        super().__init__()
         self._closed = False
         meter = get_meter("pillarbox") if provider is None else provider.get_meter("pillarbox")
         for field, each in INSTRUMENTS.items():

@@ -42,7 +42,7 @@ class Instrument(NamedTuple):
     kind: str
     """"row" counts rows, which a task that runs again counts again; "count" only grows, over all attempts of
     a task; "level" is an amount of now, and nothing when the operator has ended; "table" holds counts by a
-    key; "histogram" holds durations."""
+    key; "histogram" holds durations; "histograms" holds such by a key."""
     help: str
     """A description for readers of metrics."""
     export: str | None
@@ -81,6 +81,12 @@ def _durations(help: str, export: str) -> Any:
     return _instrument("histogram", help, export, "seconds", default=NO_LATENCY)
 
 
+def _series(kind: str, help: str) -> Any:
+    """A field that only `pillarbox.aio.observe.gen_ai` exports, by the series of `pillarbox.aio.gen_ai`."""
+    made = Instrument(kind, help, None, "", "")
+    return field(default_factory=dict, metadata={"instrument": made})
+
+
 @dataclass(frozen=True)
 class Totals:
     """The counts of one operator, or of several added up, at one moment."""
@@ -116,6 +122,11 @@ class Totals:
     call_latency: LatencySnapshot = _durations(  # noqa: RUF009
         "How long rows took over all their attempts", "call_duration"
     )
+    operation_duration: Mapping[str, LatencySnapshot] = _series(
+        "histograms", "How long calls to generative AI took"
+    )
+    token_usage: Mapping[str, LatencySnapshot] = _series("histograms", "Tokens of calls to generative AI")
+    tokens_used: Mapping[str, float] = _series("table", "Tokens of calls to generative AI in all")
 
     @property
     def mean_latency(self) -> float:
@@ -177,7 +188,17 @@ def _add_tables(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(added)
 
 
-_ADD: dict[str, Any] = {"table": _add_tables, "histogram": merge_snapshots}
+def _add_histograms(tables: Iterable[Mapping[str, LatencySnapshot]]) -> dict[str, LatencySnapshot]:
+    some = list(tables)
+    keys = dict.fromkeys(key for table in some for key in table)
+    return {key: merge_snapshots([table[key] for table in some if key in table]) for key in keys}
+
+
+_ADD: dict[str, Any] = {
+    "table": _add_tables,
+    "histogram": merge_snapshots,
+    "histograms": _add_histograms,
+}
 
 
 def ended(totals: Totals) -> Totals:

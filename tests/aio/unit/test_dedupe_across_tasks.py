@@ -78,6 +78,16 @@ def test_a_row_whose_call_another_task_makes_waits_for_its_result_and_holds_no_s
 
 
 @pytest.mark.contract
+def test_two_jobs_that_use_a_cache_at_a_time_share_calls(ledger: Ledger, pool: ThreadPoolExecutor) -> None:
+    tasks = TwoTasks()
+    options = Options(ledger=dataclasses.replace(ledger, run=None, cache=True), dedupe=ACROSS)
+    one, other = tasks.run(pool, ["a"], options, ["a", "own"])
+    assert (one, other) == (["a by the first"], ["a by the first", "own by the second"])
+    assert list(async_map(["own", "a"], tasks.first, options=options)) == [*reversed(other)]
+    assert tasks.calls == {"a": 1, "own": 1}
+
+
+@pytest.mark.contract
 def test_tasks_with_the_same_rows_call_each_of_them_once(ledger: Ledger, pool: ThreadPoolExecutor) -> None:
     calls = Counter[int]()
 

@@ -90,6 +90,18 @@ def test_a_request_that_has_ended_may_be_cancelled(
     loop.remove_reader(thread.fileno())
 
 
+def test_what_was_sent_is_let_go_of_when_the_request_has_ended(
+    loop: asyncio.AbstractEventLoop, thread: libcurl.HttpThread
+) -> None:
+    headers, body = libcurl.HeaderLines([b"Expect:"]), os.urandom(100)
+    before = sys.getrefcount(headers), sys.getrefcount(body)
+    request = thread.send(loop.create_future(), b"POST", b"http://127.0.0.1:1/", headers, b"", body)
+    assert (sys.getrefcount(headers), sys.getrefcount(body)) == (before[0] + 1, before[1] + 1)
+    thread.close()
+    assert request.code
+    assert (sys.getrefcount(headers), sys.getrefcount(body)) == before
+
+
 def test_a_thread_that_nobody_refers_to_ends(loop: asyncio.AbstractEventLoop) -> None:
     gc.collect()
     before = native_threads()

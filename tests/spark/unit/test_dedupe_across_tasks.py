@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,6 +49,10 @@ def calls():
 def is_right(rows):
     return sorted(map(tuple, rows)) == sorted((text, text.upper()) for text in texts)
 """
+
+
+async def shout(row: Any) -> str:
+    return str(row).upper()
 
 
 @pytest.mark.contract
@@ -122,7 +126,7 @@ def test_a_stream_whose_calls_outlive_a_micro_batch_does_not_take_it(
     options = Options(ledger=Ledger(str(tmp_path / "ledger"), uid="uid"), dedupe=Dedupe(across_tasks=True))
     rows = spark.readStream.format("rate").load()
     with pytest.raises(ValueError, match="across_tasks=True: not for a stream"):
-        async_stream(rows, str, schema="string", options=options)
+        async_stream(rows, shout, schema="text string", options=options)
 
 
 def test_a_place_without_locks_is_refused_on_the_driver(
@@ -136,4 +140,4 @@ def test_a_place_without_locks_is_refused_on_the_driver(
     )
     monkeypatch.setattr(fcntl, "fcntl", refuse)
     with pytest.raises(LedgerError, match="no part of a file can be locked there"):
-        async_map(spark.range(3), str, schema="string", options=options)
+        async_map(spark.range(3), shout, schema="text string", options=options)
