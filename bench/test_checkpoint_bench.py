@@ -51,7 +51,7 @@ class Nowhere:
     def emit_barrier(self, barrier: Any) -> None:
         pass
 
-    def available(self) -> Any:
+    def call_when_room(self, wake: Any) -> None:
         raise AssertionError("there is always room")
 
 

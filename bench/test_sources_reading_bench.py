@@ -7,7 +7,6 @@ which calls the split reader in the thread that reads, is the least that the bat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -154,7 +153,7 @@ class Count:
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         raise AssertionError("nobody asks for a checkpoint")
 
-    def available(self) -> Future[Any]:
+    def call_when_room(self, wake: Any) -> None:
         raise AssertionError("it is always available")
 
 

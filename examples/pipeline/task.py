@@ -14,7 +14,6 @@ import contextvars
 import itertools
 import json
 import os
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ class ParquetOutput:
         """Give a file its name."""
         os.replace(self._folder / f"{number}.pending", self._folder / f"{number}.parquet")
 
-    def available(self) -> Future[Any]:
+    def call_when_room(self, wake: Any) -> None:
         """Never asked for: there is always room."""
         raise AssertionError
 

@@ -474,8 +474,8 @@ def _checked(
     if type(results) is not list:
         # A table of pandas, polars or Arrow gives its columns, or their names.
         by_columns = hasattr(type(results), "columns")
-        if by_columns and hasattr(results, "to_pylist"):
-            # But of one of Arrow nobody would take the columns for its rows.
+        if hasattr(results, "to_pylist"):
+            # But of one of Arrow nobody would take the columns for its rows, and its values are Arrow's.
             results, by_columns = results.to_pylist(), False
         if by_columns or not isinstance(results, Iterable) or isinstance(results, _NOT_BY_POSITION):
             what = (

@@ -145,6 +145,13 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
             "its own: Step(fn, uid='first')"
         )
     _check_together(stages)
+    for stage in stages[1:]:
+        if stage.options.batch is not None and stage.options.batch.arrow:
+            raise ValueError(
+                "batch: arrow=True is for the first function of a list, whose rows come as Arrow; "
+                f"{stage.uid} gets what the function in front of it gives, of any types: leave arrow out, "
+                "and it gets lists"
+            )
     return stages
 
 
@@ -166,11 +173,6 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     resolved = resolve_options(base, own)
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
-    if resolved.batch is not None and resolved.batch.arrow:
-        raise ValueError(
-            f"batch: arrow=True is for a function that is given alone, and {_name_of(step.fn)} is one of a "
-            "list, between whose functions rows go one by one; leave arrow out, and it gets lists"
-        )
     check_function(step.fn, in_batches=resolved.batch is not None)
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 

@@ -437,7 +437,7 @@ class ChunkOutput:
         self._linger = linger
         self._timer: asyncio.TimerHandle | None = None
         self._armed = False
-        self._wake: Callable[[], None] | None = None
+        self._wake: Callable[[], object] | None = None
         self._ending: Callable[[], object] | None = None
 
     # -- the consumer's end -------------------------------------------------------------------
@@ -538,7 +538,7 @@ class ChunkOutput:
     def _is_full(self) -> bool:
         return len(self._chunk) >= self._rows or self.held_bytes >= self._chunk_bytes
 
-    def call_when_room(self, wake: Callable[[], None]) -> None:
+    def call_when_room(self, wake: Callable[[], object]) -> None:
         """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
         self._wake = wake
 

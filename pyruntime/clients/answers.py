@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
-from typing import Any
+from typing import Any, get_args
 
 from pillarbox.aio.errors import MESSAGE_CHARACTERS, cut, shorten
 from pillarbox.aio.usage import Usage
@@ -119,10 +119,29 @@ def _described(answer: type) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         raise MissingExtra("answers of a class need Pydantic: pip install 'pillarbox[chat]'") from None
     try:
         adapter: Any = TypeAdapter(answer)
+        _forget_functions(answer, set())
         written = adapter.json_schema(mode="serialization", by_alias=False)
         return adapter, adapter.json_schema(), written
     except (PydanticUserError, NameError) as error:
         raise TypeError(f"answer={answer.__name__}: {error}") from None
+
+
+def _forget_functions(kind: Any, known: set[int]) -> None:
+    """Have models that were defined in a function forget the variables of the function.
+
+    Pydantic keeps these for names that are not defined yet. They would travel with the class to the workers:
+    a session of Spark among them, which does not pickle.
+    """
+    # What stands in annotations may have no hash.
+    if id(kind) in known:
+        return
+    known.add(id(kind))
+    if getattr(kind, "__pydantic_complete__", False) and hasattr(kind, "model_fields"):
+        kind.__pydantic_parent_namespace__ = None
+        for field in kind.model_fields.values():
+            _forget_functions(field.annotation, known)
+    for part in get_args(kind):
+        _forget_functions(part, known)
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:

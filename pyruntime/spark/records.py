@@ -206,20 +206,23 @@ def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[An
     return [[each[name][place] for each, place in zip(slices, places, strict=True)] for name in names]
 
 
-def arrow_function(fn: Callable[..., Any], *, spread: bool) -> Callable[[list[Record]], Any]:
+def arrow_function(
+    fn: Callable[..., Any], *, spread: bool, in_tuples: bool = False
+) -> Callable[[list[Any]], Any]:
     """A function of a list of records that calls `fn` with them as Arrow, as `Batch.arrow` says.
 
-    spread: `fn` takes an array for each column. It is async if `fn` is.
+    spread: `fn` takes an array for each column. in_tuples: each record is the only value of a tuple. It is
+    async if `fn` is.
     """
 
-    def arguments(rows: list[Record]) -> list[Any]:
-        batch = batch_of(rows)
+    def arguments(rows: list[Any]) -> list[Any]:
+        batch = batch_of([record for (record,) in rows] if in_tuples else rows)
         return batch.columns if spread else [batch]
 
-    async def call(rows: list[Record]) -> Any:
+    async def call(rows: list[Any]) -> Any:
         return await fn(*arguments(rows))
 
-    def call_blocking(rows: list[Record]) -> Any:
+    def call_blocking(rows: list[Any]) -> Any:
         return fn(*arguments(rows))
 
     made = call if is_async(fn) else call_blocking

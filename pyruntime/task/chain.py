@@ -37,7 +37,7 @@ from typing import Any, Final, TypeVar
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
-from pillarbox.task.failures import Failures, raise_of
+from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, LatencyMarker, RowBatch, TaskOutput, Watermark
 
@@ -124,12 +124,6 @@ class Link:
         self._chain.waits = True
         self._chain.look_outside()
 
-    def available(self) -> Future[Any]:
-        """A future that is done when there is room again."""
-        future: Future[Any] = Future()
-        self.call_when_room(partial(future.set_result, None))
-        return future
-
     def emptied(self) -> Future[None] | None:
         """A future that is done when nothing waits here; None where nothing does."""
         if not self.queue:
@@ -154,20 +148,16 @@ class Link:
 class OutputLink(Link):
     """The output of the last operator: the task's output, but for a task that was cancelled. Confined."""
 
-    __slots__ = ("_armed", "_executor", "_is_mailed", "_is_told", "_room_mail")
+    __slots__ = ("_executor", "_is_armed", "_room_mail")
 
     def __init__(self, chain: OperatorChain) -> None:
         super().__init__(chain, None)
-        self._armed = False
-        self._is_told: Callable[[Callable[[], None]], None] | None = getattr(
-            chain.output, "call_when_room", None
-        )
+        self._is_armed = False
         self._executor: MailboxExecutor | None = None
         self._room_mail = Mail(self._look, priority=MIN_PRIORITY, description="the output has room")
-        self._is_mailed = False
 
     def setup(self, executor: MailboxExecutor) -> None:
-        """Take the executor by which an output of another thread says that it has room."""
+        """Take the executor by which the output says that it has room."""
         self._executor = executor
 
     def collect(self, record: Any) -> None:
@@ -224,34 +214,18 @@ class OutputLink(Link):
 
     def watch(self) -> None:
         """Have the output say when it has room again, if it has none. The chain only."""
-        if self._armed or self._chain.output.is_available:
-            return
-        self._armed = True
-        if self._is_told is not None:
-            self._is_told(self._has_room)
-        else:
-            available: Callable[[], Future[Any]] = self._chain.output.available  # type: ignore[attr-defined]
-            available().add_done_callback(self._may_have_room)
+        if not self._is_armed and not self._chain.output.is_available:
+            self._is_armed = True
+            self._chain.output.call_when_room(self._has_room)
 
     def _has_room(self) -> None:
-        """On the mailbox thread, outside of any action."""
-        self._armed = False
-        assert self._executor is not None
-        if not self._is_mailed:
-            self._is_mailed = self._executor.try_put(self._room_mail)
-
-    def _look(self) -> None:
-        # The chain moves and wakes at the end of every action; there is nothing to do here.
-        self._is_mailed = False
-
-    def _may_have_room(self, future: Future[Any]) -> None:
         """Any thread."""
         assert self._executor is not None
-        self._executor.try_execute(self._future_done, future, description="the output has room")
+        self._executor.try_put(self._room_mail)
 
-    def _future_done(self, future: Future[Any]) -> None:
-        self._armed = False
-        raise_of(future)
+    def _look(self) -> None:
+        # The chain moves and wakes at the end of every action; there is nothing else to do here.
+        self._is_armed = False
 
 
 class InputLink(Link):

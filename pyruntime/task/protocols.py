@@ -1,16 +1,15 @@
 """The protocols of a task: what its input and its output must have, what travels between them, its states.
 
-An input and an output are called on the mailbox thread, and never block: both give a future, or call back,
-when they can go on. The idea is that of Flink's `PushingAsyncDataInput` and `DataInputStatus`.
+An input and an output are called on the mailbox thread, and never block: an input gives a future, an output
+calls back, when they can go on. The idea is that of Flink's `PushingAsyncDataInput` and `DataInputStatus`.
 """
 
 # Protocols, and no base classes: an input or an output is often something that exists already, such as a
 # reader of Arrow batches, and what it lacks is a TypeError when the task is made.
 #
-# Why an output has two ways to say that it has room. A future may be completed by any thread, and costs a
-# lock, a mail and a wake-up of the loop. An output on the mailbox thread, the usual one, needs none of
-# these: `call_when_room` is a call. With the future alone each full batch would cost as much as the rows in
-# it.
+# Why an output calls back, and gives no future as an input does. A future costs a lock, a mail and a wake-up
+# of the loop, for each batch that has filled the output; a call on the mailbox thread, the usual one, none of
+# these.
 #
 # Why `RowBatch` has a position of its own. Handing the rest on as a new list would copy it at each stop,
 # and two objects would have to agree which of them a snapshot holds.
@@ -155,10 +154,6 @@ class TaskOutput(Protocol):
     hears when its input becomes idle and when it is no longer, one that has `emit_latency_marker(marker)` of
     the markers that the input has emitted.
 
-    When there is room again it says in one of two ways: by a method `call_when_room(fn)`, which has `fn`
-    called once, on the mailbox thread; or by `available()`, a future that any thread may complete, which
-    costs more.
-
     One that keeps what it has collected until somebody takes it has `snapshot_state()` and
     `restore_state(state)` besides, as `StatefulInput` has: the state is what was collected and not taken, and
     how much was taken before that.
@@ -181,6 +176,12 @@ class TaskOutput(Protocol):
     def is_available(self) -> bool:
         """True if there is room. Reads one value, as it is asked for every element."""
 
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called once when there is room again, by any thread; at once if there is room already.
+
+        An output that always has room is never asked.
+        """
+
 
 class OperatorOutput(TaskOutput, Protocol):
     """The output of an operator. Mailbox thread only."""
@@ -190,12 +191,6 @@ class OperatorOutput(TaskOutput, Protocol):
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Send a marker behind what was emitted before it. Not part of any snapshot."""
-
-    def call_when_room(self, wake: Callable[[], object]) -> None:
-        """Have `wake` called once when there is room again, at the end of the action that made it."""
-
-    def available(self) -> Future[Any]:
-        """A future that is done when there is room again."""
 
     @property
     def room(self) -> int | None:

@@ -95,8 +95,7 @@ class StreamTask:
         latency_interval: float | None = 1.0,
     ) -> None:
         check_methods("input", input, "emit_next", "available", "close")
-        waiting = "call_when_room" if hasattr(output, "call_when_room") else "available"
-        check_methods("output", output, "collect", "emit_watermark", "emit_barrier", waiting)
+        check_methods("output", output, "collect", "emit_watermark", "emit_barrier", "call_when_room")
         self.name = name
         self._input = input
         self.output = output

@@ -20,10 +20,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pillarbox.testing.models import Model, Raised, kind_of
+from pillarbox.testing.models import Model, Raised
 
 
 class Event(NamedTuple):
@@ -53,7 +53,6 @@ class Recorder:
     """A subject's stand-in: has its methods, and notes every call. Thread-safe as far as the subject is.
 
     subject: what is recorded. model: its model's class, which knows the operations and their arguments.
-    errors: the subject's own classes, by the names of the contract's errors.
 
     pause: called between the beginning of an operation and the call of the subject, and between its return
     and the end. One that lets other threads run (`time.sleep(0)`, now and then) makes operations overlap that
@@ -68,12 +67,10 @@ class Recorder:
         subject: Any,
         model: type[Model],
         *,
-        errors: Mapping[str, type[BaseException]] | None = None,
         pause: Callable[[], object] | None = None,
     ) -> None:
         self._subject = subject
         self._model = model
-        self._errors = errors
         self._pause = pause or _no_pause
         self._logs: list[tuple[str, list[_Note]]] = []
         self._lock = threading.Lock()
@@ -138,7 +135,7 @@ class Recorder:
                 outcome = result = method(*arguments, **keywords)
                 return result
             except BaseException as error:
-                outcome = kind_of(error, self._errors)
+                outcome = Raised(type(error).__name__)
                 raise
             finally:
                 pause()

@@ -4,8 +4,8 @@ A method takes the arguments that the subject's method takes, and returns `(mode
 suites follow one path of operations; the search for linearizations goes back and forth, which values allow
 for nothing.
 
-An outcome is a result, or the kind of the error that was raised, as plain values: so a subject may have its
-own classes of errors. Written from the specification and without the kernel. Any thread.
+An outcome is a result, or the name of the error that was raised, as plain values: so a subject may have its
+own classes of errors, of the same names. Written from the specification and without the kernel. Any thread.
 """
 
 # Why a model gives the outcome together with the next model, where one could ask it before and tell it
@@ -56,26 +56,17 @@ BLOCKED = _Blocked.BLOCKED
 """The outcome of an operation that would wait now, in a model: no subject returns it."""
 
 
-def kind_of(error: BaseException, errors: Mapping[str, type[BaseException]] | None = None) -> Raised:
-    """The kind of an error: the contract's name for it by `errors`, or else the name of its class."""
-    for kind, own in (errors or {}).items():
-        if isinstance(error, own):
-            return Raised(kind)
-    return Raised(type(error).__name__)
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Make the call; return what it returns, or `Raised` with the name of the error's class.
 
-
-def outcome_of(call: Callable[[], Any], errors: Mapping[str, type[BaseException]] | None = None) -> Any:
-    """Make the call; return what it returns, or `Raised`.
-
-    errors: by the contract's name, the subject's own class of that error. An assertion that fails,
-    KeyboardInterrupt and the like pass through.
+    An assertion that fails, KeyboardInterrupt and the like pass through.
     """
     try:
         return call()
     except AssertionError:
         raise
     except Exception as error:
-        return kind_of(error, errors)
+        return Raised(type(error).__name__)
 
 
 class Model:

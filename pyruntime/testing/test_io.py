@@ -182,34 +182,29 @@ class CollectedOutput(_KeptElements):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._room: Future[None] | None = None
-
-    @property
-    def is_available(self) -> bool:
+        self._wakes: list[Callable[[], object]] = []
+        self.is_available = True
         """True if it is not blocked. Any thread."""
-        return self._room is None
 
-    def available(self) -> Future[None]:
-        """Done when it is not blocked. Any thread."""
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when it is not blocked."""
         with self._lock:
-            if self._room is not None:
-                return self._room
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+            if not self.is_available:
+                self._wakes.append(wake)
+                return
+        wake()
 
     def block(self) -> None:
         """Have no room from now on. Any thread."""
-        with self._lock:
-            if self._room is None:
-                self._room = Future()
+        self.is_available = False
 
     def unblock(self) -> None:
         """Have room again. Any thread."""
         with self._lock:
-            room, self._room = self._room, None
-        if room is not None:
-            room.set_result(None)
+            self.is_available = True
+            wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
 
     @property
     def records(self) -> list[Any]:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox import Batch, Budget, Dedupe, Ledger, Options, Step, Timeout
-from pillarbox.spark import async_map, async_stream, async_udf
+from pillarbox.spark import async_map, async_udf
 
 VECTOR = "vector array<float>"
 
@@ -210,6 +210,24 @@ def test_sql_calls_a_registered_function_with_arrays(texts: DataFrame, spark: Sp
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("form", ["table", "array", "block"])
+def test_the_first_function_of_a_list_gets_arrow_and_the_next_one_its_rows(
+    texts: DataFrame, form: str
+) -> None:
+    async def first(batch: pa.RecordBatch) -> Any:
+        if form == "table":
+            return batch.select(["id"])
+        return batch.column("id") if form == "array" else vectors(batch)
+
+    async def second(result: Any) -> tuple[int]:
+        return (result["id"] if form == "table" else result if form == "array" else int(result[0]),)
+
+    steps = [Step(first, batch=Batch(64, arrow=True)), second]
+    found = async_map(texts, steps, schema="n long", keep=["id"]).collect()
+    assert [row.n for row in found] == [row.id for row in found] == [*range(500)]
+
+
+@pytest.mark.contract
 def test_arrow_is_refused_at_the_call_where_rows_do_not_come_as_arrow(spark: SparkSession) -> None:
     async def call(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
@@ -217,10 +235,7 @@ def test_arrow_is_refused_at_the_call_where_rows_do_not_come_as_arrow(spark: Spa
     batch = Batch(arrow=True)
     with pytest.raises(ValueError, match=r"arrow=True is for a Spark DataFrame.*rows is a list"):
         async_map([1, 2], call, batch=batch)
-    with pytest.raises(ValueError, match="arrow=True is for a function that is given alone, and call"):
+    with pytest.raises(ValueError, match="arrow=True is for the first function of a list.*; call gets"):
         async_map(spark.range(3), [json.dumps, Step(call, batch=batch)], schema="n long")
-    stream = spark.readStream.format("rate").load()
-    with pytest.raises(ValueError, match="arrow=True is not for a stream whose calls outlive"):
-        async_stream(stream, call, schema="n long", batch=batch)
     with pytest.raises(TypeError, match="arrow='yes': must be True or False"):
         Batch(arrow="yes")  # type: ignore[arg-type]

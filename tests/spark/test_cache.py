@@ -165,6 +165,35 @@ print(set(calls) == set(range(300)), len(calls) <= 310, (tmp / "killed").exists(
     assert lines == ["True", "True", "True True True"]
 
 
+@pytest.mark.contract
+@pytest.mark.slow
+def test_a_cache_is_used_over_connect(run_script: RunScript, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    lines = run_script(
+        """
+import pathlib, sys
+from pillarbox import Ledger
+from pillarbox.ledger import Cache
+from pillarbox.spark import async_map
+tmp = pathlib.Path(sys.argv[1])
+
+async def call(row):
+    with open(tmp / "calls", "a") as file:
+        file.write(f"{row.id}\\n")
+    return row.id
+
+for cache in (True, Cache(max_age=3600.0), Cache(max_bytes=10**9)):
+    ledger = Ledger(str(tmp / "cache"), uid="call", cache=cache)
+    out = async_map(spark.range(0, 40, 1, 2), call, schema="id long", keep=[], ledger=ledger)
+    print([row.id for row in out.collect()] == [*range(40)])
+print(sorted(map(int, (tmp / "calls").read_text().split())) == [*range(40)])
+""",
+        str(tmp_path),
+        remote="local[2]",
+    )
+    assert lines == ["True"] * 4
+
+
 def test_uses_that_know_no_content_refuse_a_cache(spark: SparkSession, ledger: Ledger, noted: Noted) -> None:
     with pytest.raises(ValueError, match="is a cache, which knows of no earlier run"):
         retry_failed(spark.range(3), noted, schema="square long", ledger=ledger)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -157,6 +157,22 @@ def test_a_changed_schema_parses_anew_what_a_ledger_has_kept_without_a_call(
     ]
     assert after[0].words == 2.0
     assert len(service.requests) == calls
+
+
+def test_a_model_that_is_defined_in_a_function_is_sent_without_the_functions_variables(
+    texts: DataFrame, service: ChatService
+) -> None:
+    class Word(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        letters: str
+
+    class Words(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        words: int
+        more: list[Word | None] = []  # noqa: RUF012
+        sizes: list[Annotated[int, pydantic.Field(ge=0)]] = []  # noqa: RUF012
+
+    found = ask(texts, client=chat_of(service, answer=Words), keep=[]).first()
+    assert found is not None
+    assert (found.words, found.more) == (2, [])
 
 
 @pytest.mark.contract

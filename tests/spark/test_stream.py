@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Errors, Retry
+from pillarbox import Batch, Errors, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed_rows
 from tests.spark.unit.streams import (
@@ -72,6 +74,27 @@ def test_slow_calls_leave_later_and_hold_no_micro_batch_and_are_made_once_whiche
         query.stop()
     assert sorted(map(tuple, sink.rows)) == [(n, 2 * n) for n in range(60)]
     assert sorted(map(int, noted(Path(calls)))) == list(range(60))
+
+
+@pytest.mark.contract
+def test_rows_of_a_stream_go_to_their_function_as_arrow_and_come_back_as_a_block(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def embed(batch: pa.RecordBatch) -> Any:
+        assert batch.schema.names == ["id", "text"]
+        assert batch["text"].to_pylist() == [f"t{n}" for n in batch["id"].to_pylist()]
+        return np.repeat(batch["id"].to_numpy()[:, None], 3, axis=1).astype(np.float32)
+
+    columns = "id long, text string"
+    parts = [[(n, f"t{n}") for n in range(start, start + 50)] for start in (0, 50)]
+    write_input(spark, tmp_path / "in", columns, parts)
+    sink = Collected()
+    batch = Batch(16, arrow=True)
+    stream = read_input(spark, tmp_path / "in", columns)
+    out = async_stream(stream, embed, schema="vector array<float>", keep=["id"], batch=batch)
+    query = start(out, sink, tmp_path, availableNow=True)
+    query.awaitTermination(END_TIMEOUT_S)
+    assert {row.id: row.vector for row in sink.rows} == {n: [float(n)] * 3 for n in range(100)}
 
 
 @pytest.mark.slow

@@ -110,11 +110,6 @@ def async_stream(
     resolved = resolve_options(options, given)
     if resolved.where is not None or resolved.latency != "normal":
         raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
-    if resolved.batch is not None and resolved.batch.arrow:
-        raise ValueError(
-            "batch: arrow=True is not for a stream whose calls outlive a micro-batch, as rows of several "
-            "are in one call; leave arrow out, and the function gets lists"
-        )
     if resolved.ledger is not None and resolved.ledger.key is not None:
         raise ValueError(
             f"ledger: its key={resolved.ledger.key!r} must be None, as a row here is known as a whole"

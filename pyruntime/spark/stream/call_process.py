@@ -49,7 +49,7 @@ from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.parsing import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
-from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
@@ -112,8 +112,11 @@ class _Stream:
                     [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
                 ),
             )
+        entered = here.acquire(operator.token, operator.fn)
+        if operator.options.batch is not None and operator.options.batch.arrow:
+            entered = arrow_function(entered, spread=False, in_tuples=True)
         self.calls: HeldCalls = HeldCalls(
-            here.acquire(operator.token, operator.fn),
+            entered,
             operator.options,
             # Columns that are kept do not leave the task: see `Finished.beside`.
             RowWriter([], plan.schema, operator.time_zone, operator.options, None),

@@ -323,7 +323,7 @@ class HeldCalls:
                 row.result, row.done = result, True
             self._changed.notify_all()
 
-    def available(self) -> Future[Any]:
+    def call_when_room(self, wake: Any) -> None:
         """Never asked for."""
         raise AssertionError("there is always room")
 

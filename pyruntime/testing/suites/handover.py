@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from hypothesis import settings
@@ -24,10 +24,8 @@ from pillarbox.testing.suites.machine import (
     SOON_S,
     WAIT_LIMIT_S,
     Disagreement,
-    Subject,
     SuiteMachine,
     as_test_case,
-    has,
     may_end,
     step,
 )
@@ -42,26 +40,21 @@ def handover_suite(
     *,
     max_items: int,
     max_bytes: int | None = None,
-    without: Collection[str] = (),
-    errors: Mapping[str, type[BaseException]] | None = None,
     settings: settings | None = None,
     name: str = "HandoverSuite",
 ) -> Any:
     """A test case, for unittest or pytest, that holds hand-overs against the contract of `Handover`.
 
-    make: gives a new, empty hand-over with these bounds; 1 to 5 items and 10 bytes find most.
-    The rest as for `mailbox_suite`; the error is "HandoverClosedError". `nbytes` in `without` keeps all sizes
-    at 0.
+    make: gives a new, empty hand-over with these bounds; 1 to 5 items and 10 bytes find most. As for
+    `mailbox_suite` it has the methods of ours.
     """
-    extra = {"model": HandoverModel(max_items, max_bytes)}
-    subject = Subject(make, frozenset(without), errors or {}, False, extra)
-    machine = type(name, (_HandoverMachine,), {"subject_kind": subject})
-    return as_test_case(machine, name, settings)
+    return as_test_case(_HandoverMachine, name, settings, make, empty=HandoverModel(max_items, max_bytes))
 
 
 class _HandoverMachine(SuiteMachine[HandoverModel]):
     """The rules of the hand-over suite. The test's thread is the consumer, or also the producer."""
 
+    empty: ClassVar[HandoverModel]
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "len": len,
         "ended": lambda handover: handover.ended,
@@ -75,13 +68,11 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         self.accepted = self.taken = 0
 
     def new_model(self) -> HandoverModel:
-        model: HandoverModel = self.subject_kind.extra["model"]
-        return model
+        return self.empty
 
     def sized(self, nbytes: int) -> tuple[Any, ...]:
         """The arguments of a put of a new item."""
-        item = f"item {next(self.numbers)}"
-        return (item, nbytes) if has("nbytes")(self) else (item,)
+        return f"item {next(self.numbers)}", nbytes
 
     def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
         after = self.model
@@ -97,7 +88,6 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
 
     # ---- without waiting
 
-    @precondition(has("put"))
     @rule(nbytes=st.integers(0, 12), elsewhere=st.booleans())
     def put(self, nbytes: int, elsewhere: bool) -> None:
         self.check("put", *self.sized(nbytes), timeout=0, elsewhere=elsewhere)
@@ -110,31 +100,26 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     close = step("close", elsewhere=True, ends=True)
     wake_up = step("wake_up", elsewhere=True)
 
-    @precondition(has("put"))
     @rule(nbytes=st.integers(0, 2), count=st.integers(2, 8))
     def fill(self, nbytes: int, count: int) -> None:
         """Put several small items: random sizes seldom fill it up."""
         for _ in range(count):
             self.check("put", *self.sized(nbytes), timeout=0)
 
-    @precondition(has("take_all"))
     @rule(more=st.integers(0, 6))
     def take_all(self, more: int) -> None:
         """Take everything, after some more was put: it shows what goes wrong with many."""
-        for _ in range(more if has("try_put")(self) else 0):
+        for _ in range(more):
             self.check("try_put", *self.sized(0))
         self.check("take_all")
 
-    @precondition(has("arm_wakeup_consumer"))
     @rule()
     def arm_consumer(self) -> None:
         self.check("arm_wakeup_consumer", lambda: self.count_call("consumer"))
 
-    @precondition(has("arm_wakeup_producer"))
     @rule(nbytes=st.integers(0, 12))
     def arm_producer(self, nbytes: int) -> None:
-        sizes = (nbytes,) if has("nbytes")(self) else ()
-        self.check("arm_wakeup_producer", lambda: self.count_call("producer"), *sizes)
+        self.check("arm_wakeup_producer", lambda: self.count_call("producer"), nbytes)
 
     def count_call(self, who: str) -> None:
         self.calls[who] += 1
@@ -145,18 +130,18 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         """True if a take would wait."""
         return not self.model.items and self.model.end == "RUNNING" and not self.model.woken
 
-    @precondition(lambda self: has("take")(self) and self.must_wait())
+    @precondition(lambda self: self.must_wait())
     @rule()
     def take_until_the_time_is_over(self) -> None:
         self.check_to_the_limit("take", SOON_S)
 
-    @precondition(lambda self: has("take")(self) and not self.must_wait())
+    @precondition(lambda self: not self.must_wait())
     @rule(elsewhere=st.booleans())
     def take_at_once(self, elsewhere: bool) -> None:
         got = self.at_once("take", self.called("take", WAIT_LIMIT_S), elsewhere)
         self.follow(got, "take", WAIT_LIMIT_S)
 
-    @precondition(lambda self: has("put")(self) and self.no_room())
+    @precondition(lambda self: self.no_room())
     @rule()
     def put_until_the_time_is_over(self) -> None:
         self.check_to_the_limit("put", *self.sized(1), timeout=SOON_S)
@@ -166,7 +151,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     ) -> None:
         self.wait_meets(waits, words, acts, *arguments, in_worker=elsewhere, timeout=WAIT_LIMIT_S)
 
-    @precondition(lambda self: has("take", "put")(self) and self.must_wait())
+    @precondition(lambda self: self.must_wait())
     @rule(elsewhere=st.booleans())
     def take_meets_put(self, elsewhere: bool) -> None:
         self.wait_for("take", (), "put", *self.sized(1), elsewhere=elsewhere)
@@ -177,14 +162,14 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         elsewhere=st.booleans(),
     )
     def take_meets(self, operation: str, elsewhere: bool) -> None:
-        if has("take", operation)(self) and (operation == "wake_up" or may_end()(self)):
+        if operation == "wake_up" or may_end(self):
             arguments = (Failure(),) if operation == "fail" else ()
             self.wait_for("take", (), operation, *arguments, elsewhere=elsewhere)
 
     def no_room(self) -> bool:
         return self.model.end == "RUNNING" and not self.model.has_room(1)
 
-    @precondition(lambda self: has("put")(self) and self.no_room())
+    @precondition(lambda self: self.no_room())
     @rule(
         operation=st.sampled_from(["take_all", "take", "finish", "fail", "close"]),
         elsewhere=st.booleans(),
@@ -193,7 +178,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         arguments = {"fail": (Failure(),), "take": (0,)}.get(operation, ())
         after = self.model.apply(operation, *arguments)[0]
         # One take may leave too many bytes.
-        if has(operation)(self) and (after.has_room(1) if operation.startswith("take") else may_end()(self)):
+        if after.has_room(1) if operation.startswith("take") else may_end(self):
             self.wait_for("put", self.sized(1), operation, *arguments, elsewhere=elsewhere)
 
     # ---- after every step
@@ -204,7 +189,6 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         if self.calls != self.expected_calls:
             raise Disagreement("wake-ups", "", f"{self.calls} calls", f"{self.expected_calls} calls")
 
-    @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
         self.check_statistics(

@@ -20,7 +20,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from hypothesis import HealthCheck, reject, settings
@@ -55,22 +54,6 @@ class Disagreement(AssertionError):
         super().__init__(
             f"{operation}({arguments}): the subject gave {got!r}, the contract says {expected!r}"
         )
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The way in which a suite reaches its subject.
-
-    make: gives a new subject, owned by the calling thread. without: what the subject does not have, of the
-    operations of the contract. errors: the subject's own classes, by the names of the contract's errors.
-    confined: whether it checks the thread. extra: what only one of the suites needs.
-    """
-
-    make: Callable[[], Any]
-    without: frozenset[str]
-    errors: Mapping[str, type[BaseException]]
-    confined: bool
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SecondThread:
@@ -115,14 +98,9 @@ class SecondThread:
 LIVES = st.integers(0, 30)
 
 
-def has(*operations: str) -> Callable[[Any], bool]:
-    """For `precondition`: whether the subject has all of these operations."""
-    return lambda machine: machine.subject_kind.without.isdisjoint(operations)
-
-
-def may_end(*operations: str) -> Callable[[Any], bool]:
-    """For `precondition` of what ends a subject: whether it has these operations, and is old enough."""
-    return lambda machine: machine.steps >= machine.life and has(*operations)(machine)
+def may_end(machine: SuiteMachine[Any]) -> bool:
+    """For `precondition` of what ends a subject: whether it is old enough."""
+    return machine.steps >= machine.life
 
 
 def step(
@@ -145,13 +123,15 @@ def step(
 
     do.__name__ = operation
     as_rule: Any = rule(**drawn)
-    return precondition((may_end if ends else has)(operation))(as_rule(do))
+    made = as_rule(do)
+    return precondition(may_end)(made) if ends else made
 
 
 class SuiteMachine(RuleBasedStateMachine, Generic[M]):
     """Base of the suites' machines."""
 
-    subject_kind: ClassVar[Subject]
+    make: ClassVar[Any]
+    """Gives a new subject, owned by the calling thread."""
     # Operations that are attributes or built-in functions of the subject, by the model's name.
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
@@ -160,17 +140,8 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         self.steps = self.life = 0
         self.worker: SecondThread | None = None
         self.owned_by_worker = False
-        self.subject = self.subject_kind.make()
+        self.subject = self.make()
         self.model: M = self.new_model()
-        missing = [
-            operation
-            for operation in sorted(self.model.operations - self.subject_kind.without - set(self.readers))
-            if not callable(getattr(self.subject, operation, None))
-        ]
-        if missing:
-            raise TypeError(
-                f"{self.subject!r} has no {', '.join(missing)}: name in `without` what it does not do"
-            )
 
     def new_model(self) -> M:
         """The model of a new subject."""
@@ -206,9 +177,9 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         """A call of the subject that gives its outcome."""
         reader = self.readers.get(operation)
         if reader is not None:
-            return lambda: outcome_of(lambda: reader(self.subject), self.subject_kind.errors)
+            return lambda: outcome_of(lambda: reader(self.subject))
         method = getattr(self.subject, operation)
-        return lambda: outcome_of(lambda: method(*arguments, **keywords), self.subject_kind.errors)
+        return lambda: outcome_of(lambda: method(*arguments, **keywords))
 
     def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
         """Do the operation on both, compare the outcomes, go on with the model after it."""
@@ -330,15 +301,16 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             raise Disagreement(operation, "", f"{got!r} after {passed:.6f} s", f"a wait of {SOON_S} s")
 
     def check_all(self, *operations: str) -> None:
-        """Compare what those of the operations say that the subject has; they change nothing."""
-        present = [operation for operation in operations if operation not in self.subject_kind.without]
-        calls = [self.called(operation) for operation in present]
+        """Compare what these operations say; they change nothing."""
+        calls = [self.called(operation) for operation in operations]
         outcomes = self.in_owner(lambda: [call() for call in calls])
-        for operation, got in zip(present, outcomes, strict=True):
+        for operation, got in zip(operations, outcomes, strict=True):
             self.expect(operation, (), got, self.model.apply(operation)[1])
 
     def check_statistics(self, **expected: int) -> None:
-        """Compare counts of the subject's `statistics()`."""
+        """Compare counts of the subject's `statistics()`, if it has any."""
+        if not hasattr(self.subject, "statistics"):
+            return
         statistics = self.subject.statistics()
         self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
 
@@ -348,7 +320,9 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         self.expect(f"{operation} from another thread", arguments, got, Raised("WrongThreadError"), keywords)
 
     def check_adopt(self, must: bool | None) -> None:
-        """Have the other thread adopt the subject. must: whether it must succeed; None: either is right."""
+        """Have the other thread adopt the subject, if it can be. must: succeed; None: either is right."""
+        if not hasattr(self.subject, "adopt"):
+            return
         got = self.in_other(self.called("adopt"))
         if must is True or (must is None and got is None):
             self.expect("adopt", (), got, None)
@@ -363,9 +337,12 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             self.worker.close()
 
 
-def as_test_case(machine: type[SuiteMachine[Any]], name: str, how: settings | None) -> Any:
-    """The machine as a class that unittest and pytest collect."""
-    case: Any = machine.TestCase
+def as_test_case(
+    machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: Any
+) -> Any:
+    """The machine, with `make` and `more` attributes, as a class that unittest and pytest collect."""
+    made: Any = type(name, (machine,), {"make": staticmethod(make), **more})
+    case = made.TestCase
     case.__name__ = case.__qualname__ = name
     case.settings = how or DEFAULT
     return case

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from hypothesis import settings
@@ -24,10 +24,8 @@ from pillarbox.testing.suites.machine import (
     SOON_S,
     WAIT_LIMIT_S,
     Disagreement,
-    Subject,
     SuiteMachine,
     as_test_case,
-    has,
     may_end,
     step,
 )
@@ -42,46 +40,30 @@ def nothing() -> None:
     """Do nothing, as the mails of the suites do."""
 
 
-def kernel_mail(priority: int, urgent: bool, deferrable: bool) -> Mail:
-    """A mail of the kernel."""
-    return Mail(nothing, priority=priority, urgent=urgent, deferrable=deferrable)
-
-
 def mailbox_suite(
     make: Callable[[], Any],
     *,
     urgent_burst: int,
-    mail: Callable[[int, bool, bool], Any] = kernel_mail,
-    without: Collection[str] = (),
-    errors: Mapping[str, type[BaseException]] | None = None,
-    confined: bool = True,
     settings: settings | None = None,
     name: str = "MailboxSuite",
 ) -> Any:
     """A test case, for unittest or pytest, that holds mailboxes against the contract of `TaskMailbox`.
 
     make: gives a new, open, empty mailbox that the calling thread owns, with `urgent_burst`. It is called in
-        the test's thread and, for some runs, again in another one.
-    mail: from priority, urgent and deferrable a mail that has these attributes and equals no other.
-    without: names of operations that your mailbox does not have; `adopt` and `statistics` are two of them,
-        `get_state` is the attribute `state`, and `skip_deferrable` that argument of the takes.
-    errors: your classes for "MailboxClosedError" and "WrongThreadError", where they have other names.
-    confined: False if your mailbox does not check the thread.
+        the test's thread and, for some runs, again in another one. It has the methods of ours, of which it
+        may leave out `adopt` and `statistics`, and its errors have the names of ours.
     settings: Hypothesis settings. name: of the test case.
 
     The test case fails with `Disagreement`, after Hypothesis has printed the shortest steps to it. A wake-up
     that is lost is heard within a second.
     """
-    subject = Subject(
-        make, frozenset(without), errors or {}, confined, {"mail": mail, "urgent_burst": urgent_burst}
-    )
-    machine = type(name, (_MailboxMachine,), {"subject_kind": subject})
-    return as_test_case(machine, name, settings)
+    return as_test_case(_MailboxMachine, name, settings, make, urgent_burst=urgent_burst)
 
 
 class _MailboxMachine(SuiteMachine[MailboxModel]):
     """The rules of the mailbox suite; one for each way to use a mailbox."""
 
+    urgent_burst: ClassVar[int]
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "len": len,
         "get_state": lambda mailbox: mailbox.state.name,
@@ -93,10 +75,11 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         self.accepted = self.taken = self.urgent_taken = self.rejected = 0
 
     def new_model(self) -> MailboxModel:
-        return MailboxModel(self.subject_kind.extra["urgent_burst"])
+        return MailboxModel(self.urgent_burst)
 
-    def mail(self, kind: Kind) -> Any:
-        return self.subject_kind.extra["mail"](*kind)
+    def mail(self, kind: Kind) -> Mail:
+        priority, urgent, deferrable = kind
+        return Mail(nothing, priority=priority, urgent=urgent, deferrable=deferrable)
 
     def account(self, before: MailboxModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
         # Whatever takes an armed wake-up away has called it, but for close, which drops it.
@@ -118,7 +101,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         """Choose the owner: waits of the main thread may be cut into slices, which hide a lost wake-up."""
         if elsewhere:
             self.owned_by_worker = True
-            self.subject = self.in_owner(self.subject_kind.make)
+            self.subject = self.in_owner(self.make)
 
     # ---- any thread
 
@@ -134,28 +117,19 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
 
     # ---- the owner
 
-    @precondition(has("try_take"))
     @rule(least=MIN_PRIORITIES, skip=st.booleans())
     def try_take(self, least: int, skip: bool) -> None:
-        if has("skip_deferrable")(self):
-            self.check("try_take", least, skip_deferrable=skip)
-        else:
-            self.check("try_take", least)
+        self.check("try_take", least, skip_deferrable=skip)
 
-    @precondition(has("take"))
     @rule(least=MIN_PRIORITIES, skip=st.booleans())
     def take(self, least: int, skip: bool) -> None:
-        if has("skip_deferrable")(self):
-            self.check("take", least, 0, skip_deferrable=skip)
-        else:
-            self.check("take", least, 0)
+        self.check("take", least, 0, skip_deferrable=skip)
 
     create_batch = step("create_batch")
     try_take_from_batch = step("try_take_from_batch")
     drain = step("drain")
     arm_wakeup = step("arm_wakeup", lambda self: (self.count_call,))
 
-    @precondition(has("put", "create_batch", "try_take_from_batch"))
     @rule(kinds=st.lists(KINDS, min_size=3, max_size=6), left=st.integers(0, 2))
     def take_a_batch(self, kinds: list[Kind], left: int) -> None:
         """Make a large batch, and take all of it but a few: what a batch leaves out shows at its end."""
@@ -165,11 +139,11 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         for _ in range(len(self.model.waiting) + 1 - left):
             self.check("try_take_from_batch")
 
-    @precondition(may_end("close"))
+    @precondition(may_end)
     @rule(of_batch=st.booleans())
     def close(self, of_batch: bool) -> None:
         """Close, often with a batch, of which close gives back what is left."""
-        if of_batch and has("create_batch")(self):
+        if of_batch:
             self.check("create_batch")
         self.check("close")
 
@@ -185,40 +159,34 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     def nothing_to_take(self) -> bool:
         return self.model.state == "OPEN" and self.model.apply("try_take", 0)[1] is None
 
-    @precondition(lambda self: has("take")(self) and self.nothing_to_take())
+    @precondition(lambda self: self.nothing_to_take())
     @rule()
     def take_until_the_time_is_over(self) -> None:
         self.check_to_the_limit("take", 0, SOON_S)
 
-    @precondition(lambda self: has("take")(self) and not self.nothing_to_take())
+    @precondition(lambda self: not self.nothing_to_take())
     @rule()
     def take_at_once(self) -> None:
         take = self.called("take", 0, WAIT_LIMIT_S)
         self.follow(self.at_once("take", take, self.owned_by_worker), "take", 0, WAIT_LIMIT_S)
 
-    @precondition(lambda self: has("take", "put")(self) and self.nothing_to_take() and not self.model.armed)
+    @precondition(lambda self: self.nothing_to_take() and not self.model.armed)
     @rule(urgent=st.booleans(), priority=st.integers(0, 3))
     def take_meets_put(self, urgent: bool, priority: int) -> None:
         self.take_meets("put", self.mail((priority, urgent, False)))
 
-    @precondition(
-        lambda self: may_end("take", "quiesce")(self) and self.nothing_to_take() and not self.model.armed
-    )
+    @precondition(lambda self: may_end(self) and self.nothing_to_take() and not self.model.armed)
     @rule()
     def take_meets_quiesce(self) -> None:
         self.take_meets("quiesce")
 
     # ---- wrong threads
 
-    @precondition(lambda self: self.subject_kind.confined)
     @rule(operation=st.sampled_from(sorted(MailboxModel.confined)))
     def from_another_thread(self, operation: str) -> None:
-        if operation in self.subject_kind.without:
-            return
         arguments: dict[str, tuple[Any, ...]] = {"take": (0, 0), "arm_wakeup": (self.count_call,)}
         self.check_wrong_thread(operation, *arguments.get(operation, ()))
 
-    @precondition(lambda self: self.subject_kind.confined and has("adopt")(self))
     @rule()
     def adopt(self) -> None:
         model = self.model
@@ -234,7 +202,6 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         if self.calls != self.expected_calls:
             raise Disagreement("arm_wakeup", "", f"{self.calls} calls", f"{self.expected_calls} calls")
 
-    @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
         of_batch = sum(not mail.urgent for mail in self.model.waiting[: self.model.batch])

@@ -14,7 +14,7 @@ play an operator: they read numbered input, and hold elements at the door when t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import settings
@@ -25,10 +25,8 @@ from pillarbox.kernel import WATERMARK
 from pillarbox.testing.models import HeldEntry, OrderedModel, QueueModel, Raised, UnorderedModel
 from pillarbox.testing.suites.machine import (
     Disagreement,
-    Subject,
     SuiteMachine,
     as_test_case,
-    has,
     may_end,
     step,
 )
@@ -46,10 +44,6 @@ def queue_suite(
     *,
     capacity: int,
     ordered: bool,
-    watermark: Any = WATERMARK,
-    without: Collection[str] = (),
-    errors: Mapping[str, type[BaseException]] | None = None,
-    confined: bool = True,
     owner_completes: bool = False,
     settings: settings | None = None,
     name: str = "QueueSuite",
@@ -57,25 +51,19 @@ def queue_suite(
     """A test case, for unittest or pytest, that holds result queues against the contract of the kernel's.
 
     make: gives a new, empty queue of this capacity, in entries, that the calling thread owns; 3 to 8 is
-    a capacity that finds most.
+    a capacity that finds most. As for `mailbox_suite` it has the methods of ours.
     ordered: the contract of `OrderedQueue`, or else that of `UnorderedQueue`.
-    watermark: what your queue emits in the place of an element where a watermark comes out.
     owner_completes: `complete` is for the owner alone, as in a queue made so; otherwise for any thread.
-    The rest as for `mailbox_suite`; the errors are "CapacityError", "QueueClosedError",
-    "QueueRestoringError", "ValueError", "WrongThreadError".
     """
-    extra = {
-        "model": (OrderedModel if ordered else UnorderedModel)(capacity, watermark),
-        "owner_completes": owner_completes,
-    }
-    subject = Subject(make, frozenset(without), errors or {}, confined, extra)
-    machine = type(name, (_QueueMachine,), {"subject_kind": subject})
-    return as_test_case(machine, name, settings)
+    empty = (OrderedModel if ordered else UnorderedModel)(capacity, WATERMARK)
+    return as_test_case(_QueueMachine, name, settings, make, empty=empty, owner_completes=owner_completes)
 
 
 class _QueueMachine(SuiteMachine[QueueModel]):
     """The rules of the queue suite."""
 
+    empty: ClassVar[QueueModel]
+    owner_completes: ClassVar[bool]
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "len": len,
         "is_full": lambda queue: queue.is_full,
@@ -95,8 +83,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
         self.begin_life()
 
     def new_model(self) -> QueueModel:
-        model: QueueModel = self.subject_kind.extra["model"]
-        return model
+        return self.empty
 
     def begin_life(self) -> None:
         """A queue has been made: it knows no handle, and its counters are zero."""
@@ -128,7 +115,6 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     # ---- in
 
-    @precondition(has("put"))
     @rule(count=st.integers(1, 4))
     def put(self, count: int) -> None:
         for _ in range(count):
@@ -149,13 +135,13 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             self.learn("put", expected, got)
         self.model = after
 
-    @precondition(lambda self: has("put_watermark")(self) and not self.door)
+    @precondition(lambda self: not self.door)
     @rule()
     def put_watermark(self) -> None:
         if self.check("put_watermark", self.position) is None:
             self.read()
 
-    @precondition(lambda self: has("renew")(self) and self.model.running())
+    @precondition(lambda self: self.model.running())
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         entry = self.draw(data)
@@ -165,7 +151,6 @@ class _QueueMachine(SuiteMachine[QueueModel]):
         self.retire(entry)
         self.model = after
 
-    @precondition(has("renew"))
     @rule(data=st.data())
     def renew_stale(self, data: st.DataObject) -> None:
         handle = data.draw(st.sampled_from(self.stale), label="handle")
@@ -182,7 +167,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def finish(self, entry: HeldEntry, elsewhere: bool = False) -> None:
         result = f"result {next(self.numbers)} of {entry.element}"
         handle = self.handles[entry.attempt]
-        if elsewhere and self.subject_kind.extra["owner_completes"]:
+        if elsewhere and self.owner_completes:
             self.refused_elsewhere(handle)
             return
         call = self.called("complete", handle, result)
@@ -195,7 +180,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     @rule(data=st.data(), elsewhere=st.booleans())
     def complete_late(self, data: st.DataObject, elsewhere: bool) -> None:
         handle = data.draw(st.sampled_from(self.stale), label="handle")
-        if elsewhere and self.subject_kind.extra["owner_completes"]:
+        if elsewhere and self.owner_completes:
             self.refused_elsewhere(handle)
             return
         call = self.called("complete", handle, "late")
@@ -204,20 +189,19 @@ class _QueueMachine(SuiteMachine[QueueModel]):
         self.late += 1
 
     def refused_elsewhere(self, handle: Any) -> None:
-        if self.subject_kind.confined:
-            self.check_wrong_thread("complete", handle, "elsewhere")
+        self.check_wrong_thread("complete", handle, "elsewhere")
 
     # ---- out
 
     emit = step("emit")
     emit_many = step("emit_many", lambda self, limit: (limit,), limit=st.integers(0, 2) | st.none())
 
-    @precondition(may_end("clear"))
+    @precondition(may_end)
     @rule()
     def clear(self) -> None:
         self.give_back("clear")
 
-    @precondition(may_end("close"))
+    @precondition(may_end)
     @rule()
     def close(self) -> None:
         self.give_back("close")
@@ -230,34 +214,32 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     # ---- snapshots
 
-    @precondition(has("snapshot"))
     @rule()
     def snapshot(self) -> None:
         self.saved = CrashPoint(self.check("snapshot", list(self.door)), self.position)
 
-    @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.saved)
+    @precondition(lambda self: self.saved)
     @rule()
     def crash_and_restore(self) -> None:
         assert self.saved is not None
         self.position, self.door = self.saved.position, []
-        self.subject = self.in_owner(self.subject_kind.make)
+        self.subject = self.in_owner(self.make)
         self.model = self.new_model()
         self.begin_life()
         self.check("restore", self.saved.entries)
 
-    @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.model.done)
+    @precondition(lambda self: self.model.done)
     @rule()
     def crash_right_after_a_snapshot(self) -> None:
         self.snapshot()
         self.crash_and_restore()
         self.admit_restored()
 
-    @precondition(lambda self: has("restore")(self) and (self.model.held or self.model.waiting))
+    @precondition(lambda self: self.model.held or self.model.waiting)
     @rule()
     def restore_too_late(self) -> None:
         self.check("restore", [("x", False, None)])
 
-    @precondition(has("admit_restored"))
     @rule()
     def admit_restored(self) -> None:
         after, expected = self.model.admit_restored()
@@ -272,20 +254,17 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     # ---- threads
 
-    @precondition(lambda self: self.subject_kind.confined)
     @rule(operation=st.sampled_from(sorted(QueueModel.confined)))
     def from_another_thread(self, operation: str) -> None:
-        if operation not in self.subject_kind.without:
-            handle = next(iter(self.handles.values()), 0)
-            arguments: dict[str, tuple[Any, ...]] = {
-                "put": ("x",),
-                "put_watermark": ("x",),
-                "renew": (handle,),
-                "restore": ([],),
-            }
-            self.check_wrong_thread(operation, *arguments.get(operation, ()))
+        handle = next(iter(self.handles.values()), 0)
+        arguments: dict[str, tuple[Any, ...]] = {
+            "put": ("x",),
+            "put_watermark": ("x",),
+            "renew": (handle,),
+            "restore": ([],),
+        }
+        self.check_wrong_thread(operation, *arguments.get(operation, ()))
 
-    @precondition(lambda self: self.subject_kind.confined and has("adopt")(self))
     @rule()
     def adopt(self) -> None:
         self.check_adopt(False if self.model.held else (not self.model.waiting or None))
@@ -296,7 +275,6 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def agrees(self) -> None:
         self.check_all("len", "is_full", "is_empty", "in_flight", "restoring", "has_completed", "snapshot")
 
-    @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
         model = self.model

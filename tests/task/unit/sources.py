@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.sources.legacy import FromSourceFunction, FunctionRun, FunctionSplit
@@ -44,7 +43,7 @@ class TaskOutput:
         self.on_record: Callable[[int], object] = lambda count: None
         self.is_available = True
         self.asked_for_room = threading.Event()
-        self.room: Future[None] = Future()
+        self.wake: Callable[[], object] = lambda: None
 
     def collect(self, record: Any) -> None:
         self.elements.append(record)
@@ -59,14 +58,13 @@ class TaskOutput:
     def emit_barrier(self, barrier: Any) -> None:
         self.elements.append(barrier)
 
-    def available(self) -> Future[None]:
-        self.room = Future()
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        self.wake = wake
         self.asked_for_room.set()
-        return self.room
 
     def make_room(self) -> None:
         self.is_available = True
-        self.room.set_result(None)
+        self.wake()
 
 
 class Source(SourceFunction):

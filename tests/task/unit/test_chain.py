@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_an_output_that_does_not_ask_for_idleness_is_not_told() -> None:
         def emit_barrier(self, barrier: CheckpointBarrier) -> None:
             return None
 
-        def available(self) -> Any:
+        def call_when_room(self, wake: Any) -> None:
             raise AssertionError("there is always room")
 
     source = PushedInput()
@@ -297,11 +298,13 @@ def test_an_operator_sees_whether_the_task_has_room_for_what_it_emits() -> None:
     assert [output.is_available for output in outputs] == [True, True]
     rig.output.block()
     assert [output.is_available for output in outputs] == [False, False]
-    rooms = [output.available() for output in outputs]
-    assert not any(room.done() for room in rooms)
+    woken: list[int] = []
+    for position, output in enumerate(outputs):
+        output.call_when_room(partial(woken.append, position))
+    assert woken == []
     rig.output.unblock()
     rig.step()
-    assert all(room.done() for room in rooms)
+    assert sorted(woken) == [0, 1]
     rig.task.close()
 
 

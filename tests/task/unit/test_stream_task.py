@@ -267,7 +267,7 @@ def test_an_input_or_an_output_that_is_none_is_refused_when_the_task_is_made() -
     with pytest.raises(TypeError, match="input=.*it has no emit_next, available, close"):
         StreamTask([1, 2], [Map(str)], CollectedOutput())  # type: ignore[arg-type]
     with pytest.raises(
-        TypeError, match="output=.*it has no collect, emit_watermark, emit_barrier, available"
+        TypeError, match="output=.*it has no collect, emit_watermark, emit_barrier, call_when_room"
     ):
         StreamTask(PushedInput(), [Map(str)], [])  # type: ignore[arg-type]
 

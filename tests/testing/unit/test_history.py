@@ -75,13 +75,16 @@ def test_an_operation_begins_before_the_pause_and_ends_after_the_second() -> Non
     assert slow.start < fast.start < fast.end < slow.end
 
 
-def test_their_own_errors_get_the_name_that_the_contract_has() -> None:
+def test_an_error_has_the_name_of_its_class() -> None:
+    class MailboxClosedError(Exception):
+        """Their own."""
+
     class Theirs:
         def put(self, mail: object) -> None:
-            raise KeyError
+            raise MailboxClosedError
 
-    mailbox = Recorder(Theirs(), MailboxModel, errors={"MailboxClosedError": KeyError})
-    with pytest.raises(KeyError):
+    mailbox = Recorder(Theirs(), MailboxModel)
+    with pytest.raises(MailboxClosedError):
         mailbox.put(1)
     assert mailbox.events()[0].result == Raised("MailboxClosedError")
 

@@ -11,14 +11,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from pillarbox.rpc.redis_url import RedisUrl
+from pillarbox.redaction import password_from, redacted
 from pillarbox.sources.connectors.log import (
     LOOK_S,
     Checkpoint,
@@ -51,19 +53,50 @@ ANSWER_S = 10.0
 MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
 
 
-class RedisAddress:
-    """The address of a Redis. A value; its text shows no password.
+SCHEMES = ("redis", "rediss", "unix")
 
-    url, password_env: see `RedisUrl`. The variable has to be set here, too.
-    Raises TypeError or ValueError, without the text.
+
+@dataclass(frozen=True, repr=False)
+class RedisAddress:
+    """The address of a Redis. A value; pickles with the password that may be in it, its `repr` has none.
+
+    url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://.
+    password_env: the name of an environment variable that holds the password. It is read where a client is
+        made, so that the password travels to no task; it has to be set here, too.
+
+    Raises TypeError or ValueError for another text. What that says does not hold the text: it may have a
+    password in it, in any place if it is not escaped.
     """
 
-    def __init__(self, url: str, password_env: str | None = None) -> None:
-        self._url = RedisUrl(url, password_env)
-        self._url.arguments()
+    url: str
+    password_env: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, str):
+            raise TypeError(f"url: must be a str, not {type(self.url).__name__}")
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:
+            # What this says has a part of the text.
+            raise ValueError(
+                "url: cannot be read; write what is not a letter or digit in a user or password as %XX"
+            ) from None
+        if parts.scheme not in SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
+            raise ValueError("url: must begin with redis://, rediss:// or unix:// and name a server")
+        if "@" in parts.path + parts.query or parts.fragment:
+            raise ValueError("url: write / ? # @ in a user or password as %2F %3F %23 %40")
+        try:
+            parts.port  # noqa: B018 - it is the reading that checks
+        except ValueError:
+            raise ValueError("url: the port must be a number from 0 to 65535") from None
+        if parts.scheme != "unix" and not (parts.path in ("", "/") or parts.path[1:].isdecimal()):
+            raise ValueError("url: what follows the server must be the number of a database")
+        self._password()
 
     def __repr__(self) -> str:
-        return repr(self._url)
+        parts = urlsplit(self.url)
+        where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}{parts.path}"
+        return f"Redis at {where}"
 
     def connect(self) -> Any:
         """A client, thread-safe, that connects when it is used. Raises ImportError without the package."""
@@ -72,11 +105,11 @@ class RedisAddress:
         except ImportError:
             raise ImportError(MISSING) from None
         client = redis.Redis.from_url(
-            self._url.text,
+            self.url,
             socket_timeout=ANSWER_S,
             socket_connect_timeout=ANSWER_S,
             decode_responses=False,
-            **self._url.arguments(),
+            **self._password(),
         )
         pool = client.connection_pool
         try:
@@ -84,12 +117,28 @@ class RedisAddress:
             pool.connection_class(**pool.connection_kwargs)
         except TypeError as error:
             raise ValueError(
-                f"url: its query has what the client does not know: {self._url.hide(error)}"
+                f"url: its query has what the client does not know: {self.hide(error)}"
             ) from None
         # As Redis has sent it: what the client makes of entries costs more than all else.
         for command in ("XRANGE", "XREAD", "XINFO STREAM"):
             client.set_response_callback(command, lambda answer, **_: answer)
         return client
+
+    def _password(self) -> dict[str, str]:
+        return {} if self.password_env is None else {"password": password_from(self.password_env)}
+
+    def hide(self, error: BaseException) -> str:
+        """The text of an error, without the passwords that it might have in it."""
+        text = str(error) or type(error).__name__
+        parts = urlsplit(self.url)
+        secrets = [os.environ.get(self.password_env or "", ""), parts.password or ""]
+        # The password, and that of a key (ssl_password).
+        secrets += (value for name, value in parse_qsl(parts.query) if name.endswith("password"))
+        forms = {form for secret in secrets for form in (secret, unquote(secret), quote(secret, safe=""))}
+        # The longest first: one may be a part of another.
+        for form in sorted(forms - {""}, key=len, reverse=True):
+            text = text.replace(form, "***")
+        return redacted(text)
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
@@ -102,7 +151,7 @@ class RedisAddress:
             yield
         except (RedisError, OSError) as error:
             kind = ConnectionError if isinstance(error, Lost | Late | OSError) else RuntimeError
-            raise kind(f"{self!r}: {doing}: {self._url.hide(error)}") from None
+            raise kind(f"{self!r}: {doing}: {self.hide(error)}") from None
 
 
 # -- reading ---------------------------------------------------------------------------------------

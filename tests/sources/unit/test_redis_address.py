@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.rpc.redis_url import RedisUrl
+from pillarbox.sources.connectors.redis_streams.source import RedisAddress
 
 SECRET = "correct-horse"
 
@@ -36,7 +36,7 @@ def test_a_bad_url_is_refused_without_showing_the_password(
     url: Any, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says) as caught:
-        RedisUrl(url)
+        RedisAddress(url)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -50,30 +50,34 @@ def test_a_bad_url_is_refused_without_showing_the_password(
         (f"unix://user:{SECRET}@/run/redis.sock?password={SECRET}", "Redis at /run/redis.sock"),
     ],
 )
-def test_it_pickles_with_the_passwords_and_its_text_does_not_show_them(url: str, shown: str) -> None:
-    again = pickle.loads(pickle.dumps(RedisUrl(url, "REDIS_SECRET")))
-    assert again == RedisUrl(url, "REDIS_SECRET")
+def test_it_pickles_with_the_passwords_and_its_text_does_not_show_them(
+    url: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_SECRET", SECRET)
+    again = pickle.loads(pickle.dumps(RedisAddress(url, "REDIS_SECRET")))
+    assert again == RedisAddress(url, "REDIS_SECRET")
     assert repr(again) == str(again) == shown
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    "url",
+    "arguments",
     [
-        RedisUrl("redis://:p%40ss@host"),
-        RedisUrl("redis://host/0?password=p%40ss"),
-        RedisUrl("rediss://host/0?ssl_password=p%40ss"),
-        RedisUrl("redis://host", "REDIS_SECRET"),
+        ("redis://:p%40ss@host",),
+        ("redis://host/0?password=p%40ss",),
+        ("rediss://host/0?ssl_password=p%40ss",),
+        ("redis://host", "REDIS_SECRET"),
         # One is a part of the other.
-        RedisUrl("redis://:p@host?password=p%40ss"),
+        ("redis://:p@host?password=p%40ss",),
     ],
 )
 def test_an_error_does_not_show_a_password_in_any_form(
-    url: RedisUrl, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDIS_SECRET", "p@ss")
-    assert url.hide(ConnectionError("no: p@ss, p%40ss")) == "no: ***, ***"
+    address = RedisAddress(*arguments)
+    assert address.hide(ConnectionError("no: p@ss, p%40ss")) == "no: ***, ***"
 
 
 def test_an_error_without_a_text_is_named() -> None:
-    assert RedisUrl("redis://:secret@host").hide(TimeoutError()) == "TimeoutError"
+    assert RedisAddress("redis://:secret@host").hide(TimeoutError()) == "TimeoutError"

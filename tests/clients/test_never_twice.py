@@ -1,0 +1,112 @@
+"""Clients over a ledger that is a cache: the same question is asked once, whatever asks it and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import async_map
+from pillarbox.clients import Chat, Http
+from pillarbox.ledger import Ledger
+from tests.clients.chat_service import ChatService, serving
+
+pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
+
+DIRECT = Http(proxy="direct", read_timeout=5.0)
+ROWS = [{"id": number, "text": text} for number, text in enumerate(["all is well", "no", "all is well"])]
+
+
+class Counted(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    words: int
+
+
+class First(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    first: str
+
+
+class Sure(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    words: int
+    sure: bool
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "cache"), uid="ask", cache=True)
+
+
+def jobs(service: ChatService, work: Callable[[Callable[..., list[Any]]], None]) -> None:
+    """Do `work` with a function that runs a job, by a client of the service that is changed as it says."""
+
+    async def run() -> None:
+        async with serving(service):
+            first = Chat(f"{service.url}/v1", "small", prompt="{text}", http=DIRECT)
+
+            def ask(ledger: Ledger, rows: Any = ROWS, **change: Any) -> list[Any]:
+                client = dataclasses.replace(first, **change)
+                return list(async_map(rows, client, ledger=ledger))
+
+            await asyncio.to_thread(work, ask)
+
+    asyncio.run(run())
+
+
+@pytest.mark.contract
+def test_equal_questions_are_asked_once_by_all_jobs(ledger: Ledger) -> None:
+    service = ChatService()
+
+    def work(ask: Callable[..., list[Any]]) -> None:
+        first = ask(ledger)
+        assert len(service.requests) == 2
+        others = [{**row, "id": row["id"] + 100} for row in ROWS]
+        assert ask(ledger, others) == first
+        assert ask(ledger, [*ROWS, {"id": 4, "text": "new"}])[:3] == first
+        assert len(service.requests) == 3
+
+    jobs(service, work)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "large"},
+        {"prompt": "Say: {text}"},
+        {"system": "Be short."},
+        {"body": {"temperature": 0}},
+    ],
+)
+def test_another_model_prompt_or_parameter_asks_anew(ledger: Ledger, change: dict[str, Any]) -> None:
+    service = ChatService()
+
+    def work(ask: Callable[..., list[Any]]) -> None:
+        ask(ledger)
+        ask(ledger, **change)
+        assert len(service.requests) == 4
+        ask(ledger)
+        ask(ledger, **change)
+        assert len(service.requests) == 4
+
+    jobs(service, work)
+
+
+@pytest.mark.contract
+def test_another_type_of_the_answers_is_parsed_anew_and_asks_for_what_does_not_fit(ledger: Ledger) -> None:
+    service = ChatService()
+
+    def work(ask: Callable[..., list[Any]]) -> None:
+        assert ask(ledger, answer=Counted) == [Counted(words=3), Counted(words=1), Counted(words=3)]
+        assert ask(ledger, answer=First) == [First(first="all"), First(first="no"), First(first="all")]
+        assert len(service.requests) == 2
+        service.answer = lambda messages: '{"words": 7, "sure": true}'
+        assert ask(ledger, answer=Sure) == [Sure(words=7, sure=True)] * 3
+        assert len(service.requests) == 4
+        assert ask(ledger, answer=Sure) == [Sure(words=7, sure=True)] * 3
+        assert ask(ledger, answer=First) == [First(first="all"), First(first="no"), First(first="all")]
+        assert len(service.requests) == 4
+
+    jobs(service, work)
