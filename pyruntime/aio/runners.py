@@ -252,8 +252,9 @@ class CoroutineRunner(Runner):
         """Take `call` from its worker and cancel what runs of it."""
         worker = call.execution
         call.execution = None
-        worker.call, worker.revoked = None, call
+        worker.call = None
         worker.task.cancel()
+        worker.revoked = call
         self._abandon_later(worker)
 
     async def close(self) -> None:
@@ -654,10 +655,10 @@ class CollectorRunner(Runner):
         call.execution = collector
         self._executions.add(collector)
         self._scheduler.begin(call)
-        context = self._context.copy()
-        context.run(CURRENT.set, CurrentCall(self._scheduler, (call,)))
+        own = self._context.copy()
+        own.run(CURRENT.set, CurrentCall(self._scheduler, (call,)))
         try:
-            returned = context.run(self._fn, call.row, collector)
+            returned = own.run(self._fn, call.row, collector)
             if returned is not None:
                 refuse_awaitable(self._name, returned)
         except BaseException as error:

@@ -202,7 +202,7 @@ tracer_provider.shutdown()
 
 
 @pytest.mark.server
-@pytest.mark.contract
+@pytest.mark.contract(needs="OpenTelemetry's collector")
 def test_a_real_collector_accepts_the_spans_and_the_metrics(tmp_path: Path) -> None:
     server = CollectorServer(tmp_path)
     try:
