@@ -32,8 +32,8 @@ class Expired(NamedTuple):
 def begin_execution(ledger: Ledger, scope: Scope, owner: str, *, by_age: bool = False) -> int:
     """Pin what an execution may ask for, expire and merge; returns its cut. For the driver.
 
-    owner: 16 hexadecimal digits that name the execution. by_age: the cut is by age alone, as that of a stream,
-    which may run for as long as it likes. Upkeep that fails is said and no more.
+    owner: 16 hexadecimal digits that name the execution. by_age: the cut is by age alone, as that of a
+    stream, which may run for as long as it likes. Upkeep that fails is said and no more.
     Raises LedgerError and OSError where not even the pin can be written.
     """
     cache = ledger.cache_limits
