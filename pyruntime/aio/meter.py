@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from pillarbox.aio.gen_ai import GenAiMeter
-from pillarbox.aio.limits.limiter import LimiterStatistics
+from pillarbox.aio.limits.rate import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 

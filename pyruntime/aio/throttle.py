@@ -31,8 +31,13 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
-from pillarbox.aio.limits.rate import WAIT_MARGIN_S, SlidingCounts, TokenBucket
+from pillarbox.aio.limits.rate import (
+    WAIT_MARGIN_S,
+    LimiterStatistics,
+    RateLimiter,
+    SlidingCounts,
+    TokenBucket,
+)
 
 MAX_WAIT_S = 3600.0
 """Seconds after which a limiter that does not know how long to wait is asked again, wake-up or not."""

@@ -24,7 +24,7 @@ from pillarbox.validate import check_positive_int
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
-    from pillarbox.aio.limits.limiter import RateLimiter
+    from pillarbox.aio.limits.rate import RateLimiter
     from pillarbox.aio.meter import Meter
     from pillarbox.aio.options import Budget
 

@@ -231,11 +231,6 @@ class InputStatistics(NamedTuple):
     nbytes: int | None = None
     records: int | None = None
 
-    @property
-    def record_bytes(self) -> float | None:
-        """Bytes of a record on average."""
-        return None if self.nbytes is None or not self.records else self.nbytes / self.records
-
 
 class InputFormat(ABC, Generic[S, T]):
     """Divides an input into splits of type S, and reads records of type T from one split after the other.

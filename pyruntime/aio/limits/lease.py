@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.aio.limits.quota import (
     TO_COORDINATOR,
     TO_TASK,
@@ -33,7 +32,7 @@ from pillarbox.aio.limits.quota import (
     UsageReport,
     Want,
 )
-from pillarbox.aio.limits.rate import WAIT_MARGIN_S
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, LimiterStatistics
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc.client import Reconnector, RpcHandle
 from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, RefusedError

@@ -18,8 +18,7 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Codec, Positive
 
 if TYPE_CHECKING:
-    from pillarbox.aio.limits.limiter import RateLimiter
-    from pillarbox.aio.limits.rate import Rate
+    from pillarbox.aio.limits.rate import Rate, RateLimiter
 
 
 class CoordinatorError(PillarboxError):

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.limits.limiter import RateLimiter
+from pillarbox.aio.limits.rate import RateLimiter
 from pillarbox.aio.limits.shared import Limits, SharedLimits
 
 ROOT = Path(__file__).resolve().parents[3]
