@@ -281,9 +281,11 @@ def plan_ledger(
         is_behind,
         None if ledger.cache is None else configuration_of(fn),
     )
-    if ledger.cache is not None and not apart and not streaming:
+    if ledger.cache is not None and not apart:
         scope = scope_of(ledger, CACHE_RUN, config=plan.config(ledger))
-        plan = dataclasses.replace(plan, cut=begin_execution(ledger, scope, plan.owner))
+        cut = begin_execution(ledger, scope, plan.owner, by_age=bool(streaming))
+        # Each micro-batch of a stream has a cut of its own.
+        plan = plan if streaming else dataclasses.replace(plan, cut=cut)
     if only_failed:
         _check_has_run(options, plan)
     else:
