@@ -283,7 +283,8 @@ class BatchRunner(Runner):
         ended = self._scheduler.clock()
         seconds = ended - calls[0].began
         errors: list[BaseException] = []
-        looks = scheduler.rejects_results if is_billed else scheduler.looks_at_results
+        is_said = is_billed or scheduler.bills_requests
+        looks = scheduler.rejects_results if is_said else scheduler.looks_at_results
         # By their types, of which there are few: most batches have results alone.
         for kind in {*map(type, results)}:
             if issubclass(kind, BaseException):

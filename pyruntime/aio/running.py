@@ -17,6 +17,7 @@ from pillarbox.ledger.keys import fingerprint
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
     from pillarbox.aio.scheduler import CallScheduler
+    from pillarbox.aio.usage import Usage
 
 CURRENT: ContextVar[Any] = ContextVar("pillarbox_current_call")
 """A `CurrentCall`; or a worker, which carries one call after the other and knows the present one."""
@@ -88,6 +89,14 @@ class CurrentCall:
         in the message as well.
         """
         return _CallLogger(self)
+
+    def bill_request(self, usage: Usage, seconds: float, *, knows_cost: bool) -> None:
+        """Count what a request of the call used, which has been answered after so long.
+
+        For clients whose result is what a user wants of them by hand too, and cannot say it besides: others
+        give a `Result`. knows_cost: False where `usage` has tokens alone, and no price.
+        """
+        self._scheduler.bill_request(self._calls, usage, seconds, knows_cost)
 
     def fields(self) -> dict[str, Any]:
         """The attributes of the records of `logger`."""

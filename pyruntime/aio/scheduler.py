@@ -585,6 +585,19 @@ class CallScheduler:
         """Count what one call for the rows of `calls` used."""
         self._costs.bill(calls, usage)
 
+    def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
+        """Count what one request of a call that still runs used. On an event loop, of any thread."""
+        if asyncio.get_running_loop() is not self._loop:
+            # A blocking function may have a loop of its own.
+            self._loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
+        elif not self.is_closed:
+            self._costs.bill_request(calls, usage, seconds, knows_cost)
+
+    @property
+    def bills_requests(self) -> bool:
+        """True if the cost of requests was counted while the function ran: results need not say it."""
+        return self._costs.bills_requests
+
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
         if not self.is_closed:

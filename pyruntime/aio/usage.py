@@ -201,10 +201,13 @@ class CostTracker:
     """Adds up what the calls of one operator used, and tells the limiter of the cost.
 
     The usage is what the function itself says, with a `Result` or an error that has a `Usage` as its
-    attribute `usage`; for other results it is what the hook `Budget.usage` says.
+    attribute `usage`; for other results it is what the hook `Budget.usage` says, or without a hook what
+    clients said of their requests while the function ran.
+
+    bills_requests: the cost of such a request was counted.
     """
 
-    __slots__ = ("_clock", "_hook", "_limiter", "_max_cost", "_meter", "_redact")
+    __slots__ = ("_clock", "_hook", "_limiter", "_max_cost", "_meter", "_redact", "bills_requests")
 
     def __init__(
         self,
@@ -220,6 +223,18 @@ class CostTracker:
         self._meter = meter
         self._limiter = limiter
         self._redact = redact
+        self.bills_requests = False
+
+    def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
+        """Count what one request used that the call for the rows of `calls` made, and was answered.
+
+        knows_cost: `usage` says what it cost, not only its tokens.
+        """
+        self._meter.gen_ai.ended(usage, seconds, calls[0].attempt)
+        # Or the hook decides: who gave one, counts as he wants.
+        if self._hook is None:
+            self.bills_requests = self.bills_requests or knows_cost
+            self._add(calls, usage)
 
     def bill(self, calls: Sequence[Call], usage: Usage) -> None:
         """Count what one call for the rows of `calls` used; each of them has its share of the cost."""
@@ -230,6 +245,8 @@ class CostTracker:
         meter = self._meter
         meter.cost += usage.cost
         meter.tokens += usage.tokens
+        if not usage.cost:
+            return
         if self._limiter is not None:
             self._limiter.spend(usage.cost)
         share = usage.cost / len(calls)
@@ -247,7 +264,7 @@ class CostTracker:
         if usage is None:
             if self._hook is not None:
                 usage = usage_of(self._hook(call.row, result))
-            elif self._max_cost is not None:
+            elif self._max_cost is not None and not self.bills_requests:
                 raise UsageMissing(self._max_cost, type(result).__name__)
         if usage is not None:
             self.bill([call], usage)

@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pillarbox.clients.chat import Chat, Price
+    from pillarbox.clients.chat import Chat
     from pillarbox.clients.embeddings import Embeddings
     from pillarbox.clients.http_lookup import HttpLookup
+    from pillarbox.clients.prices import Price
     from pillarbox.clients.secret import Secret
     from pillarbox.clients.transport import Http
 
@@ -23,7 +24,7 @@ _HOMES = {
     "Embeddings": "embeddings",
     "Http": "transport",
     "HttpLookup": "http_lookup",
-    "Price": "chat",
+    "Price": "prices",
     "Secret": "secret",
 }
 

@@ -36,6 +36,7 @@ from pillarbox.clients.client import Client
 from pillarbox.clients.fields import Prompt, values_by_name
 from pillarbox.clients.openai_api import (
     OK,
+    PROVIDERS,
     REFUSES_FORM,
     AnswerError,
     azure_path,
@@ -43,49 +44,27 @@ from pillarbox.clients.openai_api import (
     checked_body,
     request_urls,
 )
+from pillarbox.clients.prices import Price, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, HttpStatusError, status_error, without_query
-from pillarbox.validate import check_choice, check_int, check_number, check_text
+from pillarbox.validate import check_choice, check_int, check_text
 
 Api: TypeAlias = Literal["openai", "azure"]
 Structure: TypeAlias = Literal["auto", "json_schema", "json_object", "prompt"]
 
 APIS = ("openai", "azure")
-PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai"}
-"""Names of OpenTelemetry's conventions for who speaks so."""
 STRUCTURES = ("auto", "json_schema", "json_object", "prompt")
 OWN_FIELDS = frozenset({"model", "messages", "response_format", "stream", "n"})
 """Fields of a request's body that have options of their own, or that a call cannot do without."""
 REQUEST_HEADERS = {"Content-Type": "application/json"}
 REPLY_TIMEOUT_S = 600.0
 """Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
-TOKENS_OF_PRICES = 1e6
-"""Tokens to which prices refer."""
 MAX_REPLY_CHARACTERS = 20_000
 """Characters of a reply that is shown to the model again with what is wrong with it."""
 ASK_FOR_SCHEMA_TEXT = "Answer with one JSON object that fits this JSON schema, and with nothing else:\n"
 CORRECTION_TEXT = (
     "This answer does not fit: {error}. Answer again, with the whole JSON object and with nothing else."
 )
-
-
-@dataclass(frozen=True)
-class Price:
-    """Prices of a model for a million tokens, in a currency of the user's choice.
-
-    input: of the prompt. output: of the answer. cached_input: of what the service had kept of the prompt;
-    None for the price of `input`. A value; any thread. Raises TypeError and ValueError.
-    """
-
-    input: float
-    output: float
-    cached_input: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("input", "output"):
-            check_number(name, getattr(self, name), minimum=0.0)
-        if self.cached_input is not None:
-            check_number("cached_input", self.cached_input, minimum=0.0)
 
 
 class ReplyCut(ValueError):
@@ -209,23 +188,12 @@ class Chat(Client):
             check_text("system", self.system)
         check_choice("structure", self.structure, STRUCTURES)
         check_int("repairs", self.repairs, 0)
-        self._check_prices()
+        check_prices(self.prices, self.model, needs_output=True)
         self._set("body", checked_body(self.body, OWN_FIELDS))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
         self._set("_made", _Made(self))
-
-    def _check_prices(self) -> None:
-        if not isinstance(self.prices, Mapping):
-            raise TypeError(f"prices={self.prices!r}: must be a mapping of models to prices")
-        for model, price in self.prices.items():
-            if not isinstance(price, Price):
-                raise TypeError(f"prices[{model!r}]={price!r}: must be a pillarbox.clients.Price")
-        if self.prices and self.model not in self.prices:
-            raise ValueError(
-                f"prices: has no price of model={self.model!r}, but of {', '.join(map(repr, self.prices))}"
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_made"}
@@ -352,10 +320,9 @@ class Chat(Client):
         cost = 0.0
         if price is not None:
             kept = min(asked, _count(counts.get("prompt_tokens_details") or {}, "cached_tokens"))
-            for_kept = price.input if price.cached_input is None else price.cached_input
-            cost = (asked - kept) * price.input + kept * for_kept + answered * price.output
+            cost = price.cost(asked, answered, kept)
         return Usage(
-            cost / TOKENS_OF_PRICES,
+            cost,
             input_tokens=asked,
             output_tokens=answered,
             model=self.model,

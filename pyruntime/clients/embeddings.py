@@ -18,6 +18,10 @@
 # does each request of a batch that needs several: once one was answered, the operator gets the vectors that
 # are there, and calls the other rows again. A request that may have been refused for one of its texts is
 # halved here then, as the operator would halve the batch.
+#
+# Why the operator is told what each request used as soon as it is answered, and not with a `Result`: by hand
+# `await client(texts)` gives vectors, and a function around the client gets the same in a job. What has been
+# answered is billed so whatever becomes of its batch: a request after it may fail, or the answer be no good.
 
 from __future__ import annotations
 
@@ -25,14 +29,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
+from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.running import CurrentCall, running_call
+from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
 from pillarbox.clients.openai_api import (
     OK,
+    PROVIDERS,
     REFUSES_FORM,
     AnswerError,
     azure_path,
@@ -40,6 +48,7 @@ from pillarbox.clients.openai_api import (
     checked_body,
     request_urls,
 )
+from pillarbox.clients.prices import Price, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.tokens import (
     MIN_PIECE_TOKENS,
@@ -117,12 +126,13 @@ class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
     encoding: how the service is asked for vectors, once it has answered so. tokens, characters: of all texts
-    for which it counted.
+    for which it counted. cost: of these tokens.
     """
 
     encoding: str | None = None
     tokens: int = 0
     characters: int = 0
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -153,8 +163,13 @@ class Embeddings(Client):
         tokenizer; "truncate" with TEI's own form leaves it to the service.
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
+    prices: a `Price` by the name of the model: what calls cost, for `Budget(max_cost=...)`, by the tokens
+        that the service counts.
     body: more of the request's body, such as {"input_type": "passage"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
+
+    In a call of the operator, its function or called by that, it tells the operator what each request used:
+    where there is no `Budget.usage`, that is the cost. By hand `tokens` and `cost` say it.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
     than 200, AnswerError for one that does not hold a vector for each text, errors of connections, and
@@ -162,7 +177,7 @@ class Embeddings(Client):
     """
 
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
-    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
+    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding", "prices"}
 
     base_url: str | Sequence[str]
     model: str = ""
@@ -178,6 +193,7 @@ class Embeddings(Client):
     max_text_tokens: int | None = None
     long_texts: LongTexts = "send"
     tokenizer: Any = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
@@ -204,6 +220,7 @@ class Embeddings(Client):
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
+        check_prices(self.prices, self.model, needs_output=False)
         self._set("body", checked_body(self.body, OWN_FIELDS))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
@@ -260,6 +277,11 @@ class Embeddings(Client):
     def tokens(self) -> int:
         """Tokens that the service has counted for this client, in this process."""
         return self._learned.tokens
+
+    @property
+    def cost(self) -> float:
+        """The cost of these tokens by `prices`; 0 without."""
+        return self._learned.cost
 
     def tokens_of(self, text: str | None) -> float:
         """Tokens of a text: counted if there is a tokenizer, otherwise estimated by the service's counts."""
@@ -386,6 +408,8 @@ class Embeddings(Client):
             blocks.append(block)
             place += len(texts)
         if not blocks:
+            if (call := running_call()) is not None:
+                call.bill_request(Usage(), 0.0, knows_cost=bool(self.prices))
             return np.empty((0, self.dimensions or 0), np.float32), errors
         whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         for each in rows_not_finite(whole):
@@ -407,9 +431,6 @@ class Embeddings(Client):
                 f"dimensions={self.dimensions}: the service gave vectors of {vectors.block.shape[1]:,}; "
                 "leave dimensions out, or take a model that can shorten its vectors"
             )
-        if vectors.tokens is not None:
-            self._learned.tokens += vectors.tokens
-            self._learned.characters += sum(map(len, texts))
         return vectors.block
 
     async def _first_answer(self, texts: list[str]) -> tuple[str, Vectors]:
@@ -438,6 +459,7 @@ class Embeddings(Client):
     async def _ask(self, texts: list[str], encoding: str) -> Vectors:
         """Send one request. Raises HttpStatusError and AnswerError."""
         url = next(self._urls)
+        call, began = running_call(), perf_counter()
         response = await self._send(
             "POST",
             url,
@@ -448,9 +470,31 @@ class Embeddings(Client):
         if response.status != OK:
             raise status_error("POST", url, response)
         try:
-            return self._decoded(response, len(texts), encoding)
+            vectors = self._decoded(response, len(texts), encoding)
         except AnswerError as error:
+            self._bill(call, texts, error.tokens, perf_counter() - began)
             raise AnswerError(f"{without_query(url)}: {error}") from None
+        self._bill(call, texts, vectors.tokens, perf_counter() - began)
+        return vectors
+
+    def _bill(self, call: CurrentCall | None, texts: list[str], tokens: int | None, seconds: float) -> None:
+        """Count what a request used, which took so long, and tell the call of the operator that made it."""
+        price, cost, learned = self.prices.get(self.model), 0.0, self._learned
+        if tokens is not None:
+            cost = 0.0 if price is None else price.cost(tokens)
+            learned.tokens += tokens
+            learned.characters += sum(map(len, texts))
+            learned.cost += cost
+        if call is not None:
+            usage = Usage(
+                cost,
+                input_tokens=tokens or 0,
+                model=self.model or None,
+                operation="embeddings",
+                provider=PROVIDERS[self.api],
+            )
+            # Of a service that does not count nobody knows it.
+            call.bill_request(usage, seconds, knows_cost=price is not None and tokens is not None)
 
     def _body_of(self, texts: list[str], encoding: str) -> bytes:
         if self.api == "tei":
@@ -468,9 +512,8 @@ class Embeddings(Client):
         if response.vectors is not None:
             return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
         if self.api == "tei":
-            vectors = decode_lists(response.body, texts)
-            tokens = response.headers.get("x-compute-tokens", "")
-            return vectors._replace(tokens=int(tokens)) if tokens.isdecimal() else vectors
+            header = response.headers.get("x-compute-tokens", "")
+            return decode_lists(response.body, texts, int(header) if header.isdecimal() else None)
         if encoding == "bytes" and response.headers.get("content-type", "").startswith(BYTES_TYPE):
             return decode_bytes(response.body, texts)
         return decode_openai(response.body, texts, dtype)

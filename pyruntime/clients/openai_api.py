@@ -17,8 +17,17 @@ REFUSES_FORM = frozenset({400, 415, 422})
 """Statuses of services that do not know a form that a request asks for; other bad requests have them too."""
 
 
+PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai", "tei": "tei"}
+"""Names of OpenTelemetry's conventions for who speaks so; it has none for TEI."""
+
+
 class AnswerError(ValueError):
-    """Raised if a service answered with success, but not with what was asked for."""
+    """Raised if a service answered with success, but not with what was asked for.
+
+    tokens: that the service counted for it all the same; None where it did not.
+    """
+
+    tokens: int | None = None
 
 
 def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:

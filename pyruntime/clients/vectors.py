@@ -107,15 +107,31 @@ def decode_openai(body: bytes, texts: int, base64_dtype: np.dtype[Any] = FLOAT32
         vectors, indices, tokens = _read(body)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise AnswerError(f"the answer is not one of embeddings: {error}") from None
-    if len(vectors) != texts:
-        raise AnswerError(f"the answer has {len(vectors):,} vectors for {texts:,} texts")
-    if indices != [*range(texts)] and any(index is not None for index in indices):
-        vectors = _ordered(vectors, indices)
-    return Vectors(_block(vectors, base64_dtype), tokens)
+    try:
+        if len(vectors) != texts:
+            raise AnswerError(f"the answer has {len(vectors):,} vectors for {texts:,} texts")
+        if indices != [*range(texts)] and any(index is not None for index in indices):
+            vectors = _ordered(vectors, indices)
+        return Vectors(_block(vectors, base64_dtype), tokens)
+    except AnswerError as error:
+        # It is paid for.
+        error.tokens = tokens
+        raise
 
 
-def decode_lists(body: bytes, texts: int) -> Vectors:
-    """Decode an answer that is a list of lists of floats, as TEI's own form. Raises AnswerError."""
+def decode_lists(body: bytes, texts: int, tokens: int | None = None) -> Vectors:
+    """Decode an answer that is a list of lists of floats, as TEI's own form. Raises AnswerError.
+
+    tokens: of the texts, which the service says elsewhere.
+    """
+    try:
+        return Vectors(_block(_read_lists(body, texts), FLOAT32), tokens)
+    except AnswerError as error:
+        error.tokens = tokens
+        raise
+
+
+def _read_lists(body: bytes, texts: int) -> list[Any]:
     try:
         vectors = _decode_lists(body)
     except (ValueError, RecursionError) as error:
@@ -123,7 +139,7 @@ def decode_lists(body: bytes, texts: int) -> Vectors:
     if not isinstance(vectors, list) or len(vectors) != texts:
         found = f"{len(vectors):,} vectors" if isinstance(vectors, list) else type(vectors).__name__
         raise AnswerError(f"the answer has {found} for {texts:,} texts")
-    return Vectors(_block(vectors, FLOAT32), None)
+    return vectors
 
 
 def decode_bytes(body: bytes, texts: int, dtype: np.dtype[Any] = FLOAT32) -> Vectors:
@@ -140,7 +156,9 @@ def block_of_bytes(numbers: Any, texts: int, dtype: np.dtype[Any], tokens: int |
     """
     length = memoryview(numbers).nbytes // texts
     if length % dtype.itemsize:
-        raise AnswerError(f"the answer's vectors have {length:,} bytes: not {dtype.name}")
+        error = AnswerError(f"the answer's vectors have {length:,} bytes: not {dtype.name}")
+        error.tokens = tokens
+        raise error
     return Vectors(_as_float32(np.frombuffer(numbers, dtype).reshape(texts, -1)), tokens)
 
 

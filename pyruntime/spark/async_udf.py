@@ -52,6 +52,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
+from pillarbox.spark.client_columns import check_max_cost
 from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
@@ -206,6 +207,7 @@ def async_udf(
         if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
             given["batch"] = dataclasses.replace(fn.batch, arrow=True)
     resolved = _resolve(options, given)
+    check_max_cost(fn, resolved.budget)
     if isinstance(fn, Chat) and returnType is None:
         check_question(fn, resolved)
         fn, returnType = answer_column(fn)

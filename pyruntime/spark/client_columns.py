@@ -28,7 +28,10 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import resolve_stages
 from pillarbox.aio.errors import BatchResultError, shorten
 from pillarbox.aio.function import configuration_of, enter_function, is_async
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Options, resolve_options
+from pillarbox.aio.usage import Result
+from pillarbox.clients.chat import Chat
+from pillarbox.clients.embeddings import Embeddings
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.function import name_of
@@ -38,7 +41,7 @@ from pillarbox.spark.schema import parse_schema
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.options import OptionNames
+    from pillarbox.aio.options import Budget, OptionNames
 
 VECTOR = T.ArrayType(T.FloatType())
 """The type of a vector in Spark."""
@@ -63,7 +66,7 @@ def embed_text(
     df: batch or streaming. text, into: a column of strings and the name of its vectors, or as many of both.
     client: an `Embeddings`, or an async function or resource of a `pyarrow.Array` of texts, none of them
         null, that gives a NumPy array of shape (texts, dimensions), or a list with a vector or an error for
-        each. Texts of several columns go in one call.
+        each, also in a `Result`. Texts of several columns go in one call.
     keep: as for `async_map`, all columns unless given. A null text gives a null vector and is not sent.
     batch: unless given, requests are filled as the client's own `batch` says, where it has one.
     progress, options and the others: as for `async_map`. A ledger knows a row by its texts, unless it has
@@ -84,6 +87,7 @@ def embed_text(
                 f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
             )
     _check_client(client)
+    check_max_cost(client, resolve_options(options, {**more}).budget)
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
     by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
@@ -161,6 +165,19 @@ def check_column(option: str, name: str, df: DataFrame) -> str:
     return name
 
 
+def check_max_cost(client: Any, budget: Budget) -> None:
+    """Raise ValueError for a bound on the cost where the client has no prices and nothing else says it."""
+    if budget.max_cost is None or not isinstance(client, Chat | Embeddings) or client.prices:
+        return
+    is_chat = isinstance(client, Chat)
+    # A chat says its usage with each result, so that no hook is asked.
+    if is_chat or budget.usage is None:
+        raise ValueError(
+            f"max_cost={budget.max_cost!r}: needs to know what a call costs; give the client "
+            f"prices={{{client.model!r}: Price(input=...{', output=...' if is_chat else ''})}}"
+        )
+
+
 def _check_client(client: Any) -> None:
     if not callable(client) or isinstance(client, type) or not is_async(client):
         raise TypeError(
@@ -234,12 +251,20 @@ class _TextEmbedder(AroundClient):
         parts = [column.drop_null() if column.null_count else column for column in columns]
         texts = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         if not len(texts):
-            found: Any = np.empty((0, 0), np.float32)
-        else:
-            found = await self._client(texts)
-            if not hasattr(found, "__len__") or len(found) != len(texts):
-                what = f"{len(found):,} results" if hasattr(found, "__len__") else type(found).__name__
-                raise BatchResultError(self.__qualname__, len(texts), what)
+            # Nothing is called, so a bound on the cost has nothing to ask for.
+            return Result(self._made(columns, parts, np.empty((0, 0), np.float32)), usage=0.0)
+        found = await self._client(texts)
+        usage = None
+        if type(found) is Result:
+            found, usage = found.value, found.usage
+        if not hasattr(found, "__len__") or len(found) != len(texts):
+            what = f"{len(found):,} results" if hasattr(found, "__len__") else type(found).__name__
+            raise BatchResultError(self.__qualname__, len(texts), what)
+        made = self._made(columns, parts, found)
+        return made if usage is None else Result(made, usage)
+
+    def _made(self, columns: Sequence[pa.Array], parts: Sequence[pa.Array], found: Any) -> Any:
+        """The columns of vectors, or results for each row, of what the client gave for all texts."""
         if not isinstance(found, np.ndarray) or found.ndim != 2:
             return self._row_by_row(columns, found)
         if len(columns) == 1 and not columns[0].null_count:

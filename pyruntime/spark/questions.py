@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.options import Options, resolve_options
 from pillarbox.clients.chat import Chat
-from pillarbox.spark.client_columns import AroundClient, check_column, map_client
+from pillarbox.spark.client_columns import AroundClient, check_column, check_max_cost, map_client
 from pillarbox.spark.json_schema import spark_type, value_reader
 from pillarbox.spark.progress import Progress
 from pillarbox.validate import check_text
@@ -75,11 +75,7 @@ def check_question(client: Chat, options: Options) -> None:
     """Raise ValueError for options that a question cannot have."""
     if options.batch is not None:
         raise ValueError("batch: a question is asked for each row alone; leave batch out")
-    if options.budget.max_cost is not None and not client.prices:
-        raise ValueError(
-            f"max_cost={options.budget.max_cost!r}: needs to know what a question costs; give the client "
-            f"prices={{{client.model!r}: Price(input=..., output=...)}}"
-        )
+    check_max_cost(client, options.budget)
 
 
 def answer_type(client: Chat) -> T.DataType:
