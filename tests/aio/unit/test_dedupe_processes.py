@@ -37,6 +37,8 @@ def test_eight_processes_call_distinct_rows_once_but_for_the_calls_of_the_killed
     assert set(callers) == {row for task in range(TASKS) for row in rows_of(task)}
     assert len(callers) == DISTINCT
     again = {row: tasks for row, tasks in callers.items() if len(tasks) > 1}
-    # The first of the two was one of those that the killed process had begun: 60, and 16 in flight at most.
-    assert all(len(tasks) == 2 and tasks[0] in killed for tasks in again.values()), again
-    assert len(killed) <= len(again) <= 76 * len(killed)
+    # Each but the last was one of those that a killed process had begun: 60, and 16 in flight at most.
+    assert all({*tasks[:-1]} <= {*killed} and len(tasks) <= 1 + len(killed) for tasks in again.values()), (
+        again
+    )
+    assert len(killed) <= sum(map(len, again.values())) - len(again) <= 76 * len(killed)
