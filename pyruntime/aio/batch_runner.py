@@ -242,7 +242,8 @@ class BatchRunner(Runner):
         if self._scheduler.is_closed and (error is not None or not batch.left):
             return
         scheduler, calls = self._scheduler, batch.calls
-        if error is not None:
+        # Where all rows timed out before the call began, nothing was called.
+        if error is not None and calls:
             scheduler.bill_error(calls, error)
         is_billed = False
         if isinstance(results, Result):

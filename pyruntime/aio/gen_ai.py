@@ -53,13 +53,14 @@ def read_series(key: str) -> list[str | None]:
 class GenAiMeter:
     """Counts what the calls of one operator used and how long they took, by operation, provider, model."""
 
-    __slots__ = ("_durations", "_names", "_provider", "_tokens", "_tracer", "_used")
+    __slots__ = ("_durations", "_names", "_provider", "_spans", "_tokens", "_tracer", "_used")
 
     def __init__(self) -> None:
         self._durations: dict[Series, LatencyHistogram] = {}
         self._tokens: dict[Series, LatencyHistogram] = {}
         self._used: dict[Series, float] = {}
         self._names: Usage | None = None
+        self._spans: dict[Series, tuple[str, dict[str, str]]] = {}
         self._provider: Any = None
         self._tracer: Any = None
 
@@ -94,14 +95,18 @@ class GenAiMeter:
         provider = get_tracer_provider()
         if provider is not self._provider:
             self._provider, self._tracer = provider, provider.get_tracer("pillarbox")
-        names = usage.operation, usage.provider, usage.model
+        series = usage.operation, usage.provider, usage.model, error
+        about = self._spans.get(series)
+        if about is None:
+            name = f"{usage.operation} {usage.model}" if usage.model else str(usage.operation)
+            about = name, attributes_of(series, ERROR_TYPE)
+            if len(self._spans) < MAX_SERIES:
+                self._spans[series] = about
+        name, attributes = about
         end = time.time_ns()
+        # The attributes are those that a sampler may decide by; most spans may not be kept.
         span = self._tracer.start_span(
-            f"{usage.operation} {usage.model}" if usage.model else usage.operation,
-            kind=SpanKind.CLIENT,
-            start_time=end - round(seconds * 1e9),
-            # What a sampler may decide by.
-            attributes=attributes_of((*names, error), ERROR_TYPE),
+            name, kind=SpanKind.CLIENT, start_time=end - round(seconds * 1e9), attributes=attributes
         )
         if span.is_recording():
             span.set_attributes(

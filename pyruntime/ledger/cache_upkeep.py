@@ -29,10 +29,11 @@ class Expired(NamedTuple):
     in_use_by: int = 0
 
 
-def begin_execution(ledger: Ledger, scope: Scope, owner: str) -> int:
+def begin_execution(ledger: Ledger, scope: Scope, owner: str, *, by_age: bool = False) -> int:
     """Pin what an execution may ask for, expire and merge; returns its cut. For the driver.
 
-    owner: 16 hexadecimal digits that name the execution. Upkeep that fails is said and no more.
+    owner: 16 hexadecimal digits that name the execution. by_age: the cut is by age alone, as that of a
+    stream, which may run for as long as it likes. Upkeep that fails is said and no more.
     Raises LedgerError and OSError where not even the pin can be written.
     """
     cache = ledger.cache_limits
@@ -41,11 +42,12 @@ def begin_execution(ledger: Ledger, scope: Scope, owner: str) -> int:
         folder.make()
         with folder.lock(COMMIT_LOCK_TIMEOUT_S):
             cut = cache.cut(folder.segments_by_age(), time.time())
-            pin(folder, owner, cut)
             try:
                 _delete(folder, scope, cut)
             except (LedgerError, OSError) as error:
                 log.warning("what is too old in %s was not deleted: %s", folder.path, error)
+            cut = cache.cut_by_age(time.time()) if by_age else cut
+            pin(folder, owner, cut)
     finally:
         folder.close()
     try:

@@ -77,8 +77,9 @@ class Estimate:
     """The time, calls and cost that a job is expected to take. Printed, it says so in words.
 
     seconds: from the first call to the last result; Spark's own work comes on top. calls: attempts. cost: as
-    `usage` gives it, None without. error_share: of rows that fail for good. p50, p95, longest: seconds of one
-    attempt, as seen. bound: what bounds the speed, "capacity" or "rate". notes: what the numbers do not know.
+    `usage` or the results say it, None without. error_share: of rows that fail for good. p50, p95, longest:
+    seconds of one attempt, as seen. bound: what bounds the speed, "capacity" or "rate". notes: what the
+    numbers do not know.
     """
 
     rows: int

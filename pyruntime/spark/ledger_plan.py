@@ -56,7 +56,7 @@ from pillarbox.ledger.keys import (
 from pillarbox.ledger.maintenance import expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
-from pillarbox.spark.results import EncodedRow, RowEncoder, ValueEncoder
+from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
 from pillarbox.spark.schema import holds, time_zone
 
 log = logging.getLogger("pillarbox")
@@ -281,9 +281,11 @@ def plan_ledger(
         is_behind,
         None if ledger.cache is None else configuration_of(fn),
     )
-    if ledger.cache is not None and not apart and not streaming:
+    if ledger.cache is not None and not apart:
         scope = scope_of(ledger, CACHE_RUN, config=plan.config(ledger))
-        plan = dataclasses.replace(plan, cut=begin_execution(ledger, scope, plan.owner))
+        cut = begin_execution(ledger, scope, plan.owner, by_age=bool(streaming))
+        # Each micro-batch of a stream has a cut of its own.
+        plan = plan if streaming else dataclasses.replace(plan, cut=cut)
     if only_failed:
         _check_has_run(options, plan)
     else:
@@ -461,8 +463,8 @@ class ResultCodec:
         self._is_row = is_row
         self._is_exact = _is_exact(results)
         # Of the block whose rows came last: they come together.
-        self._block: list[pa.Array] | None = None
-        self._columns: list[Sequence[Any]] = []
+        self._block: Block | None = None
+        self._columns: list[Any] = []
 
     def __call__(self, result: Any) -> Any:
         """The kept form of `result`: one that gives the same rows, or an equal value."""
@@ -494,10 +496,12 @@ class ResultCodec:
                 return None
         return column[first : first + len(results)], self._is_row
 
-    def _columns_of(self, row: EncodedRow) -> list[Sequence[Any]]:
+    def _columns_of(self, row: EncodedRow) -> list[Any]:
         if row.block is not self._block:
             self._block = row.block
-            self._columns = [_values_to_keep(array) for array in row.block]
+            matrix = row.block.matrix
+            # Known already, and else found out again by a dozen small steps.
+            self._columns = [_values_to_keep(array) for array in row.block] if matrix is None else [matrix]
         return self._columns
 
 

@@ -41,6 +41,12 @@ class ResultError(PillarboxError, TypeError):
     without_data: str | None = None
 
 
+class Block(list[pa.Array]):
+    """The columns of many rows in Arrow's form. matrix: the numbers of one column that came as such."""
+
+    matrix: np.ndarray[Any, Any] | None = None
+
+
 class EncodedRow(Weighed):
     """A row that is in Arrow's form already: `array[index]` of each column of a block of many rows.
 
@@ -49,7 +55,7 @@ class EncodedRow(Weighed):
 
     __slots__ = ("block", "index")
 
-    def __init__(self, block: list[pa.Array], index: int, nbytes: int) -> None:
+    def __init__(self, block: Block, index: int, nbytes: int) -> None:
         self.block = block
         self.index = index
         self.nbytes = nbytes
@@ -57,7 +63,7 @@ class EncodedRow(Weighed):
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the rest of its block.
         place = pa.array([self.index])
-        return EncodedRow, ([array.take(place) for array in self.block], 0, self.nbytes)
+        return EncodedRow, (Block([array.take(place) for array in self.block]), 0, self.nbytes)
 
 
 class _Column:
@@ -220,18 +226,25 @@ class RowEncoder:
         share = sum(array.nbytes for array in block) // max(1, count)
         return [EncodedRow(block, index, share) for index in range(count)]
 
-    def _table(self, results: pa.RecordBatch | pa.Table) -> list[pa.Array] | None:
+    def _table(self, results: pa.RecordBatch | pa.Table) -> Block | None:
         if sorted(results.schema.names) != sorted(self._names):
             return None
         arrays = [
             column.block(results.column(name))
             for name, column in zip(self._names, self._columns, strict=True)
         ]
-        return None if any(array is None for array in arrays) else arrays
+        return None if any(array is None for array in arrays) else Block(arrays)
 
-    def _bare_block(self, results: Any) -> list[pa.Array] | None:
+    def _bare_block(self, results: Any) -> Block | None:
         array = self._columns[0].block(results) if self._bare else None
-        return None if array is None else [array]
+        if array is None:
+            return None
+        block = Block([array])
+        if isinstance(results, np.ndarray) and pa.types.is_list(array.type) and results.size:
+            element = array.type.value_type
+            if not pa.types.is_boolean(element) and results.dtype == element.to_pandas_dtype():
+                block.matrix = np.ascontiguousarray(results)
+        return block
 
     def encode(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""

@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def exported() -> dict[str, set[str]]:
     """The names that the `__all__` of each package lists, and names of modules that a page tells of."""
     found = {
+        "pillarbox.clients.answers": {"AnswerMismatch"},
+        "pillarbox.clients.chat": {"AnswerInvalid", "ReplyCut", "ReplyRefused"},
+        "pillarbox.clients.openai_api": {"AnswerError"},
         "pillarbox.clients.transport": {"HttpStatusError"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},
         "pillarbox.spark.async_udf": {"AsyncUdf"},

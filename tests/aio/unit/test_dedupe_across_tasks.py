@@ -190,6 +190,28 @@ def test_who_waits_for_a_call_shares_its_failure_and_who_comes_later_does_not(
 
 
 @pytest.mark.contract
+def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
+    ledger: Ledger, pool: ThreadPoolExecutor
+) -> None:
+    tasks = TwoTasks()
+
+    async def first(row: str) -> str:
+        if row == "a":
+            raise ValueError("not now")
+        tasks.began.set()
+        await asyncio.to_thread(tasks.gone_on.wait, TIMEOUT_S)
+        return row
+
+    async def second(row: str) -> str:
+        tasks.gone_on.set()
+        return row
+
+    tasks.first, tasks.second = first, second  # type: ignore[method-assign]
+    options = Options(ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
+    assert tasks.run(pool, ["a", "b"], options, ["a"]) == ([None, "b"], ["a"])
+
+
+@pytest.mark.contract
 def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
     ledger: Ledger, pool: ThreadPoolExecutor
 ) -> None:

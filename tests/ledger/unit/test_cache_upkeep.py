@@ -150,6 +150,17 @@ def test_a_pin_counts_for_an_hour_after_it_was_written_last(ledger: Ledger) -> N
     assert PIN_PREFIX + OWNER not in folder.names()
 
 
+def test_a_stream_begins_with_what_has_room_and_may_ask_for_all_of_it(ledger: Ledger) -> None:
+    for number in range(3):
+        double(ledger, [number])
+        age(ledger, 2 * HOUR_S)
+    size = max(each.size for each in folder_of(ledger).segments_by_age())
+    limited = dataclasses.replace(ledger, cache=Cache(max_bytes=2 * size))
+    assert begin_execution(limited, scope_in(ledger), OWNER, by_age=True) == 0
+    assert len(folder_of(ledger).segments()) == 2
+    assert pinned_cuts(folder_of(ledger), time.time()) == {PIN_PREFIX + OWNER: 0}
+
+
 def test_a_torn_pin_keeps_everything(ledger: Ledger) -> None:
     double(ledger, range(3))
     age(ledger, 30 * HOUR_S)

@@ -58,6 +58,12 @@ def test_retries_are_paid_for_and_counted() -> None:
     assert found.seconds.expected == pytest.approx(1250 * 0.1 / 10 + 0.1)
 
 
+def test_costs_that_results_say_themselves_are_estimated_by_their_mean() -> None:
+    found = forecast(sample(cost=50.0), Options(), rows=1000, tasks=1)
+    assert found.cost is not None and found.cost.expected == pytest.approx(500.0)
+    assert forecast(sample(), Options(), rows=1000, tasks=1).cost is None
+
+
 @pytest.mark.contract("The bounds of an estimate hold as often as they say.")
 def test_the_bounds_hold_as_often_as_they_say() -> None:
     chance = random.Random(7)
