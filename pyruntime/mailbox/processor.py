@@ -41,7 +41,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -452,10 +452,12 @@ class MailboxProcessor:
         self.mailbox.check_is_mailbox_thread()
         self._completed = True
         self._update()
-        for mail in self.mailbox.close():
-            cancel = getattr(mail, "cancel", None)
-            if cancel is not None:
-                cancel()
+        with ExitStack() as dropped:
+            # All are cancelled, the first first, also if a callback of one future raises.
+            for mail in reversed(self.mailbox.close()):
+                cancel = getattr(mail, "cancel", None)
+                if cancel is not None:
+                    dropped.callback(cancel)
 
     def statistics(self) -> ProcessorStatistics:
         """Counts so far; a snapshot that does not change. Any thread."""

@@ -12,22 +12,21 @@ and its two ends, and nothing of the task's life.
 # `SnapshotCodec` makes bytes in any thread; where they are kept, and with what beside them, such as the
 # position of a coordinator, is known by whoever completes the checkpoint.
 #
-# Why a request is kept with its future until it is answered. A mail that is dropped when the mailbox closes
-# tells nobody. Both who asks and the end of the task look under one lock, so that exactly one of them
-# declines it: a future that is resolved twice raises in whoever comes second.
+# Why a request is a mail of its own class. A mail that is dropped when the mailbox closes tells nobody, but
+# for one that can be cancelled. A mailbox either drops a mail or has refused it, never both, so that exactly
+# one thread declines a request.
 #
 # Why the responder hears before who has asked. A callback of the future may ask for the next checkpoint, and
 # the responder is to hear of them in their order.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError
+from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.processor import MailboxProcessor
 from pillarbox.task.chain import OperatorChain
@@ -38,82 +37,40 @@ from pillarbox.task.checkpoint import (
     CheckpointResponder,
     TaskSnapshot,
 )
-from pillarbox.task.failures import Failures
 from pillarbox.task.protocols import TaskInput, state_of
 
-T = TypeVar("T")
 
+class RequestMail(Mail):
+    """A request about a checkpoint, of which `CheckpointDeclined` is the answer if the task ends before."""
 
-class Requests:
-    """Puts requests as mail and keeps their futures until they are answered. Thread-safe."""
+    def __init__(
+        self, checkpoint_id: int, answer: Callable[[Future[Any]], object], priority: int, **mail: Any
+    ) -> None:
+        super().__init__(self._run, priority=priority, **mail)
+        self._future: Future[Any] = Future()
+        self._checkpoint_id = checkpoint_id
+        self._answer = answer
 
-    __slots__ = ("_lock", "_open")
+    def put(self, executor: MailboxExecutor) -> Future[Any]:
+        """Have the request answered, as mail, unless its future is cancelled before. Any thread, once."""
+        if not executor.try_put(self):
+            self.cancel()
+        return self._future
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[Future[Any], int] = {}
+    def cancel(self) -> None:
+        """Decline the request: the task has ended. Any thread."""
+        decline(self._future, CheckpointDeclined(self._checkpoint_id, "the task has ended"))
 
-    def put(
-        self,
-        executor: MailboxExecutor,
-        checkpoint_id: int,
-        answer: Callable[[Future[T]], object],
-        description: Callable[[], str],
-        *,
-        urgent: bool = False,
-    ) -> Future[T]:
-        """Have `answer(future)` run as mail, which completes the future, then or later. Any thread.
-
-        The future gets `CheckpointDeclined` if the task ends before. A future that is cancelled before its
-        mail runs has no effect.
-        """
-        future: Future[T] = Future()
-        with self._lock:
-            self._open[future] = checkpoint_id
-        future.add_done_callback(self._forget)
-        try:
-            executor.execute(self._run, answer, future, description=description, urgent=urgent)
-        except MailboxClosedError as error:
-            self._decline(future, checkpoint_id, f"the task has ended; its mailbox is {error.state}")
-        return future
-
-    def end(self) -> None:
-        """Decline whatever is not answered: the task has ended. Mailbox thread.
-
-        All of it is declined, also if a callback of one future raises; then raises what that raised first.
-        """
-        with self._lock:
-            left = list(self._open.items())
-        failures = Failures()
-        for future, checkpoint_id in left:
-            failures.run("declining a checkpoint", self._decline, future, checkpoint_id, "the task has ended")
-        if failures.first is not None:
-            raise failures.first
-
-    def _decline(self, future: Future[Any], checkpoint_id: int, why: str) -> None:
-        """Any thread."""
-        # `put` and `end` may both come here; whoever takes the future out resolves it.
-        with self._lock:
-            if future not in self._open:
-                return
-            del self._open[future]
-        decline(future, CheckpointDeclined(checkpoint_id, why))
-
-    @staticmethod
-    def _run(answer: Callable[[Future[T]], object], future: Future[T]) -> None:
-        if not future.set_running_or_notify_cancel():
+    def _run(self) -> None:
+        if not self._future.set_running_or_notify_cancel():
             return
         try:
-            answer(future)
+            self._answer(self._future)
         except BaseException as error:
             # Both who asked and the task must hear of it.
-            if not future.done():
-                future.set_exception(error)
+            if not self._future.done():
+                self._future.set_exception(error)
             raise
-
-    def _forget(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._open.pop(future, None)
 
 
 class Checkpointing:
@@ -124,7 +81,7 @@ class Checkpointing:
     barrier. The idea is Flink's `SubtaskCheckpointCoordinator`.
     """
 
-    __slots__ = ("_chain", "_highest", "_input", "_lowest", "_order", "_requests", "_responder")
+    __slots__ = ("_chain", "_highest", "_input", "_lowest", "_order", "_responder")
 
     def __init__(
         self,
@@ -139,7 +96,6 @@ class Checkpointing:
         self._order = CheckpointOrder()
         # An operator may yield while it is opened, and a yield runs urgent checkpoints.
         self.refuse("the task is being restored")
-        self._requests = Requests()
         self._lowest = processor.executor(MIN_PRIORITY)
         self._highest = processor.executor(MAX_PRIORITY)
 
@@ -156,7 +112,10 @@ class Checkpointing:
 
         aligned = barrier.options.aligned
         executor = self._lowest if aligned else self._highest
-        return self._requests.put(executor, barrier.id, answer, partial(str, barrier), urgent=not aligned)
+        mail = RequestMail(
+            barrier.id, answer, executor.priority, urgent=not aligned, description=partial(str, barrier)
+        )
+        return mail.put(executor)
 
     def notify(self, checkpoint_id: int, notify: Callable[[int], bool], what: str) -> Future[bool]:
         """Have `notify(checkpoint_id)` run as mail of the highest priority; the future gets its answer."""
@@ -165,7 +124,7 @@ class Checkpointing:
             future.set_result(notify(checkpoint_id))
 
         description = partial("checkpoint {} is {}".format, checkpoint_id, what)
-        return self._requests.put(self._highest, checkpoint_id, answer, description)
+        return RequestMail(checkpoint_id, answer, MAX_PRIORITY, description=description).put(self._highest)
 
     # -- mailbox thread -----------------------------------------------------------------------
 
@@ -176,10 +135,6 @@ class Checkpointing:
     def refuse(self, reason: str | None) -> None:
         """Decline every checkpoint that begins from now on, for `reason`; None: take them again."""
         self._order.end(reason)
-
-    def end(self) -> None:
-        """Decline what is still asked for: the task has ended."""
-        self._requests.end()
 
     def _take(
         self,

@@ -357,7 +357,6 @@ class StreamTask:
 
     def _end_close(self, cause: BaseException | None, failures: Failures) -> None:
         failures.run("closing the mailbox", self.processor.close)
-        failures.run("declining checkpoints", self._checkpointing.end)
         if self._cancelled:
             self._state = TaskState.CANCELLED
         else:

@@ -40,7 +40,7 @@ def chat_of(model: ModelServer, **more: Any) -> Chat:
     return Chat(model.url, "smollm2", **{"http": http, "body": body, **more})
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="a language model")
 def test_a_small_model_answers_questions_in_text(model: ModelServer) -> None:
     chat = chat_of(model, prompt="What is the capital of {country}? Answer with its name.")
     results = pillarbox.async_map([{"country": "France"}, {"country": "Japan"}], chat, capacity=2)
@@ -50,7 +50,7 @@ def test_a_small_model_answers_questions_in_text(model: ModelServer) -> None:
     assert statistics is not None and statistics.tokens > 20
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="a language model")
 @pytest.mark.parametrize("structure", ["auto", "json_object"])
 def test_a_small_model_gives_answers_of_a_type_for_each_row(model: ModelServer, structure: Any) -> None:
     chat = chat_of(
@@ -63,7 +63,7 @@ def test_a_small_model_gives_answers_of_a_type_for_each_row(model: ModelServer, 
     assert_towns(chat)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="a language model")
 def test_a_small_model_behind_a_litellm_proxy_does_too(model: ModelServer, tmp_path: Path) -> None:
     proxy = LiteLLMProxy(tmp_path, model.url, "smollm2")
     try:

@@ -50,7 +50,7 @@ def through_proxy(
     return asyncio.run(job())
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="the proxy LiteLLM")
 def test_by_a_litellm_proxy_spoiled_answers_are_asked_again_and_all_calls_are_paid(tmp_path: Path) -> None:
     service = ChatService(spoils=True, seed=25)
     rows = [{"text": f"row {number} of many"} for number in range(400)]

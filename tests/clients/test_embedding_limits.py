@@ -24,7 +24,7 @@ async def embedded(client: Embeddings, texts: list[str], **options: Any) -> list
     return [row async for row in pillarbox.async_map(texts, client, batch=client.batch, **options)]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="a service with limits of tokens")
 def test_tokens_a_minute_are_waited_for_as_long_as_the_service_says(tmp_path: Path) -> None:
     tokens_per_minute, rows = 3000, 110
     server = QuotaServer(tmp_path, tokens_per_minute)
@@ -47,7 +47,7 @@ def test_tokens_a_minute_are_waited_for_as_long_as_the_service_says(tmp_path: Pa
     assert took >= (30 * rows - tokens_per_minute) / (tokens_per_minute / 60) / 2
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="the proxy LiteLLM")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("limits", [{"rpm": 4}, {"tpm": 75}])
 def test_limits_of_a_litellm_proxy_cost_time_and_no_row(tmp_path: Path, limits: dict[str, int]) -> None:
