@@ -424,6 +424,7 @@ class Endless(pydantic.BaseModel):  # type: ignore[misc, name-defined]
         ({"structure": "xml"}, "structure='xml': must be one of"),
         ({"repairs": -1}, "repairs=-1"),
         ({"prices": {"m": 1.0}}, "prices['m']=1.0: must be a pillarbox.clients.Price"),
+        ({"prices": {"m": Price(1.0)}}, "has no price of answers; give output too"),
         ({"prices": {"n": Price(1.0, 1.0)}}, "prices: has no price of model='m', but of 'n'"),
         ({"key": "key-of-the-test"}, "key: a key itself would travel with the plan; use Secret.env"),
         ({"api": "tei"}, "api='tei': must be one of"),

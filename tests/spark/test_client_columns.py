@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -15,11 +17,11 @@ import pytest
 from aiohttp import web
 from pyspark.sql import DataFrame, SparkSession
 
-from pillarbox import Batch, Errors, Ledger
-from pillarbox.clients import Embeddings, Http, HttpLookup
-from pillarbox.spark import async_udf, embed_text, lookup
+from pillarbox import Batch, Budget, Errors, Ledger, Result
+from pillarbox.clients import Embeddings, Http, HttpLookup, Price
+from pillarbox.spark import Progress, async_udf, embed_text, estimate_cost, lookup
 from tests.clients.conftest import serve_handler
-from tests.clients.embedding_service import DIMENSIONS, Service, serving, vector_of
+from tests.clients.embedding_service import DIMENSIONS, Service, serving, tokens_of, vector_of
 
 DIRECT = Http(proxy="direct")
 
@@ -90,6 +92,60 @@ def test_only_nulls_give_nulls_without_a_request(spark: SparkSession, service: S
     found = embed_text(df, "text", into="vector", client=client_of(service)).collect()
     assert [row.vector for row in found] == [None] * 3
     assert service.requests == []
+
+
+@pytest.mark.contract
+def test_vectors_cost_what_the_service_counts_in_all_tasks(verses: DataFrame, service: Service) -> None:
+    client = client_of(service, max_texts=8, prices={"e5": Price(1_000_000.0)})
+    tokens = sum(tokens_of(f"verse {n}") for n in range(30))
+    with Progress(file=io.StringIO()) as progress:
+        embed_text(verses.repartition(3), "text", into="vector", client=client, progress=progress).collect()
+    totals = progress.totals
+    assert (totals.cost, totals.tokens) == (tokens, tokens)
+    (used,) = totals.tokens_used.items()
+    assert (json.loads(used[0]), used[1]) == (["embeddings", "openai", "e5", "input"], tokens)
+    batch = Batch(8, arrow=True)
+    expected = estimate_cost(verses.select("text"), client, batch=batch, rows=30, tasks=1, file=io.StringIO())
+    assert expected.cost is not None and expected.cost.expected == pytest.approx(tokens)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("is_column", [True, False])
+def test_a_bound_on_the_cost_of_vectors_holds_and_nulls_cost_nothing(
+    spark: SparkSession, service: Service, is_column: bool
+) -> None:
+    df = spark.sql("select id, if(id < 8, null, 'love') as text from range(0, 4000, 1, 1)")
+    client = client_of(service, max_texts=4, prices={"e5": Price(1_000_000.0)})
+    options: Any = {"budget": Budget(max_cost=6.0 * tokens_of("love")), "errors": "null", "capacity": 1}
+    if is_column:
+        found = df.withColumn("vector", async_udf(client, **options)("text")).collect()
+    else:
+        found = embed_text(df, "text", into="vector", client=client, **options).collect()
+    # The tasks of a job count together, so that some requests more are on their way.
+    assert 8 <= sum(service.sizes) == sum(row.vector is not None for row in found) < 2000
+
+
+@pytest.mark.contract
+def test_a_client_that_gives_a_result_is_billed(verses: DataFrame) -> None:
+    async def client(texts: pa.Array) -> Result:
+        return Result(np.ones((len(texts), 2), np.float32), usage=1.5)
+
+    with Progress(file=io.StringIO()) as progress:
+        found = embed_text(verses, "text", into="v", client=client, batch=Batch(30), progress=progress)
+        assert [row.v for row in found.collect()] == [[1.0, 1.0]] * 30
+    assert progress.totals.cost == 1.5 * progress.totals.batches
+
+
+@pytest.mark.contract
+def test_a_bound_on_a_cost_that_nobody_knows_is_refused_at_the_call(verses: DataFrame) -> None:
+    client, bound = Embeddings("http://localhost:1/v1", "e5"), Budget(max_cost=1.0)
+    for refuse in (
+        lambda **more: embed_text(verses, "text", into="vector", client=client, errors="null", **more),
+        lambda **more: async_udf(client, errors="null", **more),
+    ):
+        with pytest.raises(ValueError, match=r"max_cost=1.0: needs .* prices=\{'e5': Price\(input=...\)\}"):
+            refuse(budget=bound)
+        refuse(budget=Budget(max_cost=1.0, usage=lambda *arguments: 0.5))
 
 
 @pytest.mark.contract
