@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import cycle
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
@@ -163,13 +163,12 @@ class Embeddings(Client):
         tokenizer; "truncate" with TEI's own form leaves it to the service.
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
-    prices: a `Price` by the name of the model: what calls cost, for `Budget(max_cost=...)`, by the tokens
-        that the service counts.
     body: more of the request's body, such as {"input_type": "passage"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
     In a call of the operator, its function or called by that, it tells the operator what each request used:
-    where there is no `Budget.usage`, that is the cost. By hand `tokens` and `cost` say it.
+    where there is no `Budget.usage`, that is the cost, by the prices of `with_prices`. By hand `tokens` and
+    `cost` say it.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
     than 200, AnswerError for one that does not hold a vector for each text, errors of connections, and
@@ -177,7 +176,7 @@ class Embeddings(Client):
     """
 
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
-    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding", "prices"}
+    _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
 
     base_url: str | Sequence[str]
     model: str = ""
@@ -193,10 +192,10 @@ class Embeddings(Client):
     max_text_tokens: int | None = None
     long_texts: LongTexts = "send"
     tokenizer: Any = None
-    prices: Mapping[str, Price] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
+    prices: Mapping[str, Price] = field(default_factory=dict, init=False)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _learned: _Learned = field(default_factory=_Learned, init=False, repr=False, compare=False)
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
@@ -220,7 +219,6 @@ class Embeddings(Client):
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
-        check_prices(self.prices, self.model, needs_output=False)
         self._set("body", checked_body(self.body, OWN_FIELDS))
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
@@ -254,6 +252,17 @@ class Embeddings(Client):
             if getattr(self, name) is None:
                 raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
+    def with_prices(self, prices: Mapping[str, Price]) -> Embeddings:
+        """Return the same client, which knows what its calls cost, for `Budget(max_cost=...)`.
+
+        prices: a `Price` by the name of each model, as for `Chat`, for the tokens that the service counts.
+        Any thread. Raises TypeError and ValueError.
+        """
+        check_prices(prices, self.model, needs_output=False)
+        priced = replace(self)
+        priced._set("prices", dict(prices))
+        return priced
+
     # -- for the operator ------------------------------------------------------------------------------------
 
     @property
@@ -280,7 +289,7 @@ class Embeddings(Client):
 
     @property
     def cost(self) -> float:
-        """The cost of these tokens by `prices`; 0 without."""
+        """The cost of these tokens by the prices of `with_prices`; 0 without."""
         return self._learned.cost
 
     def tokens_of(self, text: str | None) -> float:

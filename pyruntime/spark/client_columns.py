@@ -172,9 +172,10 @@ def check_max_cost(client: Any, budget: Budget) -> None:
     is_chat = isinstance(client, Chat)
     # A chat says its usage with each result, so that no hook is asked.
     if is_chat or budget.usage is None:
+        prices = f"{{{client.model!r}: Price(input=...{', output=...' if is_chat else ''})}}"
+        how = f"prices={prices}" if is_chat else f"its prices, client.with_prices({prices})"
         raise ValueError(
-            f"max_cost={budget.max_cost!r}: needs to know what a call costs; give the client "
-            f"prices={{{client.model!r}: Price(input=...{', output=...' if is_chat else ''})}}"
+            f"max_cost={budget.max_cost!r}: needs to know what a call costs; give the client {how}"
         )
 
 

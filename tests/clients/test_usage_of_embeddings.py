@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ import pytest
 from aiohttp import web
 
 import pillarbox
-from pillarbox import Batch, Budget, CallFailed
-from pillarbox.aio.usage import UsageMissing
+from pillarbox import Batch, Budget, CallFailed, PillarboxError
 from pillarbox.clients import Embeddings, Http, Price
 from pillarbox.clients.transport import HttpStatusError
 from tests.clients.embedding_service import Block, Service, serving, tokens_of, vector_of
@@ -31,17 +31,21 @@ def run(
     by: Any = None,
     path: str = "/v1",
     client: Any = None,
+    prices: Any = PRICES,
     **options: Any,
 ) -> tuple[list[Any], Any]:
     """The results of a job over `texts`, and what the operator has counted.
 
-    by: makes the function that the operator calls, of the client. client: more options of that.
+    by: makes the function that the operator calls, of the client. client: more options of that. prices: its
+    prices.
     """
 
     async def job() -> tuple[list[Any], Any]:
         async with serving(service):
-            given = {"prices": PRICES, "http": Http(proxy="direct"), **(client or {})}
+            given = {"http": Http(proxy="direct"), **(client or {})}
             e5 = Embeddings(service.url + path, "e5", **given)
+            if prices:
+                e5 = e5.with_prices(prices)
             fn = e5 if by is None else by(e5)
             # A bound needs another mode than "fail"; "null" gives the vectors alone.
             mode = "null" if "budget" in options else "fail"
@@ -164,8 +168,8 @@ def test_texts_that_are_not_sent_cost_nothing_and_break_no_bound() -> None:
 @pytest.mark.contract
 @pytest.mark.parametrize(("usage", "prices"), [(True, {}), (False, PRICES)])
 def test_a_bound_on_a_cost_that_nobody_knows_ends_the_job(usage: bool, prices: Any) -> None:
-    with pytest.raises(UsageMissing, match="does not say what the call cost"):
-        run(Service(usage=usage), client={"prices": prices}, budget=Budget(max_cost=1.0))
+    with pytest.raises(PillarboxError, match="does not say what the call cost"):
+        run(Service(usage=usage), prices=prices, budget=Budget(max_cost=1.0))
 
 
 @pytest.mark.contract
@@ -206,7 +210,7 @@ def test_by_hand_and_in_a_function_of_a_job_a_client_gives_vectors_and_the_job_i
         service = Service()
         async with (
             serving(service),
-            Embeddings(f"{service.url}/v1", "e5", prices=PRICES, http=Http(proxy="direct")) as e5,
+            Embeddings(f"{service.url}/v1", "e5", http=Http(proxy="direct")).with_prices(PRICES) as e5,
         ):
             return await e5(TEXTS), e5.tokens, e5.cost
 
@@ -245,4 +249,12 @@ def test_vectors_that_are_billed_are_views_of_the_block_of_their_answer() -> Non
 )
 def test_a_wrong_table_of_prices_is_named(prices: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        Embeddings("https://host/v1", "e5", prices=prices)
+        Embeddings("https://host/v1", "e5").with_prices(prices)
+
+
+def test_a_client_with_prices_pickles_and_finds_what_one_without_has_found() -> None:
+    plain = Embeddings("https://host/v1", "e5", dimensions=7, body={"x": 1})
+    priced = plain.with_prices(PRICES)
+    assert (plain.prices, priced.prices) == ({}, PRICES)
+    assert pickle.loads(pickle.dumps(priced)) == priced
+    assert priced.configuration == plain.configuration

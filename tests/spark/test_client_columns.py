@@ -96,7 +96,7 @@ def test_only_nulls_give_nulls_without_a_request(spark: SparkSession, service: S
 
 @pytest.mark.contract
 def test_vectors_cost_what_the_service_counts_in_all_tasks(verses: DataFrame, service: Service) -> None:
-    client = client_of(service, max_texts=8, prices={"e5": Price(1_000_000.0)})
+    client = client_of(service, max_texts=8).with_prices({"e5": Price(1_000_000.0)})
     tokens = sum(tokens_of(f"verse {n}") for n in range(30))
     with Progress(file=io.StringIO()) as progress:
         embed_text(verses.repartition(3), "text", into="vector", client=client, progress=progress).collect()
@@ -115,7 +115,7 @@ def test_a_bound_on_the_cost_of_vectors_holds_and_nulls_cost_nothing(
     spark: SparkSession, service: Service, is_column: bool
 ) -> None:
     df = spark.sql("select id, if(id < 8, null, 'love') as text from range(0, 4000, 1, 1)")
-    client = client_of(service, max_texts=4, prices={"e5": Price(1_000_000.0)})
+    client = client_of(service, max_texts=4).with_prices({"e5": Price(1_000_000.0)})
     options: Any = {"budget": Budget(max_cost=6.0 * tokens_of("love")), "errors": "null", "capacity": 1}
     if is_column:
         found = df.withColumn("vector", async_udf(client, **options)("text")).collect()
@@ -143,7 +143,9 @@ def test_a_bound_on_a_cost_that_nobody_knows_is_refused_at_the_call(verses: Data
         lambda **more: embed_text(verses, "text", into="vector", client=client, errors="null", **more),
         lambda **more: async_udf(client, errors="null", **more),
     ):
-        with pytest.raises(ValueError, match=r"max_cost=1.0: needs .* prices=\{'e5': Price\(input=...\)\}"):
+        with pytest.raises(
+            ValueError, match=r"max_cost=1.0: needs .*with_prices\(\{'e5': Price\(input=...\)\}\)"
+        ):
             refuse(budget=bound)
         refuse(budget=Budget(max_cost=1.0, usage=lambda *arguments: 0.5))
 
