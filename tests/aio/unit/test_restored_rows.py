@@ -53,6 +53,8 @@ def test_a_row_that_has_failed_for_good_is_not_called_again_after_a_restore() ->
 class Results:
     """A session that has `known` results, and holds back those that come unless it `is_durable`."""
 
+    claimed = None
+
     def __init__(self, known: dict[int, str], is_durable: bool) -> None:
         self.known = known
         self.is_durable = is_durable

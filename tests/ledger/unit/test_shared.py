@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,10 +115,10 @@ def test_threads_that_ask_at_the_same_time_build_one_index(
     begun, together = threading.Event(), threading.Barrier(4)
     reader_of = Ledger.reader
 
-    def counted(ledger: Ledger, scope: Scope) -> LedgerReader:
+    def counted(ledger: Ledger, scope: Scope, **more: Any) -> LedgerReader:
         if scope == SCOPE:
             begun.set()
-        reader = reader_of(ledger, scope)
+        reader = reader_of(ledger, scope, **more)
         made.append(reader)
         return reader
 

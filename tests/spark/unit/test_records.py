@@ -252,5 +252,8 @@ def test_an_attempt_goes_on_from_the_snapshot_of_a_worker_that_was_killed(
     lines = run_script(SCRIPT, str(tmp_path), order, master="local[2,4]")
     assert lines == ["True", "True 40 True"]
     first, second = (read_life(path) for path in sorted((tmp_path / "trace").iterdir()))
-    assert (first[-1].name, second[1].name, second[-1].name) == ("snapshot", "restore", "close")
+    # What the task did between its snapshot and its death is lost with it.
+    while first[-1].name != "snapshot":
+        first.pop()
+    assert (second[1].name, second[-1].name) == ("restore", "close")
     assert are_behaviours([*first, *second])
