@@ -99,7 +99,7 @@ KILLED = (
     [
         ("process_watermark", ENDS, "MAX_WATERMARK has not come"),
         ("end_input", ENDS, "MAX_WATERMARK has not come"),
-        ("snapshot_state", KILLED, "(snapshot is None) is is_first"),
+        ("snapshot_state", KILLED, "kept.exists() is not is_first"),
         ("restore_state", KILLED, "AssertionError"),
     ],
 )
