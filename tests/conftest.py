@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on `local[2]`: quiet, on loopback, in UTC, with all its files in a temporary folder."""
     pyspark_sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
     folder = tmp_path_factory.mktemp("spark")
+    # The path of a socket has at most 108 characters.
+    sockets = tempfile.mkdtemp(prefix="pillarbox-")
     # Otherwise the workers run whatever `python3` is on the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
@@ -86,6 +90,10 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -Djava.io.tmpdir={folder}",
         "spark.local.dir": str(folder / "local"),
         "spark.log.level": "ERROR",
+        # On a port Spark takes the first who connects for its worker, and another test's client may knock
+        # where a server of its own has been: a query then waits for ever.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": sockets,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
@@ -103,3 +111,4 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with contextlib.suppress(ConnectionError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session.stop()
+    shutil.rmtree(sockets, ignore_errors=True)
