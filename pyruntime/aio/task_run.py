@@ -371,6 +371,5 @@ class ResultStream:
             f"The event loop has not had its turn for {STALL_TIMEOUT_S:g} s since: an async function blocks "
             f"it, here:\n{self._loop_thread.stack()}"
         )
-        redact = redaction.about(call.row)
-        row = None if redact.rows else shorten(call.row, redact=redact)
-        raise CallTimeout(limit, seconds, call.attempt, row, redact.text(detail))
+        row = None if redaction.rows else shorten(call.row, redact=redaction)
+        raise CallTimeout(limit, seconds, call.attempt, row, redaction.text(detail))
