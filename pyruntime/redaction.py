@@ -226,7 +226,7 @@ def reason_of(error: BaseException, address: str) -> str:
     """The text of another library's error about `address`; if that holds a secret, only the kind of error.
 
     Nobody knows in which form such a library writes the address, or its parts. An error of this package says
-    by `is_own` that its text quotes none.
+    by `is_own` that its text quotes neither that nor values of rows.
     """
     if not has_secret(address) or getattr(error, "is_own", False):
         return redacted(_text_of(error))
@@ -250,8 +250,8 @@ class Redact:
 
     fn: takes a text and gives it without what must not be seen; it is applied after the default, on the
         thread of the event loop, and only to texts of failures. A text for which it raises is withheld.
-    rows: leave rows out of errors: the row is not shown, and of an error of a call only its class and the
-        lines of code that raised it are said, as any text may quote a value.
+    rows: leave rows out of errors: the row is not shown, and of an error only its class and the lines of code
+        that raised it are said, as any text may quote a value, but for errors of this package that do not.
 
     Raises TypeError that names the argument.
     """
@@ -278,7 +278,7 @@ class Redact:
 
     def told(self, error: BaseException) -> str:
         """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
-        return WITHHELD if self.rows else self.text(_text_of(error))
+        return self.text(_text_without_data(error) if self.rows else _text_of(error))
 
     def printed(self, error: BaseException) -> str:
         """The traceback of `error` and of those that it was raised from, without what must not be seen."""
@@ -326,6 +326,10 @@ def _text_of(error: BaseException) -> str:
         return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
 
 
+def _text_without_data(error: BaseException) -> str:
+    return _text_of(error) if getattr(error, "is_own", False) else WITHHELD
+
+
 def _printed(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
@@ -336,7 +340,7 @@ def _printed(error: BaseException) -> str:
 
 def _printed_without_texts(error: BaseException) -> str:
     parts = [
-        f"{''.join(traceback.format_tb(each.__traceback__))}{type(each).__name__}: {WITHHELD}"
+        f"{''.join(traceback.format_tb(each.__traceback__))}{type(each).__name__}: {_text_without_data(each)}"
         for each in _chain(error)
     ]
     return "\n\nwhich was raised after:\n".join(parts)

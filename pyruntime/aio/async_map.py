@@ -37,8 +37,7 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import with_parse
-from pillarbox.aio.task_io import Chunk
-from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cache import CACHE_RUN
 from pillarbox.ledger.cache_upkeep import begin_execution

@@ -28,8 +28,7 @@ from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.parsing import with_parse
-from pillarbox.aio.task_io import Chunk, IterableInput
-from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, IterableInput, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
