@@ -700,14 +700,9 @@ class ResultStream:
         if self._idle is not None:
             self._idle()
 
-    def statistics(self) -> Totals | None:
-        """Counts of the last function so far; None before it has begun. Any thread."""
-        return None if self._run is None else self._run.operators[-1].statistics()
-
-    def statistics_by_uid(self) -> dict[str, Totals | None]:
-        """Counts so far of the functions that have names; none before they have begun. Any thread."""
-        operators = () if self._run is None else self._run.operators
-        return {each.uid: each.statistics() for each in operators if each.uid is not None}
+    def statistics(self) -> dict[str | None, Totals | None]:
+        """Counts so far of the functions in order, by `uid`; none before they have begun. Any thread."""
+        return {} if self._run is None else {each.uid: each.statistics() for each in self._run.operators}
 
     # -- the end ------------------------------------------------------------------------------
 

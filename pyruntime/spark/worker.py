@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
@@ -241,7 +242,7 @@ def _run_job(
             identify=_identity_behind(plans),
         )
         reporters += [
-            ProgressReporter(each.progress, _totals_of(job, each.uid))
+            ProgressReporter(each.progress, partial(_totals_of, job, each.uid))
             for each in plans
             if each.progress is not None
         ]
@@ -269,8 +270,7 @@ def _run_job(
             for reporter in reporters:
                 reporter.close()
         ok = True
-        statistics = job.statistics()
-        if ended is not None and statistics is not None:
+        if ended is not None and (statistics := job.statistics()[plans[-1].uid]) is not None:
             ended(statistics)
     finally:
         if job is not None and not job.close():
@@ -281,9 +281,9 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _totals_of(job: ResultStream, uid: str | None) -> Callable[[], Totals | None]:
+def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:
     """Gives the counts of one function so far; None before it has begun."""
-    return job.statistics if uid is None else lambda: job.statistics_by_uid().get(uid)
+    return job.statistics().get(uid)
 
 
 def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:
