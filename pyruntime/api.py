@@ -284,7 +284,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         return iter(results)
 
     def _begin(self, way: str) -> tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None:
-        """Take away, once, what is to be begun. Raises RuntimeError where the results are iterated the other way."""
+        """Take away, once, what is to be begun. Raises RuntimeError where they are iterated the other way."""
         self._check_way(way, way)
         start, self._start = self._start, None
         if start is not None:
