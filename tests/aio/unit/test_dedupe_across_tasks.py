@@ -227,7 +227,7 @@ def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # A claim that were not free would be waited for until then.
-    monkeypatch.setattr(claimed_calls, "HUNG_AFTER_S", 10.0)
+    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 10.0)
     tasks = TwoTasks()
 
     async def first(row: str) -> str:
