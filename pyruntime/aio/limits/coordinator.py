@@ -276,7 +276,7 @@ class LimitService(Service):
     # Names are made by tasks, so their number has a bound. What is forgotten is a rate whose buckets are
     # full, as a new one would have them; never a budget, which would be granted a second time.
     def _forget_fresh(self) -> None:
-        """Where there are too many names, forget those that a new one equals."""
+        """Forget names that a new one equals, if there are too many."""
         if len(self._accounts) >= MAX_NAMES:
             for name in [name for name, each in self._accounts.items() if each.allocator.is_fresh()]:
                 del self._accounts[name]
