@@ -19,6 +19,7 @@ from pillarbox.ledger.errors import LedgerError
 OWNER = "0123456789abcdef"
 
 
+@pytest.mark.contract(convicts=["pin_renewed_once"])
 def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(str(tmp_path), uid="ask", cache=True)
     scope = Scope.of(CACHE_RUN, "ask")
@@ -46,7 +47,7 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(cache_pin, "join_execution", joined)
         folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
         pin.keep(loop)
-        await asyncio.wait_for(again.wait(), 60)
+        await asyncio.wait_for(again.wait(), 20)
         pin.let_go()
 
     asyncio.run(run())
