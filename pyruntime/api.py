@@ -34,13 +34,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.cache_pin import CachePin, content_of
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of
-from pillarbox.aio.ledger_scope import budget_of_run, scope_of
+from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
@@ -124,7 +122,7 @@ def async_map(
     keep: str | Sequence[str] = (),
     # From `Options`:
     ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    capacity: int = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -176,7 +174,7 @@ def async_map(
     Options:
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
+        rate is not counted.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
