@@ -32,7 +32,7 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -142,11 +142,9 @@ class AsyncWaitOperator(Operator):
             renew=self._renew,
             stop=self._fail,
             more_rows=self._may_get_rows,
-            keep_late=None if ledger_session is None else ledger_session.record_late,
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
-        self._rows_of = None if convert is None else convert.rows_of
         self._make = partial(self._make_calls, fn, context, spread, convert)
         self._calls: Runner | None = None
 
@@ -160,25 +158,15 @@ class AsyncWaitOperator(Operator):
         self._calls = self._scheduler.runner = self._make()
         ledger_session = self._ledger_session
         if ledger_session is not None:
-            self._scheduler.look_first = self._look_first
-            self._scheduler.look_again = ledger_session.lookup_again
             if self._flights is None:
                 self._scheduler.keep_all = ledger_session.record_all
             ledger_session.bind(
+                self._scheduler,
                 self._mailbox,
-                self._loop,
-                self._waiting,
-                self._options.window,
                 complete=self._complete,
                 replayed=self._replay_waiting,
                 share=self._share_found,
-                hold=self._scheduler.hold,
-                stop=self._fail,
-                convert=self._scheduler.convert,
-                rows_of=self._rows_of,
             )
-            if ledger_session.claimed is not None:
-                ledger_session.claimed.bind(self._scheduler, self._loop)
 
     def _make_calls(
         self,
@@ -548,22 +536,6 @@ class AsyncWaitOperator(Operator):
         else:
             substitute = (called or call).error is not None and type(result) is not Failed
             self._ledger_session.record(call, result, is_substitute=substitute)
-
-    def _look_first(self, rows: int = 1) -> bool:
-        """Return True if the first `rows` rows that wait may be called; of none, if any may.
-
-        Those whose call another attempt has made are finished, and wait no more.
-        """
-        ledger_session, waiting = self._ledger_session, self._waiting
-        assert ledger_session is not None
-        if not ledger_session.may_call():
-            return False
-        if not ledger_session.may_have_news(islice(waiting, rows)):
-            return bool(waiting) or not rows
-        looked = 0
-        while looked < min(rows, len(waiting)):
-            looked += not ledger_session.lookup_again(waiting[looked])
-        return bool(waiting) or not rows
 
     def _replay_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""

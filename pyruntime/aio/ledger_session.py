@@ -14,13 +14,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.parsing import Parsed, value_of
@@ -48,6 +47,7 @@ from pillarbox.redaction import redacted
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
     from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import CallScheduler
 
 log = logging.getLogger("pillarbox")
 
@@ -166,41 +166,30 @@ class LedgerSession:
 
     def bind(
         self,
+        scheduler: CallScheduler,
         mailbox: TaskMailbox,
-        loop: asyncio.AbstractEventLoop,
-        waiting: deque[Call],
-        window: int,
         *,
         complete: Callable[[Call, Any], None],
         replayed: Callable[[Call, Any], None],
         share: Callable[[Call, Any], None],
-        hold: Callable[[bool], None],
-        stop: Callable[[BaseException], None],
-        convert: Callable[[Any], Any] | None = None,
-        rows_of: Callable[[Any], list[Any] | None] | None = None,
     ) -> None:
-        """Begin to keep results.
+        """Begin to keep the results of the calls of `scheduler`, which asks here before each of them.
 
-        waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
-        its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
-        that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
-        convert: makes of a kept result the form in which it leaves; rows_of: of those of a matrix, see
-        `ResultConverter`.
+        complete: takes a row and its durable result; replayed: the same for a row that waited, which is to
+        wait no more; share: for one that had joined another's call.
         """
+        self._scheduler = scheduler
         self._mailbox = mailbox
-        self._loop = loop
-        self._clock = clock_of(loop)
-        self._waiting = waiting
-        self._most = max(1, window // COMMITS_PER_WINDOW)
+        self._loop = loop = scheduler.loop
+        self._waiting = scheduler.waiting
+        self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
         self._complete = complete
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
         self._replayed = replayed
         self._share = share
-        self._hold = hold
-        self._stop = stop
-        self._convert = convert
-        self._rows_of = rows_of
+        self._convert = scheduler.convert
+        self._rows_of = scheduler.rows_of
         self._writer = self._ledger.writer(
             self._scope,
             self._reader,
@@ -209,9 +198,12 @@ class LedgerSession:
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
-
+        scheduler.keep_late = self.record_late
+        scheduler.look_first, scheduler.look_again = self._look_first, self.lookup_again
+        if self.claimed is not None:
+            self.claimed.bind(scheduler)
         if self._pin is not None:
-            self._pin.keep(self._loop)
+            self._pin.keep(loop)
 
     def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
@@ -401,14 +393,21 @@ class LedgerSession:
             return True
         self._leased, self._waits = False, True
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
-        self._hold(True)
+        self._scheduler.hold(True)
         self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
-    def may_have_news(self, calls: Iterable[Call]) -> bool:
-        """Return False if `lookup_again` has nothing to look for, for any of these rows."""
-        scans = self._reader.scans
-        return any(call.looked != scans or call.attempt for call in calls)
+    def _look_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may.
+
+        Those whose call another attempt has made are finished, and wait no more.
+        """
+        waiting, place = self._waiting, 0
+        if not self.may_call():
+            return False
+        while place < min(rows, len(waiting)):
+            place += not self.lookup_again(waiting[place])
+        return bool(waiting) or not rows
 
     def lookup_again(self, call: Call, news: bool = False) -> bool:
         """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
@@ -578,7 +577,7 @@ class LedgerSession:
         if not self._behind and writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._behind = True
-            self._hold(True)
+            self._scheduler.hold(True)
 
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
@@ -604,7 +603,7 @@ class LedgerSession:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
     def _latency(self, call: Call) -> float:
-        return self._clock() - call.began if call.attempt else 0.0
+        return self._scheduler.clock() - call.began if call.attempt else 0.0
 
     def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
         # spec: Ledger!Answer
@@ -643,7 +642,7 @@ class LedgerSession:
             assert self._writer is not None
             self._behind = self._writer.is_behind
             if not self._behind:
-                self._hold(self._waits)
+                self._scheduler.hold(self._waits)
 
     def _failed(self, error: BaseException) -> None:
         if self._closed:
@@ -653,7 +652,7 @@ class LedgerSession:
                 if call.key == error.key:
                     error = self._conflict(call, error.other)
                     break
-        self._stop(error)
+        self._scheduler.stop(error)
 
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
         try:
@@ -702,7 +701,7 @@ class LedgerSession:
                     self._scope,
                     HUNG_AFTER_S,
                 )
-                self._hold(True)
+                self._scheduler.hold(True)
             self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
             return
         self._writer.hold(self._lease)
@@ -710,7 +709,7 @@ class LedgerSession:
         self._reader.refresh()
         if waited:
             self._take_replayed()
-            self._hold(self._behind)
+            self._scheduler.hold(self._behind)
 
     def _poll(self) -> None:
         if self._closed:
@@ -724,7 +723,7 @@ class LedgerSession:
                 self._lease = self._make_lease() or self._lease
             self._try_lease()
         except BaseException as error:
-            self._stop(error)
+            self._scheduler.stop(error)
 
     def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""

@@ -43,29 +43,11 @@ class CallScheduler:
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    keep_late: takes an answer that came after its time-out, and its cost. convert: makes of results the form
+    convert: makes of results the form
     in which they leave; what it raises is the error of the attempt.
     more_rows: returns True if more rows may come before any result has left.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
-
-    __slots__ = (
-        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker"),
-        *(
-            "is_closed",
-            "_held",
-            "_allowed",
-            "convert",
-            "convert_all",
-            "convert_fallback",
-            "looks_at_results",
-            "rejects_results",
-        ),
-        *("look_first", "look_again", "keep_all"),
-        *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
-        *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
-        *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
-    )
 
     runner: Runner
 
@@ -80,7 +62,6 @@ class CallScheduler:
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
         more_rows: Callable[[], bool],
-        keep_late: Callable[[Call, Any, float], None] | None = None,
         convert: ResultConverter | None = None,
     ) -> None:
         self.options = options
@@ -90,10 +71,9 @@ class CallScheduler:
         self.renew = renew
         self.more_rows = more_rows
         self.stop = stop
-        self._loop = loop
+        self.loop = loop
         self._finish_call = finish
         self._finished = finished
-        self._keep_late = keep_late
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
         # What stands for a result is nothing that could be parsed.
@@ -101,7 +81,10 @@ class CallScheduler:
             convert.convert_value if isinstance(convert, ParsingConverter) else self.convert
         )
         self.is_closed = False
-        # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
+        self.rows_of = None if convert is None else convert.rows_of
+        # Where there is a ledger: what takes an answer that came after its time-out, and its cost; whether
+        # the first rows may be called; whether another attempt has done so.
+        self.keep_late: Callable[[Call, Any, float], None] | None = None
         self.look_first: Callable[..., bool] | None = None
         self.look_again: Callable[[Call], bool] | None = None
         # Takes the results of a batch that are one block; returns False for any others.
@@ -149,7 +132,7 @@ class CallScheduler:
         return self._batch_timeouts
 
     def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
-        return None if seconds is None else CallDeadlines(self._loop, seconds, partial(self.guarded, expired))
+        return None if seconds is None else CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
 
     def start(self) -> None:
         """Begin to let calls through."""
@@ -414,7 +397,7 @@ class CallScheduler:
         self.count_retries(error, 1)
         call.error = error
         self.pausing.add(call)
-        call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
+        call.pause = self.loop.call_later(pause, self.guarded, self._pause_over, call)
 
     def pause(self, calls: list[Call], error: BaseException) -> float | None:
         """Seconds until the attempt that follows after `error`; None if there is none.
@@ -433,7 +416,7 @@ class CallScheduler:
         if not retry.waits_out or not self._is_refusal(error):
             return retry.pause(first.charged, error)
         breaker = self._open_breaker()
-        now = self._loop.time()
+        now = self.loop.time()
         for call in calls:
             if call.refused_since is None:
                 call.refused_since = now
@@ -489,10 +472,10 @@ class CallScheduler:
             assert retry is not None
             reached = self._finished()
             answered = min(reached, self.options.capacity)
-            self.breaker = CircuitBreaker(self._loop.time, retry.backoff, retry.max_outage, answered, reached)
+            self.breaker = CircuitBreaker(self.loop.time, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.throttle is None:
-                self.throttle = Throttle(None, None, self._loop, self._dispatch_guarded)
+                self.throttle = Throttle(None, None, self.loop, self._dispatch_guarded)
             self.throttle.breaker = self.breaker
         return self.breaker
 
@@ -568,7 +551,7 @@ class CallScheduler:
 
     def resume(self, calls: Sequence[Call]) -> None:
         """These may begin as soon as there are slots."""
-        now = self._loop.time()
+        now = self.loop.time()
         # Before the rows that have not been tried: in order, they would wait for these anyway. Not before
         # one that the throttle holds back, which might wait for ever.
         place = 1 if self.throttle is not None and self.throttle.holds else 0
@@ -596,13 +579,13 @@ class CallScheduler:
         cost = 0.0
         if not is_billed:
             result, cost = self._costs.bill_late(call, result)
-        if self._keep_late is not None and not self.rejects_results:
+        if self.keep_late is not None and not self.rejects_results:
             try:
                 converted = result if self.convert is None else self.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
-            self._keep_late(call, converted, cost)
+            self.keep_late(call, converted, cost)
 
     def bill(self, calls: list[Call], usage: Usage) -> None:
         """Count what one call for the rows of `calls` used."""
@@ -610,9 +593,9 @@ class CallScheduler:
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request of a call that still runs used. On an event loop, of any thread."""
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio.get_running_loop() is not self.loop:
             # A blocking function may have a loop of its own.
-            self._loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
+            self.loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
         elif not self.is_closed:
             self._costs.bill_request(calls, usage, seconds, knows_cost)
 
@@ -688,7 +671,7 @@ class CallScheduler:
         pause = None
         if is_pausing:
             timer = call.pause if call.execution is None else call.execution.timer
-            pause = 0.0 if timer is None else max(0.0, timer.when() - self._loop.time())
+            pause = 0.0 if timer is None else max(0.0, timer.when() - self.loop.time())
         return CallState(
             call.row,
             attempts,
@@ -698,7 +681,7 @@ class CallScheduler:
             call.cost,
             call.uncharged,
             call.refusals,
-            None if call.refused_since is None else self._loop.time() - call.refused_since,
+            None if call.refused_since is None else self.loop.time() - call.refused_since,
             call.repeats,
         )
 
@@ -720,10 +703,10 @@ class CallScheduler:
             call.began = self.clock()
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
-            call.refused_since = None if since is None else self._loop.time() - since
+            call.refused_since = None if since is None else self.loop.time() - since
         if self.options.batch is not None:
             # Rows that come are given these; these have come before.
-            call.waits_since = self._loop.time()
+            call.waits_since = self.loop.time()
             try:
                 call.weight = self.options.batch.weight_of(call.row)
             except BaseException as raised:
@@ -733,7 +716,7 @@ class CallScheduler:
             self.waiting.append(call)
         else:
             self.pausing.add(call)
-            call.pause = self._loop.call_later(state.pause, self.guarded, self._pause_over, call)
+            call.pause = self.loop.call_later(state.pause, self.guarded, self._pause_over, call)
 
     # -- timers -------------------------------------------------------------------------------
 
