@@ -31,6 +31,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -145,8 +146,8 @@ class AsyncWaitOperator(Operator):
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
-        self._make = partial(self._make_calls, fn, context, spread, convert)
-        self._calls: Runner | None = None
+        self._make_runner = partial(self._runner_of, fn, context, spread, convert)
+        self._runner: Runner | None = None
 
     def setup(self, context: OperatorContext) -> None:
         """Take the context of the task, and make what runs the calls."""
@@ -155,7 +156,7 @@ class AsyncWaitOperator(Operator):
         self._mailbox = context.executor.mailbox
         # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
-        self._calls = self._scheduler.runner = self._make()
+        self._runner = self._scheduler.runner = self._make_runner()
         ledger_session = self._ledger_session
         if ledger_session is not None:
             if self._flights is None:
@@ -168,7 +169,7 @@ class AsyncWaitOperator(Operator):
                 share=self._share_found,
             )
 
-    def _make_calls(
+    def _runner_of(
         self,
         fn: Callable[[Any], Any],
         context: contextvars.Context,
@@ -256,31 +257,22 @@ class AsyncWaitOperator(Operator):
 
     def close(self) -> asyncio.Future[None] | None:
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
-        if self._calls is None or self._loop.is_closed():
+        if self._runner is None or self._loop.is_closed():
             # In a loop that was closed before its tasks ended nothing can be waited for.
             return None
-        closed = self._loop.create_future()
+        return self._loop.create_task(self._closed())
 
-        def has_closed(closing: asyncio.Task[BaseException | None]) -> None:
-            self._meter.fold()
-            if closing.cancelled() or closed.done():
-                closed.cancel()
-                return
-            # An error of closing itself loses nothing: all rows have left, or the task has failed before.
-            failure = None if closing.exception() is not None else closing.result()
-            if failure is None:
-                closed.set_result(None)
-            else:
-                closed.set_exception(failure)
-
-        # In a callback: where the end of the loop cancels the task before its first step, none of it runs.
-        self._loop.create_task(self._closed()).add_done_callback(has_closed)
-        return closed
-
-    async def _closed(self) -> BaseException | None:
-        """Close what the operator has used; returns what a task fails with that is whole otherwise."""
-        await self._scheduler.closed()
-        return None if self._ledger_session is None else await self._ledger_session.close(self._is_whole)
+    async def _closed(self) -> None:
+        """Close what the operator has used; raises what a task fails with that is whole otherwise."""
+        failure = None
+        # An error of closing itself loses nothing: all rows have left, or the task has failed before.
+        with suppress(Exception):
+            await self._scheduler.closed()
+            if self._ledger_session is not None:
+                failure = await self._ledger_session.close(self._is_whole)
+        self._meter.fold()
+        if failure is not None:
+            raise failure
 
     def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
         """Make no calls for rows that nobody wants, and cancel those that run. Mailbox thread."""
@@ -301,16 +293,16 @@ class AsyncWaitOperator(Operator):
 
     def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
-        calls = self._calls
-        if calls is None:
+        runner = self._runner
+        if runner is None:
             return None
         throttle = self._scheduler.throttle
         return self._meter.statistics(
             None if throttle is None else throttle.statistics(),
-            in_flight=calls.in_flight,
+            in_flight=runner.in_flight,
             waiting=len(self._waiting) + len(self._scheduler.pausing),
-            late=calls.late,
-            abandoned=calls.abandoned,
+            late=runner.late,
+            abandoned=runner.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
             capacity=self._options.capacity,
@@ -545,17 +537,14 @@ class AsyncWaitOperator(Operator):
         self._take_found(call, value_of(result))
 
     def _share_found(self, call: Call, result: Any) -> None:
-        """A row that has joined the call of another one with its key gets that one's result."""
+        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
         if type(result) is Failed:
             self._scheduler.count_shared(result, 1)
         self._complete(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:
-        if type(result) is Failed:
-            self._scheduler.count_shared(result, 1)
-        if type(result) is not Failed or not result.not_called:
-            self._meter.found += 1
-        self._complete(call, result)
+        self._meter.found += type(result) is not Failed or not result.not_called
+        self._share_found(call, result)
 
     def _ask_to_emit(self) -> None:
         if not self._is_stopped:

@@ -87,7 +87,8 @@ class BatchRunner(Runner):
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
         self._filling = BatchFiller(scheduler, batch, loop)
-        self._deadlines = scheduler.deadlines_of_batches(self._attempt_timed_out)
+        attempt = scheduler.options.timeout.attempt
+        self._deadlines = scheduler.make_deadlines("timeout.attempt", attempt, self._attempt_timed_out)
 
     def dispatch(self) -> None:
         """Call batches while there are slots."""
@@ -241,7 +242,7 @@ class BatchRunner(Runner):
         is_billed = False
         if isinstance(results, Result):
             if results.usage is not None:
-                scheduler.bill(calls, results.usage)
+                scheduler.costs.bill(calls, results.usage)
                 is_billed = True
             results = results.value
         assert isinstance(results, list)
@@ -275,7 +276,7 @@ class BatchRunner(Runner):
         scheduler = self._scheduler
         ended = self._scheduler.clock()
         errors: list[BaseException] = []
-        is_said = is_billed or scheduler.bills_requests
+        is_said = is_billed or scheduler.costs.bills_requests
         looks = scheduler.rejects_results if is_said else scheduler.looks_at_results
         # By their types, of which there are few: most batches have results alone.
         for kind in {*map(type, results)}:

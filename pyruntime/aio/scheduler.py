@@ -114,25 +114,28 @@ class CallScheduler:
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
-        self._costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
+        self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
-        self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
-        # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
+        # By the limit that they are of.
+        self._deadlines: list[tuple[str, CallDeadlines[Any]]] = []
+        self._timeouts = self.make_deadlines("timeout", options.timeout.total, self._timed_out)
+        # A batch has one time to live for all of its rows, which `BatchRunner` sees to.
         one = options.timeout.attempt if options.batch is None else None
-        self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
-        self._batch_timeouts: CallDeadlines[Any] | None = None
+        self._attempt_timeouts = self.make_deadlines("timeout.attempt", one, self._attempt_timed_out)
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
         self._plain = not self.looks_at_results and all(each is None for each in needed)
 
-    def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
-        """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
-        self._batch_timeouts = self._make_deadlines(self.options.timeout.attempt, expired)
-        return self._batch_timeouts
-
-    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
-        return None if seconds is None else CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
+    def make_deadlines(
+        self, limit: str, seconds: float | None, expired: Callable[[T], None]
+    ) -> CallDeadlines[T] | None:
+        """Deadlines of calls, or of batches whose first row is `calls[0]`; None where there is no limit."""
+        if seconds is None:
+            return None
+        deadlines = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
+        self._deadlines.append((limit, deadlines))
+        return deadlines
 
     def start(self) -> None:
         """Begin to let calls through."""
@@ -147,9 +150,8 @@ class CallScheduler:
             if call.pause is not None:
                 call.pause.cancel()
         self.pausing.clear()
-        for deadlines in (self._timeouts, self._attempt_timeouts, self._batch_timeouts):
-            if deadlines is not None:
-                deadlines.close()
+        for _, deadlines in self._deadlines:
+            deadlines.close()
         if self.throttle is not None:
             self.throttle.stop()
 
@@ -171,10 +173,8 @@ class CallScheduler:
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
         found = []
-        kept = (self._timeouts, self._attempt_timeouts, self._batch_timeouts)
-        for limit, deadlines in zip(("timeout", "timeout.attempt", "timeout.attempt"), kept, strict=True):
-            oldest = None if deadlines is None else deadlines.oldest()
-            if deadlines is not None and oldest is not None:
+        for limit, deadlines in self._deadlines:
+            if (oldest := deadlines.oldest()) is not None:
                 call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
                 found.append((call, limit, deadlines.seconds, oldest[1]))
         return min(found, key=lambda late: late[3], default=None)
@@ -333,7 +333,7 @@ class CallScheduler:
         if self.looks_at_results or type(result) is Result:
             try:
                 if not is_billed:
-                    result = self._costs.bill_result(call, result)
+                    result = self.costs.bill_result(call, result)
                 retry = self._retry
                 is_bad = self.rejects_results and retry is not None and retry.rejects(result)
                 rejected = ResultRejected(result) if is_bad else None
@@ -534,12 +534,10 @@ class CallScheduler:
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
-        for deadlines, deadline in (
-            (self._timeouts, call.deadline),
-            (self._attempt_timeouts, call.attempt_deadline),
-        ):
-            if deadlines is not None:
-                deadlines.cancel(deadline)
+        if self._timeouts is not None:
+            self._timeouts.cancel(call.deadline)
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
@@ -578,7 +576,7 @@ class CallScheduler:
             return
         cost = 0.0
         if not is_billed:
-            result, cost = self._costs.bill_late(call, result)
+            result, cost = self.costs.bill_late(call, result)
         if self.keep_late is not None and not self.rejects_results:
             try:
                 converted = result if self.convert is None else self.convert(result)
@@ -587,27 +585,18 @@ class CallScheduler:
                 return
             self.keep_late(call, converted, cost)
 
-    def bill(self, calls: list[Call], usage: Usage) -> None:
-        """Count what one call for the rows of `calls` used."""
-        self._costs.bill(calls, usage)
-
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request of a call that still runs used. On an event loop, of any thread."""
         if asyncio.get_running_loop() is not self.loop:
             # A blocking function may have a loop of its own.
             self.loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
         elif not self.is_closed:
-            self._costs.bill_request(calls, usage, seconds, knows_cost)
-
-    @property
-    def bills_requests(self) -> bool:
-        """True if the cost of requests was counted while the function ran: results need not say it."""
-        return self._costs.bills_requests
+            self.costs.bill_request(calls, usage, seconds, knows_cost)
 
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
         if not self.is_closed:
-            self._costs.bill_error(calls, error)
+            self.costs.bill_error(calls, error)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
@@ -621,14 +610,8 @@ class CallScheduler:
     def count_retries(self, error: BaseException, rows: int) -> None:
         """So many rows are tried again because of `error`."""
         self.meter.retries += rows
-        reason = (
-            "timeout.attempt"
-            if isinstance(error, CallTimeout)
-            else "result"
-            if isinstance(error, ResultRejected)
-            else type(error).__name__
-        )
-        self.meter.retries_by_reason[reason] += rows
+        names = {CallTimeout: "timeout.attempt", ResultRejected: "result"}
+        self.meter.retries_by_reason[names.get(type(error), type(error).__name__)] += rows
 
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts is not None:
@@ -666,23 +649,21 @@ class CallScheduler:
         if attempts and not is_pausing and call.execution is not None:
             # A batch has its rows before its call begins.
             attempts -= getattr(call.execution, "started", True)
+        state = CallState(call.row, attempts, call.elapsed(now), cost=call.cost)
         if not attempts:
-            return CallState(call.row, 0, call.elapsed(now), None, None, call.cost)
+            return state
         pause = None
         if is_pausing:
             timer = call.pause if call.execution is None else call.execution.timer
             pause = 0.0 if timer is None else max(0.0, timer.when() - self.loop.time())
-        return CallState(
-            call.row,
-            attempts,
-            call.elapsed(now),
-            pause,
-            call.error,
-            call.cost,
-            call.uncharged,
-            call.refusals,
-            None if call.refused_since is None else self.loop.time() - call.refused_since,
-            call.repeats,
+        since = call.refused_since
+        return state._replace(
+            pause=pause,
+            error=call.error,
+            uncharged=call.uncharged,
+            refusals=call.refusals,
+            refused_for=None if since is None else self.loop.time() - since,
+            repeats=call.repeats,
         )
 
     def restore_call(self, call: Call, state: CallState) -> None:

@@ -317,7 +317,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
             assert len(rig.results) == 1
         finally:
             may_return.set()
-        calls: Any = rig.operator._calls
+        calls: Any = rig.operator._runner
         while calls._executions:
             await asyncio.sleep(0)
         assert calls.late == 1
