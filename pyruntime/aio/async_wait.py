@@ -130,7 +130,9 @@ class AsyncWaitOperator(Operator):
         # Fewer calls may be in flight than `capacity` says, as their results would have no room.
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
-        self.watcher = LoopWatcher(_name_of(fn)) if watched else None
+        self._fn, self._spread = fn, spread
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self.watcher = LoopWatcher(name) if watched else None
         self._ledger_session = ledger_session
         self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
@@ -138,6 +140,8 @@ class AsyncWaitOperator(Operator):
             options,
             self._meter,
             loop,
+            name=name,
+            context=context,
             finish=self._way_out(),
             finished=self._finished,
             renew=self._renew,
@@ -146,7 +150,6 @@ class AsyncWaitOperator(Operator):
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
-        self._make_runner = partial(self._runner_of, fn, context, spread, convert)
         self._runner: Runner | None = None
 
     def setup(self, context: OperatorContext) -> None:
@@ -169,38 +172,28 @@ class AsyncWaitOperator(Operator):
                 share=self._share_found,
             )
 
-    def _runner_of(
-        self,
-        fn: Callable[[Any], Any],
-        context: contextvars.Context,
-        spread: bool,
-        convert: ResultConverter | None,
-    ) -> Runner:
-        name = _name_of(fn)
-        scheduler = self._scheduler
-        batch = self._options.batch
+    def _make_runner(self) -> Runner:
+        fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
         if batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
-            whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
+            whole = None if scheduler.looks_at_results else scheduler.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
-            by_columns = spread and not batch.arrow
-            in_batches = batch_function(fn, name, self._loop, spread=by_columns, rows_of=whole)
-            return BatchRunner(scheduler, batch, in_batches, name, context, self._loop)
+            by_columns = self._spread and not batch.arrow
+            in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)
+            return BatchRunner(scheduler, batch, in_batches)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
-            handed = with_collector(fn, parameter, spread=spread)
-            return CollectorRunner(
-                scheduler, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
-            )
-        call = (lambda row: fn(*row)) if spread else fn
+            handed = with_collector(fn, parameter, spread=self._spread)
+            return CollectorRunner(scheduler, handed, self._mailbox, self._emit_mail.priority)
+        call = (lambda row: fn(*row)) if self._spread else fn
         if is_async_generator(fn):
             call = partial(collect, call)
         elif not is_async(fn):
-            call = blocking_function(call, name, self._loop)
-        return CoroutineRunner(scheduler, call, name, context, self._loop)
+            call = blocking_function(call, scheduler.name, self._loop)
+        return CoroutineRunner(scheduler, call)
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
@@ -755,7 +748,3 @@ class AsyncWaitOperator(Operator):
         if not self.has_room:
             return "order" if self._options.ordered else "retry"
         return "retry" if scheduler.pausing and not self._waiting else "input"
-
-
-def _name_of(fn: Callable[[Any], Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__qualname__)

@@ -7,6 +7,7 @@ Confined to the mailbox thread. The operator admits rows and emits results; a ru
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -41,6 +42,7 @@ class SchedulerState(NamedTuple):
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
+    name: that of the function, for errors. context: what each call's context is a copy of.
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
     convert: makes of results the form
@@ -57,6 +59,8 @@ class CallScheduler:
         meter: Meter,
         loop: asyncio.AbstractEventLoop,
         *,
+        name: str,
+        context: contextvars.Context,
         finish: Callable[[Call, Any], None],
         finished: Callable[[], int],
         renew: Callable[[Call], None],
@@ -66,6 +70,8 @@ class CallScheduler:
     ) -> None:
         self.options = options
         self.meter = meter
+        self.name = name
+        self.context = context
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
         self.renew = renew

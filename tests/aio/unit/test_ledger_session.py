@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import math
 from collections.abc import Callable
@@ -79,6 +80,8 @@ class Attempt:
                 self.options,
                 Meter(),
                 asyncio.get_running_loop(),
+                name="fn",
+                context=contextvars.copy_context(),
                 finish=unexpected,
                 finished=int,
                 renew=unexpected,
