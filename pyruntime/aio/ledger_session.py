@@ -346,8 +346,8 @@ class LedgerSession:
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
-            if (name := self._lease_name()) is not None:
-                self._try_lease(name)
+            if self._lease_name() is not None:
+                self._try_lease()
                 call.key = key
                 result = self._replay(call)
         call.looked = self._reader.scans
@@ -395,7 +395,7 @@ class LedgerSession:
         self._leased, self._waits = False, True
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
         self._scheduler.hold(True)
-        self._timer = self._loop.call_later(0.0, self._poll, self._lease_name())
+        self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
     def _look_first(self, rows: int = 1) -> bool:
@@ -667,9 +667,9 @@ class LedgerSession:
         job = "" if self._ledger.cache is None else f" {self._execution.hex()}"
         return f"{first.hex()} {self._attempt}{job}"
 
-    def _is_to_call(self, name: str) -> bool:
+    def _is_to_call(self) -> bool:
         try:
-            if self._lease is None:
+            if self._lease is None and (name := self._lease_name()) is not None:
                 self._lease = self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
             self._leased = self._lease is not None and self._lease.acquire()
             self._lease_checked = time.monotonic()
@@ -679,9 +679,9 @@ class LedgerSession:
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
             return True
 
-    def _try_lease(self, name: str) -> None:
+    def _try_lease(self) -> None:
         # spec: Ledger!Acquire
-        waited, self._waits = self._waits, not self._is_to_call(name)
+        waited, self._waits = self._waits, not self._is_to_call()
         if self._waits:
             if not waited:
                 log.warning(
@@ -690,7 +690,7 @@ class LedgerSession:
                     HUNG_AFTER_S,
                 )
                 self._scheduler.hold(True)
-            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll, name)
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
             return
         if self._lease is not None:
             self._writer.hold(self._lease)
@@ -700,7 +700,7 @@ class LedgerSession:
             self._take_replayed()
             self._scheduler.hold(self._behind)
 
-    def _poll(self, name: str) -> None:
+    def _poll(self) -> None:
         if self._closed:
             return
         try:
@@ -710,7 +710,7 @@ class LedgerSession:
                 # The other one gets on: its time begins anew.
                 self._hits_before = self._hits
                 self._lease = None
-            self._try_lease(name)
+            self._try_lease()
         except BaseException as error:
             self._scheduler.stop(error)
 
