@@ -21,8 +21,8 @@ from typing import TextIO
 
 from pillarbox.aio.observe.series import Watch
 from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.server import ServiceHost
+from pillarbox.rpc.connection import RpcHandle
+from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService
 from pillarbox.spark.progress_display import Display, open_display
 
@@ -91,7 +91,7 @@ class Progress(Watch):
         self._bar = bar
         self._file = file
         self._service = ProgressService()
-        self._host = ServiceHost(
+        self._host = RpcServer(
             SERVICE, self._service, host, port, advertise=advertise, certificate=certificate
         )
         self._handle: RpcHandle | None = None
@@ -148,7 +148,7 @@ class Progress(Watch):
 
     def _begin(self) -> None:
         self._display = open_display(self._label, self._total, self._bar, self._file)
-        self._handle = self._host.start().handle(SERVICE)
+        self._handle = self._host.start().handle()
 
     def _look(self, seconds: float) -> ProgressTotals:
         seen = self._service.look()

@@ -39,10 +39,17 @@ from pillarbox.aio.observe.totals import (
     to_json,
     without_rows,
 )
-from pillarbox.rpc.client import Reconnector, RpcHandle
 from pillarbox.rpc.codec import Codec, Count
-from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, ProtocolError, RefusedError
+from pillarbox.rpc.connection import (
+    CONNECT_TIMEOUT_S,
+    Connection,
+    ProtocolError,
+    Reconnector,
+    RefusedError,
+    RpcHandle,
+)
 from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
+from pillarbox.rpc.server import Service
 
 log = logging.getLogger("pillarbox")
 
@@ -233,8 +240,8 @@ class Seen(NamedTuple):
     """Tasks that have ended."""
 
 
-class ProgressService:
-    """Takes the totals of tasks, and adds them up. A `ConnectionService`; all else is for any thread.
+class ProgressService(Service):
+    """Takes the totals of tasks, and adds them up. A `Service` of connections; all else is for any thread.
 
     grace: seconds after its connection has broken in which a task may come back.
     """
@@ -255,7 +262,7 @@ class ProgressService:
     # -- as a service: on the thread of connections -----------------------------------------------
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
-        """See `ConnectionService`."""
+        """See `Service`."""
         try:
             await self._serve(connection, *hello)
         except ValueError as error:
@@ -290,8 +297,8 @@ class ProgressService:
                 loop = asyncio.get_running_loop()
                 self._lost[client] = loop.call_later(self._grace, self._gone, client, False)
 
-    def close(self) -> None:
-        """See `ConnectionService`. Every task that is there counts as gone, and is told that it may go."""
+    async def end(self) -> None:
+        """See `Service`. Every task that is there counts as gone, and is told that it may go."""
         for client, connection in [*self._connections.items()]:
             connection.send("no", "the progress has ended")
             self._gone(client, False)

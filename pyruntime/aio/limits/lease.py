@@ -34,8 +34,7 @@ from pillarbox.aio.limits.quota import (
 )
 from pillarbox.aio.limits.rate import WAIT_MARGIN_S, LimiterStatistics
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
-from pillarbox.rpc.client import Reconnector, RpcHandle
-from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, RefusedError
+from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import end
 
 HELD_AHEAD_S = 0.1
@@ -58,8 +57,8 @@ class LeasedLimiter:
     """A `RateLimiter` that admits from what a `Coordinator` has granted. `clock` gives seconds, never back.
 
     What it says of itself are counts since its beginning, so that it may be said again. It connects again for
-    as long as it takes. While it is cut off, calls begin from what is held, unless their number is bounded.
-    When a call waits and the coordinator has not been there for `patience` seconds, the job fails.
+    as long as it takes. While it is cut off, calls begin from what is held. When a call waits and the
+    coordinator has not been there for `patience` seconds, the job fails.
     """
 
     def __init__(
@@ -86,8 +85,6 @@ class LeasedLimiter:
         self._before: tuple[str, int, float] | None = None
         self._farewell: tuple[int, float] | None = None
         self._taken = False
-        # Of a number of calls no more than that may begin: each is said before it begins, or does not begin.
-        self._strict = limits.max_calls is not None
         self._weighs = limits.units_per_second is not None
         # A cost is waited for by all who may be the one to go beyond it.
         self._report_delay_s = REPORT_DELAY_S if limits.max_cost is None else 0.0
@@ -95,9 +92,7 @@ class LeasedLimiter:
         self._units = 0.0
         self._received = 0
         self._used = 0
-        self._back = 0
         self._units_received = 0.0
-        self._units_gone = 0.0
         self._units_used = 0.0
         self._cost = 0.0
         self._cool_until = -math.inf
@@ -138,11 +133,7 @@ class LeasedLimiter:
             return self._cool_until - now + WAIT_MARGIN_S
         if now >= self._lapse_at:
             self._lapse()
-        if (
-            self._calls < 1
-            or (self._weighs and self._units + UNITS_TOLERANCE < units)
-            or (self._strict and not (self.connected and self._say_begun()))
-        ):
+        if self._calls < 1 or (self._weighs and self._units + UNITS_TOLERANCE < units):
             if not self._held_back:
                 self._held_back_at = now
             self._held_back = self._dry = True
@@ -151,14 +142,12 @@ class LeasedLimiter:
         # spec: RateLease!Begin
         self._held_back = False
         self._calls -= 1
+        self._used += 1
         self._units_used += units
         if self._weighs:
             self._units -= units
-            self._units_gone += units
-        if not self._strict:
-            self._used += 1
-            if self._report_timer is None:
-                self._report()
+        if self._report_timer is None:
+            self._report()
         if self._calls <= self._low and self._wanted_calls <= 0:
             self._ask(now, 0.0)
         return 0.0
@@ -228,10 +217,7 @@ class LeasedLimiter:
 
     def _give_back(self) -> None:
         # spec: RateLease!GiveBack
-        self._back += self._calls
-        self._calls = 0
-        self._units_gone += self._units
-        self._units = 0.0
+        self._calls, self._units = 0, 0.0
         self._report()
 
     def _await_lapse(self) -> None:
@@ -244,17 +230,13 @@ class LeasedLimiter:
 
     def _lapse(self) -> None:
         """Give back what is left of leases that are over. The oldest is used first."""
-        now = self._clock()
-        back = self._back
+        now, calls = self._clock(), self._calls
         while self._leases and self._leases[0][0] <= now:
             _, received, units_received = self._leases.popleft()
-            lapsed = max(0, min(received - self._used - self._back, self._calls))
-            self._calls -= lapsed
-            self._back += lapsed
-            units = max(0.0, min(units_received - self._units_gone, self._units))
-            self._units -= units
-            self._units_gone += units
-        if self._back != back:
+            # Of what came after it, all is still there.
+            self._calls = min(self._calls, self._received - received)
+            self._units = min(self._units, self._units_received - units_received)
+        if self._calls < calls:
             if not self._held_back and self._wanted_calls > 0:
                 # What was asked for is not needed any more, and would be taken from others.
                 self._want(0, 0.0, 0.0)
@@ -267,7 +249,8 @@ class LeasedLimiter:
 
     def report(self) -> UsageReport:
         """Counts of this task since its beginning."""
-        return UsageReport(self._received, self._used, self._back, self._cost)
+        # What was received and is neither used nor there any more was given back.
+        return UsageReport(self._received, self._used, self._received - self._used - self._calls, self._cost)
 
     def _ask(self, now: float, units: float) -> None:
         """Ask for more calls, unless enough were asked for; the next call needs so many units."""
@@ -305,32 +288,23 @@ class LeasedLimiter:
         self._measured_at = now
         self._measured_used = self._used
 
-    # A budget of calls is exact only if a call is counted before it begins: it may end its process, and
-    # then nobody could tell. One frame for each call costs some 25 us; reserving blocks of calls would cost
-    # less, and after a kill the rest of the block would be lost to the others.
-    def _say_begun(self) -> bool:
-        """Say that a call begins, before it does: it may end this process. False if it may not begin."""
-        self._used += 1
-        if self._say(Did(self.report())):
-            return True
-        self._used -= 1
-        return False
-
     def _report(self) -> None:
         """Have the counts said soon, once for all that changes until then."""
         if self._report_timer is None and self._task is not None:
             self._report_timer = self._loop.call_later(self._report_delay_s, self._report_now)
 
     def _report_now(self) -> None:
+        # spec: RateLease!Report
         self._report_timer = None
         if self.connected:
             self._say(Did(self.report()))
 
     # -- the coordinator ----------------------------------------------------------------------
 
-    def _say(self, message: Any) -> bool:
-        """Send a message. False if surely nobody hears it. It is with the system when this returns."""
-        return self._channel is not None and self._channel.send(*TO_COORDINATOR.to_json(message))
+    def _say(self, message: Any) -> None:
+        """Send a message, where anybody may hear it."""
+        if self._channel is not None:
+            self._channel.send(*TO_COORDINATOR.to_json(message))
 
     def _say_farewell(self) -> None:
         assert self._farewell is not None
@@ -356,7 +330,7 @@ class LeasedLimiter:
         while True:
             try:
                 # Nothing that matters is unsent at the end: the last word is the coordinator's.
-                await self._way.attempt(self._talk, self._hello, direct=True)
+                await self._way.attempt(self._talk, self._hello)
             finally:
                 self._channel = None
             if self.connected:

@@ -6,10 +6,14 @@ counts once.
 """
 
 # The alternatives to counts since the beginning are numbered messages that are kept until they are
-# acknowledged (`rpc.MessageStream`), or a log of grants at the coordinator. Both need state that survives
+# acknowledged, or a log of grants at the coordinator. Both need state that survives
 # on the side that dies: a coordinator that starts from its file would have to know which messages of each
 # task it had already counted, and to write it down for each. A count is idempotent. It may be repeated to
 # whoever is there, and the larger one wins; so a restart needs nothing but sums (spec/RateLease.tla).
+#
+# What a task held when it died counts as used: it says some time later which calls have begun. To say so
+# before each call would cost a message a call, and only the end that the task's own system makes of a
+# connection would prove that all was heard.
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ TURN_S = 0.05
 """Seconds of the rate that all who want calls are granted in one turn."""
 RETURN_TIMEOUT_S = 2.0
 """Seconds after the life of a lease in which a client that has gone may come back and say what it used."""
-MAX_ENDED_CLIENTS = 1000
+MAX_ENDED_CLIENTS = 200
 """Clients that have ended and whose counts are known one by one: one that comes back is not counted twice."""
 
 
@@ -125,23 +129,11 @@ class Client:
     """Units that its next call lacks."""
     served: float = 0.0
     """Units that it got, or else calls; not less than others had when it began to want more."""
-    gone_until: float | None = None
-    """The time at which it is given up, if it is not connected."""
-    certain: bool = True
-    """True if `used` is all that it has used, should it never come back."""
 
     @property
     def held(self) -> int:
         """Calls granted that it may still use."""
         return self.granted - self.used - self.back
-
-
-class Grant(NamedTuple):
-    """Calls and units for a client, beside those that it has."""
-
-    client: str
-    calls: int
-    units: float
 
 
 class QuotaAllocator:
@@ -163,7 +155,8 @@ class QuotaAllocator:
         self.cool_downs = 0
         self._clock = clock
         self._remembered: dict[str, tuple[int, float]] = {}
-        self._gone: set[str] = set()
+        # The time at which a client is given up that is not connected.
+        self._gone: dict[str, float] = {}
         self._before: list[str] = []
         # Who wants more, in the order of their asking; who got least so far is served first.
         self._wanting: dict[str, None] = {}
@@ -190,9 +183,7 @@ class QuotaAllocator:
         client = self.clients.setdefault(name, Client())
         self.committed += report.received - client.granted
         client.granted = report.received
-        client.certain = True
-        client.gone_until = None
-        self._gone.discard(name)
+        self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.report(name, report)
 
@@ -256,39 +247,23 @@ class QuotaAllocator:
             self._weights.give_back(units, now)
         self._end(name, client.used)
 
-    # A connection that ends by FIN has been heard out: the system sends FIN after all that was written.
-    # After a reset something may be missing, so all that the client held counts as used, until it is back
-    # and says otherwise.
-    def lost(self, name: str, heard: bool = True) -> None:
-        """The connection of a client has ended. It may come back until what it holds has lapsed.
-
-        heard: whether all was heard that it said. Otherwise it has used all that it held, unless it is back.
-        """
+    def lost(self, name: str) -> None:
+        """The connection of a client has ended. It may come back until what it holds has lapsed."""
         # spec: RateLease!Notice
-        client = self.clients.get(name)
-        if client is not None:
-            client.certain = client.certain and heard
-            client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
-            self._gone.add(name)
+        if name in self.clients:
+            self._gone[name] = self._clock() + self.limits.life + RETURN_TIMEOUT_S
             self._wanting.pop(name, None)
 
     def expire(self) -> float:
         """Give up those who are gone for good; gives the seconds until the next one, infinite for none."""
         # spec: RateLease!GiveUp
-        first = math.inf
         if not self._gone:
-            return first
+            return math.inf
         now = self._clock()
-        for name in [*self._gone]:
+        for name in [name for name, until in self._gone.items() if until <= now]:
             client = self.clients[name]
-            assert client.gone_until is not None
-            if client.gone_until <= now:
-                # It says that calls begin before they do; but what it said to a coordinator that is no more,
-                # or to a net that broke, nobody knows.
-                self._end(name, client.used if client.certain else client.granted - client.back)
-            else:
-                first = min(first, client.gone_until - now)
-        return first
+            self._end(name, client.granted - client.back)
+        return min(self._gone.values(), default=math.inf) - now
 
     def is_fresh(self) -> bool:
         """Return True if a new one would grant no more: no sums, no clients, full buckets, no cool-down."""
@@ -297,15 +272,6 @@ class QuotaAllocator:
         now = self._clock()
         buckets = [bucket for bucket in (self._requests, self._weights) if bucket is not None]
         return now >= self._cool_until and all(each.level(now) >= each.capacity for each in buckets)
-
-    def forget_clients(self) -> bool:
-        """Forget clients that have ended; False if there are none.
-
-        One that comes back after all counts twice: too much, never too little.
-        """
-        had_any = bool(self._remembered)
-        self._remembered.clear()
-        return had_any
 
     # -- grants -------------------------------------------------------------------------------
 
@@ -323,27 +289,27 @@ class QuotaAllocator:
     # asks for most. So each client has a sum of what it was served, and the one with the least is next
     # (start-time fair queueing); one that begins to want more starts from the present sum, so that it
     # cannot claim the time in which it wanted nothing.
-    def grant(self) -> tuple[list[Grant], float]:
+    def grant(self) -> tuple[dict[str, Granted], float]:
         """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
         # spec: RateLease!Grant
         now = self._clock()
         if not self._wanting or self.exhausted is not None:
-            return [], math.inf
+            return {}, math.inf
         if now < self._cool_until:
-            return [], self._cool_until - now
+            return {}, self._cool_until - now
         turns = sorted(self._wanting, key=lambda name: self.clients[name].served)
         if self._cool_until > -math.inf:
             self._cool_until = -math.inf
             self._keep_for_one(self.clients[turns[0]].head, now)
         left = None if self.limits.max_calls is None else self.limits.max_calls - self.committed
-        grants: list[Grant] = []
+        grants: dict[str, Granted] = {}
         for name in turns:
             client = self.clients[name]
             calls, units, wait = self._share(client, now, left, len(turns))
             if wait > 0.0:
                 # Nobody overtakes: a heavy call would otherwise wait for ever.
                 return grants, wait
-            grants.append(Grant(name, calls, units))
+            grants[name] = Granted(calls, units)
             client.granted += calls
             self.committed += calls
             client.wanted_calls -= calls
@@ -396,7 +362,7 @@ class QuotaAllocator:
 
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
-        self._gone.discard(name)
+        self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.committed += used - (client.granted - client.back)
         self.used += used - client.used
@@ -422,13 +388,12 @@ class QuotaAllocator:
     @classmethod
     def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
-        # Every client counts as lost and not heard: what it said to the coordinator before, after the last
-        # write, is not in the file. spec: RateLease!Restart
+        # spec: RateLease!Restart
         allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
             allocator.clients[name] = Client(granted, used, back, cost)
-            allocator.lost(name, heard=False)
+            allocator.lost(name)
         return allocator

@@ -15,8 +15,7 @@ from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
 from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.rpc import connection as connection_module
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES
+from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.unit.calling import Caller
 from tests.limits.unit.peers import LIMITS, Peer
