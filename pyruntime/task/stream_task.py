@@ -13,7 +13,7 @@ checkpoint requests, the notices and `state` are for any thread.
 # Why a checkpoint is one action. Flink takes the states on the task's thread and uploads them on others,
 # each operator's for itself, because states are large there. Here they are references and counts; taken in
 # one action they belong to one instant, and nothing has to be put together afterwards. Who has asked for the
-# snapshot makes bytes of it (`SnapshotCodec`) and knows where they are kept.
+# snapshot makes bytes of it and knows where they are kept.
 #
 # Why checkpoints come from requests alone, and no barrier from the input. A barrier among the elements is
 # how Flink's tasks hear of a checkpoint from those in front of them. Here nobody is in front: whoever wants
