@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 from pillarbox.aio.async_map import AsyncMapIterator, iterate
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import Outcome, shorten
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
@@ -135,7 +134,7 @@ def async_map(
     keep: str | Sequence[str] = (),
     # From `Options`:
     ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    capacity: int = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -187,7 +186,7 @@ def async_map(
     Options:
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
+        rate is not counted.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.

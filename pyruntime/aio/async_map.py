@@ -27,12 +27,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pillarbox.aio.cache_pin import CachePin, content_of
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import configuration_of
-from pillarbox.aio.ledger_scope import budget_of_run, scope_of
+from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options

@@ -53,9 +53,9 @@ from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import value_of
-from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, ThreadRunner, collect
+from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, blocking_function, collect
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.single_flight import WAITING, single_flight
+from pillarbox.aio.shared_calls import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
@@ -157,7 +157,7 @@ class AsyncWaitOperator(Operator):
         self._mailbox = context.executor.mailbox
         # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
-        self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
+        self._calls = self._scheduler.runner = self._make()
         ledger_session = self._ledger_session
         if ledger_session is not None:
             self._scheduler.look_first = self._look_first
@@ -172,7 +172,7 @@ class AsyncWaitOperator(Operator):
                 complete=self._complete,
                 replayed=self._replay_waiting,
                 share=self._share_found,
-                hold=self._scheduler.concurrency.hold,
+                hold=self._scheduler.hold,
                 stop=self._fail,
                 convert=self._scheduler.convert,
                 rows_of=self._rows_of,
@@ -196,7 +196,8 @@ class AsyncWaitOperator(Operator):
             # What looks at results sees each as the function gave it.
             whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
-            in_batches = batch_function(fn, name, spread=spread and not batch.arrow, rows_of=whole)
+            by_columns = spread and not batch.arrow
+            in_batches = batch_function(fn, name, self._loop, spread=by_columns, rows_of=whole)
             return BatchRunner(scheduler, batch, in_batches, name, context, self._loop)
         parameter = collector_parameter(fn)
         if parameter is not None:
@@ -207,10 +208,10 @@ class AsyncWaitOperator(Operator):
             )
         call = (lambda row: fn(*row)) if spread else fn
         if is_async_generator(fn):
-            return CoroutineRunner(scheduler, partial(collect, call), name, context, self._loop)
-        if is_async(fn):
-            return CoroutineRunner(scheduler, call, name, context, self._loop)
-        return ThreadRunner(scheduler, call, name, context, self._loop, self._mailbox)
+            call = partial(collect, call)
+        elif not is_async(fn):
+            call = blocking_function(call, name, self._loop)
+        return CoroutineRunner(scheduler, call, name, context, self._loop)
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
@@ -324,7 +325,7 @@ class AsyncWaitOperator(Operator):
             abandoned=calls.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=self._scheduler.concurrency.limit,
+            capacity=self._options.capacity,
         )
 
     @property
@@ -509,19 +510,18 @@ class AsyncWaitOperator(Operator):
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
         most = self._max_bytes
-        if self._is_tight or self._result_bytes * self._scheduler.concurrency.limit > most - self._held:  # type: ignore[operator]
+        if self._is_tight or self._result_bytes * self._options.capacity > most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
     def _allow_calls(self) -> None:
         """Let so many calls be in flight as will find room for their results, and one to go on with."""
         options = self._options
-        concurrency = self._scheduler.concurrency
         in_call = 1 if options.batch is None else options.batch.size
         left = self._max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
-        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else concurrency.limit
-        self._is_tight = room < concurrency.limit
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else options.capacity
+        self._is_tight = room < options.capacity
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
-        concurrency.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
+        self._scheduler.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
 
     def _way_out(self) -> Callable[[Call, Any], None]:
         """The next step of rows that have finished: as straight to the queue as the options allow."""
@@ -776,7 +776,7 @@ class AsyncWaitOperator(Operator):
         """Add the time since the last look to what it went on."""
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
-        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.concurrency.limit)
+        busy = min(1.0, self._scheduler.runner.in_flight / self._options.capacity)
         self._meter.sample(busy, self._why_idle(), late)
 
     def _why_idle(self) -> str:

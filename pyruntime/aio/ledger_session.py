@@ -20,16 +20,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.cache_pin import CachePin
-from pillarbox.aio.claimed_calls import POLL_INTERVAL_S, ClaimedCalls
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
-from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.parsing import Parsed, value_of
-from pillarbox.aio.runners import set_soon
+from pillarbox.aio.runners import call_soon
 from pillarbox.aio.service_errors import describe
-from pillarbox.aio.single_flight import WAITING
-from pillarbox.aio.stale_answers import StaleAnswers
+from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
 from pillarbox.ledger.consistency import ConflictFinder
@@ -763,7 +760,7 @@ class LedgerSession:
         writer = self._writer
         if writer is None:
             return None
-        done = self._loop.create_future()
+        done = asyncio.Event()
         failure: BaseException | None = None
 
         def close() -> None:
@@ -777,11 +774,11 @@ class LedgerSession:
                 self.claimed.close()
             if is_whole:
                 failure = self._find_conflict()
-            set_soon(self._loop, done)
+            call_soon(self._loop, done.set)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
         thread.start()
-        await done
+        await done.wait()
         thread.join()
         return failure
 

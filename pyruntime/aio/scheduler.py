@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.calls import Call, CallState, ResultConverter
-from pillarbox.aio.concurrency import ConcurrencyLimit
 from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
@@ -51,8 +50,17 @@ class CallScheduler:
     """
 
     __slots__ = (
-        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
-        *("is_closed", "convert", "convert_all", "convert_fallback", "looks_at_results", "rejects_results"),
+        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker"),
+        *(
+            "is_closed",
+            "_held",
+            "_allowed",
+            "convert",
+            "convert_all",
+            "convert_fallback",
+            "looks_at_results",
+            "rejects_results",
+        ),
         *("look_first", "look_again", "keep_all"),
         *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
         *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
@@ -102,7 +110,9 @@ class CallScheduler:
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self.concurrency = ConcurrencyLimit(options.max_capacity, options.adaptive)
+        # Whether no call may begin for now; how many may be in flight as their results find room.
+        self._held = False
+        self._allowed: int | None = None
         # Results that nobody looks at take the short way.
         self.rejects_results = self._retry is not None and self._retry.checks_results
         budget = options.budget
@@ -131,8 +141,7 @@ class CallScheduler:
         self._batch_timeouts: CallDeadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
-        looks = self.looks_at_results or self.concurrency.adapts
-        self._plain = not looks and all(each is None for each in needed)
+        self._plain = not self.looks_at_results and all(each is None for each in needed)
 
     def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
         """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
@@ -200,6 +209,30 @@ class CallScheduler:
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
         self._error_policy.check(self._finished())
+
+    # -- how many calls -----------------------------------------------------------------------
+
+    def hold(self, held: bool) -> None:
+        """Let no call begin for now, or again; those in flight go on."""
+        # spec: Feeding!Hold, Feeding!Release
+        self._held = held
+        self._set_limit()
+
+    def allow(self, calls: int | None) -> None:
+        """Let so many calls be in flight as find room for their results; None where that is not a limit."""
+        if calls != self._allowed:
+            self._allowed = calls
+            self._set_limit()
+
+    def _set_limit(self) -> None:
+        # spec: Feeding!Found
+        limit = 0 if self._held else self.options.capacity
+        if self._allowed is not None:
+            limit = min(limit, self._allowed)
+        grown = limit > self.runner.limit
+        self.runner.limit = limit
+        if grown:
+            self.runner.dispatch()
 
     # -- which call is next -------------------------------------------------------------------
 
@@ -291,12 +324,10 @@ class CallScheduler:
         if self._attempt_timeouts is not None:
             self._attempt_timeouts.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
-        if rejected is None:
-            self.concurrency.succeeded(ended - call.began)
-            if self.breaker is not None:
-                self.breaker.succeeded()
-        else:
+        if rejected is not None:
             self.overloaded(rejected)
+        elif self.breaker is not None:
+            self.breaker.succeeded()
 
     def failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The attempt of `call` that runs ended with `error`, which its function raised.
@@ -428,19 +459,11 @@ class CallScheduler:
         self._plain = False
         return True
 
-    def batch_succeeded(self, seconds: float) -> None:
-        """The call of a batch had results after so many seconds."""
-        self.concurrency.succeeded(seconds)
-        if self.breaker is not None:
-            self.breaker.succeeded()
-
     def overloaded(self, error: BaseException, is_first: bool = False) -> None:
         """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
-        if self.throttle is None and not self.concurrency.adapts and not self._can_break:
+        if self.throttle is None and not self._can_break:
             return
-        overload = is_overload(error)
-        self.concurrency.failed(overload)
-        if not overload:
+        if not is_overload(error):
             if self._can_break and is_unreached(error):
                 self._open_breaker().unreached(is_first)
                 return
@@ -465,7 +488,7 @@ class CallScheduler:
             retry = self._retry
             assert retry is not None
             reached = self._finished()
-            answered = min(reached, self.concurrency.limit)
+            answered = min(reached, self.options.capacity)
             self.breaker = CircuitBreaker(self._loop.time, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.throttle is None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
-from pillarbox.aio import claimed_calls
+from pillarbox.aio import shared_calls
 from pillarbox.ledger import KeyMaker, Ledger
 
 ACROSS = Dedupe(across_tasks=True)
@@ -227,7 +227,7 @@ def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # A claim that were not free would be waited for until then.
-    monkeypatch.setattr(claimed_calls, "HUNG_AFTER_S", 10.0)
+    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 10.0)
     tasks = TwoTasks()
 
     async def first(row: str) -> str:
@@ -265,7 +265,7 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
 def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(claimed_calls, "HUNG_AFTER_S", 0.5)
+    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 0.5)
     list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS)))
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)

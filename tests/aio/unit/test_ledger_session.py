@@ -19,7 +19,7 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_scope import scope_of
 from pillarbox.aio.service_errors import describe
-from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.shared_calls import WAITING
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id

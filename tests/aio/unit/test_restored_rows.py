@@ -303,17 +303,17 @@ def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
         rig = Rig(service.call, capacity=2)
         rig.push(*range(6))
         await asyncio.sleep(0.5)
-        rig.operator._scheduler.concurrency.hold(True)
+        rig.operator._scheduler.hold(True)
         await asyncio.sleep(9.0)
         assert service.calls.total() == len(rig.results) == 2
-        rig.operator._scheduler.concurrency.hold(False)
+        rig.operator._scheduler.hold(False)
         await rig.end()
         assert len(rig.results) == 6
 
     play(script)
 
 
-@pytest.mark.contract(convicts=["revoked_thread_answers"])
+@pytest.mark.contract(convicts=["cancelled_thread_gives_slot"])
 def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
     may_return = threading.Event()
 
