@@ -18,8 +18,7 @@ from pillarbox.aio.async_map import AsyncMapIterator, iterate
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
 from pillarbox.aio.errors import Outcome, shorten
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
 from pillarbox.ledger import Ledger
 

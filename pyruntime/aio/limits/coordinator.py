@@ -40,8 +40,7 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.connection import Connection, RpcHandle
 from pillarbox.rpc.loop_thread import end

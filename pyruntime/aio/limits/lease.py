@@ -33,8 +33,7 @@ from pillarbox.aio.limits.quota import (
     UsageReport,
     Want,
 )
-from pillarbox.aio.limits.rate import WAIT_MARGIN_S, LimiterStatistics
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, CoordinatorError, LimiterStatistics, Limits
 from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import end
 

@@ -22,8 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.rate import TokenBucket
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Amount, Codec, Count
 
 SERVICE = "limits"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.enumerator import SourceEvent
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.spark.source.options import Read
 

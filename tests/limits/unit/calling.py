@@ -21,8 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.limits.rate import RateLimiter
-from pillarbox.aio.limits.shared import Limits, SharedLimits
+from pillarbox.aio.limits.rate import Limits, RateLimiter, SharedLimits
 
 ROOT = Path(__file__).resolve().parents[3]
 

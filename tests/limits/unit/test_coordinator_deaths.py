@@ -17,7 +17,7 @@ from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.quota import Did, Opened, UsageReport, Want
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc import connection as connection_module
 from tests.limits.unit import calling
 from tests.limits.unit.calling import Caller, wait_until

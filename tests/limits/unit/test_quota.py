@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator, UsageReport
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.testing import FakeClock
 from tests.search import examples
 
