@@ -166,6 +166,8 @@ def _changing(name: str) -> Callable[..., Any]:
         with self._observed():
             return getattr(SplitCoordinator, name)(self, *args, **more)
 
+    # A link says by this name what its reader says.
+    method.__name__ = name
     return method
 
 
