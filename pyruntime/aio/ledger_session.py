@@ -506,7 +506,7 @@ class LedgerSession:
         return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
 
     def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
-        redact = self._redact.about(call.row)
+        redact = self._redact
         one = "" if redact.rows else f"; one is {shorten(call.row, redact=redact)}"
         return self._conflict_of(call.key, call.input, other, one)
 
