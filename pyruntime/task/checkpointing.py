@@ -8,9 +8,9 @@ and its two ends, and nothing of the task's life.
 # each operator's for itself, because states are large there. Here they are references and counts; taken in
 # one action they belong to one instant, and nothing has to be put together afterwards.
 #
-# Why a snapshot is whoever's asked for it, and is not written here. It is references and counts, of which
-# `SnapshotCodec` makes bytes in any thread; where they are kept, and with what beside them, such as the
-# position of a coordinator, is known by whoever completes the checkpoint.
+# Why a snapshot is whoever's asked for it, and is not written here. It is references and counts, which pickle
+# in any thread; where they are kept, in which form, and with what beside them, such as the position of a
+# coordinator, is known by whoever completes the checkpoint.
 #
 # Why a request is a mail of its own class. A mail that is dropped when the mailbox closes tells nobody, but
 # for one that can be cancelled. A mailbox either drops a mail or has refused it, never both, so that exactly
