@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pillarbox.sources.serializer import Serializer
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import Serializer, Split
 
 S = TypeVar("S", bound=Split)
 S_contra = TypeVar("S_contra", bound=Split, contravariant=True)
