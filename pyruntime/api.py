@@ -40,8 +40,7 @@ from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
 from pillarbox.aio.parsing import with_parse

@@ -17,7 +17,7 @@ from pillarbox.aio.calls import Call, CallState, ResultConverter
 from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
-from pillarbox.aio.limits.shared import open_limiter
+from pillarbox.aio.limits.rate import open_limiter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.parsing import ParsingConverter

@@ -25,8 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
