@@ -267,6 +267,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self._last: dict[str | None, Totals | None] = {}
 
     def _results_of(self, chunk: Chunk) -> Iterator[Any]:
+        # A list at once, and not a generator: `next` of a list's iterator is what each row costs here.
         dropped = self._dropped
         results = [
             result for _, result in chunk if type(result) is not Failed or result.info.uid not in dropped
