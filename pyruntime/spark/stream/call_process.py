@@ -51,11 +51,10 @@ from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
+from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan, open_stream_session
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, open_stream_session
 from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 
