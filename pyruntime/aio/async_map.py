@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
-from pillarbox.aio.dead_letters import DeadLetterFiles
+from pillarbox.aio.error_policy import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from pillarbox.aio.calls import Call, CallState, ResultConverter
-from pillarbox.aio.deadlines import CallDeadlines, clock_of
+from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
