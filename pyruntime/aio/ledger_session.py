@@ -223,10 +223,6 @@ class LedgerSession:
             call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
         }
 
-    def refresh(self) -> None:
-        """See what others have kept since it was opened. Any thread. Raises OSError."""
-        self.reader.refresh()
-
     # -- rows come ----------------------------------------------------------------------------
 
     def lookup_all(self, calls: list[Call]) -> list[tuple[Call, tuple[Any] | object]]:
