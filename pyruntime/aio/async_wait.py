@@ -1,7 +1,7 @@
 """The async operator of a task: admits rows, has their calls made within limits, emits results in order.
 
 Confined to the mailbox thread, the thread of the task's event loop. What runs the calls is apart (`runners`),
-and where rows come from and go (`task_io`). It is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox
+and where rows come from and go (`task_run`). It is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox
 (FLINK-12477), with two changes: the window of rows that wait for order is larger than the number of calls in
 flight, since with one as large as the capacity one slow call idles every other slot; and a retry that waits
 holds no slot.
@@ -46,19 +46,19 @@ from pillarbox.aio.function import (
     collector_parameter,
     is_async,
     is_async_generator,
+    value_of,
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
-from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.parsing import value_of
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, blocking_function, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
+from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
+from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
@@ -616,29 +616,25 @@ class AsyncWaitOperator(Operator):
         restored = self._restored
         snapshot_call, now = self._scheduler.snapshot_call, self._scheduler.clock()
         row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
-        entries = StateEntries()
+        entries: list[Entry] = []
         for element, finished, result in self._queue.snapshot():
             if element is WATERMARK:
-                entries.add(list(result))
+                entries.append(list(result))
             elif finished:
-                entries.add_finished(row_of(element), result, element.cost)
+                entries.append(FinishedRow(row_of(element), result, element.cost, True))
             elif restored and element in restored:
-                entries.add(restored[element])
+                entries.append(restored[element])
             elif kept and element in kept:
                 not_durable, latency = kept[element]
-                entries.add(
+                entries.append(
                     FinishedRow(row_of(element), not_durable, element.cost, False, element.attempt, latency)
                 )
-            elif type(element) is Call and element.error is None:
-                # Nothing of it has failed, in any life; most are so.
-                spent = now - element.began if element.attempt else 0.0
-                entries.add_call(row_of(element), spent, element.cost)
             else:
                 state = snapshot_call(element, now)
-                entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
-        left = self._meter.rows_in - entries.rows
+                entries.append(state._replace(row=row_of(element)) if self._is_behind else state)
+        left = self._meter.rows_in - sum(type(each) is not list for each in entries)
         scheduler = self._scheduler.snapshot()
-        return AsyncWaitState(self._options.ordered, entries, scheduler, left)
+        return AsyncWaitState(self._options.ordered, tuple(entries), scheduler, left)
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.

@@ -10,8 +10,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     UNSET,
     Budget,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from pillarbox.kernel import MailboxClosedError, MailboxState
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
-from pillarbox.task.failures import add_context, contexts
 from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
 from pillarbox.task.timers import Timer
 from pillarbox.testing import FakeClock
@@ -24,14 +22,8 @@ END = Watermark(MAX_WATERMARK)
 
 
 def notes_of(error: BaseException) -> str:
-    """The notes of an error, as a reader of the traceback sees them."""
-    if sys.version_info >= (3, 11):
-        return "\n".join(getattr(error, "__notes__", []))
-    found = []
-    while error.__context__ is not None:
-        error = error.__context__
-        found.append(f"{type(error).__name__}: {error}")
-    return "\n".join(found)
+    """The notes of an error."""
+    return "\n".join(getattr(error, "__notes__", []))
 
 
 # -- the end of the input --------------------------------------------------------------------------
@@ -334,28 +326,6 @@ def test_the_first_error_wins_and_later_ones_go_with_it() -> None:
     assert source.closed == 1
 
 
-def test_where_errors_have_no_notes_later_ones_hang_at_the_end_of_the_context() -> None:
-    def fail(text: str) -> None:
-        try:
-            raise KeyError("inner " + text)
-        except KeyError:
-            raise OSError(text) from None
-
-    found: list[BaseException] = []
-    try:
-        raise ValueError("first")
-    except ValueError as first:
-        # As in a task: what fails later fails while the first error is handled, and refers back to it.
-        for text in ("second", "third"):
-            try:
-                fail(text)
-            except OSError as later:
-                add_context(first, later)
-                add_context(first, later)
-        found = contexts(first)
-    assert [str(error) for error in found] == ["first", "second", "'inner second'", "third", "'inner third'"]
-
-
 def test_an_error_in_closing_alone_is_raised() -> None:
     log: list[str] = []
     with pytest.raises(ValueError, match="a close") as caught:
@@ -392,25 +362,6 @@ def test_a_timer_does_not_outlive_the_task() -> None:
     rig.task.close()
     clock.advance(10.0)
     assert fired == []
-
-
-@pytest.mark.parametrize("step", ["finish", "close"])
-def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> None:
-    clock = FakeClock()
-    fired: list[float] = []
-
-    class SetsAtTheEnd(Logging):
-        def note(self, what: str) -> None:
-            if what == step:
-                timers = self.context.timers
-                timers.register_timer(1.0, fired.append)
-                assert timers is self.context.timers
-                ended.append(timers.timers_done().done())
-
-    ended: list[bool] = []
-    Rig(SetsAtTheEnd("a", []), clock=clock).run(1)
-    clock.advance(10.0)
-    assert (fired, ended) == ([], [True])
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
