@@ -383,11 +383,6 @@ class CoordinatorHandle(SharedLimits):
     name: str | None
     patience: float
 
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """The places where the coordinator may be found."""
-        return self.handle.addresses
-
     def open(self, limits: Limits) -> LeasedLimiter:
         """A limiter for one task. Any thread; connects when it is started."""
         return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience)

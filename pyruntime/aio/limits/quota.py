@@ -107,6 +107,7 @@ class Left(NamedTuple):
 
 TO_COORDINATOR = Codec(Open, Did, Want, CoolDown, Leave)
 TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
+_LIMITS = Codec(Limits)
 
 
 # -- the accounts -------------------------------------------------------------------------------
@@ -371,7 +372,7 @@ class QuotaAllocator:
     def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
+        allocator = cls(_LIMITS.from_json([Limits.__name__, *value["limits"]]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}

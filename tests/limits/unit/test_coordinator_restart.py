@@ -78,7 +78,7 @@ def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path)
             for task in tasks:
                 task.gate.spend(2.0)
             with coordinator_process(tmp_path / "state") as again:
-                assert again.addresses == handle.addresses
+                assert again.handle.addresses == handle.handle.addresses
                 await in_turns(tasks, 10**9)
                 assert sum(len(task.begun) for task in tasks) == 400
                 assert {task.gate.exhausted for task in tasks} == {"max_calls=400"}
