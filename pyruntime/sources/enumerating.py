@@ -22,7 +22,6 @@ idea is that of Flink's `SourceCoordinator`.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import OrderedDict, defaultdict
@@ -541,19 +540,18 @@ class EnumeratorThread(Generic[S, C]):
     # -- the discovery thread -----------------------------------------------------------------
 
     def _run_orders(self) -> None:
-        due, order = math.inf, None
+        waiting: tuple[float, Callable[[], None]] | None = None
         while True:
             try:
                 # One that comes takes the place of one that has not begun.
-                left = None if order is None else max(0.0, due - time.monotonic())
-                found = self._orders.get(timeout=left)
-                if found is None:
+                left = None if waiting is None else max(0.0, waiting[0] - time.monotonic())
+                waiting = self._orders.get(timeout=left)
+                if waiting is None:
                     return
-                due, order = found
             except Empty:
-                assert order is not None
-                order, run = None, order
-                run()
+                assert waiting is not None
+                order, waiting = waiting[1], None
+                order()
 
     def _discover(self, most: int) -> None:
         # Should the enumerator learn something else meanwhile, what is found will be dropped.

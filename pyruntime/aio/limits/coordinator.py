@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.quota import (
+from pillarbox.aio.limits.lease import (
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
+    LeasedLimiter,
     Leave,
     Left,
     Open,
