@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.quota import (
+from pillarbox.aio.limits.lease import (
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
+    LeasedLimiter,
     Leave,
     Left,
     Open,
@@ -382,11 +382,6 @@ class CoordinatorHandle(SharedLimits):
     handle: RpcHandle
     name: str | None
     patience: float
-
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """The places where the coordinator may be found."""
-        return self.handle.addresses
 
     def open(self, limits: Limits) -> LeasedLimiter:
         """A limiter for one task. Any thread; connects when it is started."""
