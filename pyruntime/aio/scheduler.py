@@ -54,9 +54,9 @@ class CallScheduler:
         *("breaker", "clock", "context", "convert", "convert_all", "convert_fallback", "costs"),
         *("is_closed", "keep_all", "keep_late", "look_again", "look_first", "looks_at_results", "loop"),
         *("meter", "more_rows", "name", "options", "pausing", "rejects_results", "renew", "rows_of"),
-        *("runner", "stop", "throttle", "waiting"),
+        *("runner", "stop", "throttle", "waiting", "_timeouts"),
         *("_adaptive", "_allowed", "_attempt_timeouts", "_can_break", "_counted", "_deadlines"),
-        *("_error_policy", "_finish_call", "_finished", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
+        *("_error_policy", "_finish_call", "_finished", "_held", "_plain", "_retry", "_spent_before"),
     )
 
     runner: Runner
