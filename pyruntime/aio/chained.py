@@ -371,7 +371,7 @@ class ResultRecord(tuple[Any, ...]):
         return f"Record({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _record_of, (self._fields, tuple(self))
+        return record_of, (self._fields, tuple(self))
 
 
 _OWN_NAMES = frozenset({"_fields", "_places", "asDict"})
@@ -393,7 +393,8 @@ def _record_class(names: tuple[str, ...]) -> type[ResultRecord]:
     return type("Record", (ResultRecord,), {"__slots__": (), "__module__": __name__, **columns, **own})
 
 
-def _record_of(names: tuple[str, ...], values: tuple[Any, ...]) -> ResultRecord:
+def record_of(names: tuple[str, ...], values: tuple[Any, ...]) -> ResultRecord:
+    """The record of these values, by the names of their columns."""
     return _record_class(names)(values)
 
 

@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import is_async
-from pillarbox.aio.task_run import IterableInput
+from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.kernel import HandoverClosedError
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import RowBatch, TaskOutput
@@ -134,6 +134,10 @@ class Record:
     def __reduce__(self) -> tuple[Any, ...]:
         # A record that leaves its batch, by pickle or copy, becomes a Row of its own.
         return _as_row, tuple(self.asDict().items())
+
+    def reduce_for_snapshot(self) -> tuple[Any, ...]:
+        """What makes this row a record again, of a batch of its own: a snapshot keeps no whole batch."""
+        return record_from, (to_ipc(self._columns.batch.slice(self._index, 1)),)
 
 
 def _as_row(*items: tuple[str, Any]) -> Row:
@@ -257,10 +261,13 @@ class ArrowInput(IterableInput):
             try:
                 self._ready.extend(item for (item,) in self._handover.take_all())
             except HandoverClosedError:
-                return InputStatus.END_OF_INPUT
+                return self._end()
             if not self._ready:
                 return InputStatus.NOTHING_AVAILABLE
-        output.collect(self._unpack(self._ready.popleft()))
+        batch = self._unpack(self._ready.popleft())
+        # Slices that were read ahead are in no snapshot: Spark has a task that is tried again read the same
+        # rows in the same order, however the slices are cut then.
+        self._emit(batch.rows, output, batch.row_bytes)
         return InputStatus.MORE_AVAILABLE
 
 
@@ -279,6 +286,13 @@ def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow IPC stream."""
     with pa.ipc.open_stream(data) as reader:
         yield from reader
+
+
+def record_from(ipc: bytes) -> Record:
+    """The record of a batch of one row, as a snapshot of a task keeps it."""
+    (batch,) = from_ipc(ipc)
+    record: Record = rows_of(batch).rows[0]
+    return record
 
 
 # -- values of Arrow columns ----------------------------------------------------------------------

@@ -14,12 +14,13 @@ Pure: any thread.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import field_names
@@ -27,6 +28,7 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.normal_forms import Expressions, Vectors, compile_test, is_vector, normalizer, row_reader
+from pillarbox.spark.records import from_ipc, record_from, to_ipc
 from pillarbox.spark.schema import arrow_field, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -57,8 +59,23 @@ class EncodedRow(Weighed):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the rest of its block.
-        place = pa.array([self.index])
-        return EncodedRow, (Block([array.take(place) for array in self.block]), 0, self.nbytes)
+        columns = [array.slice(self.index, 1) for array in self.block]
+        batch = pa.RecordBatch.from_arrays(columns, [*map(str, range(len(columns)))])
+        return encoded_from, (to_ipc(batch), self.nbytes)
+
+
+def encoded_from(ipc: bytes, nbytes: int) -> EncodedRow:
+    """The row of a batch of one row, as its pickle keeps it."""
+    (batch,) = from_ipc(ipc)
+    return EncodedRow(Block(batch.columns), 0, nbytes)
+
+
+ALLOWED_IN_SNAPSHOTS: tuple[Callable[..., Any], ...] = (
+    *(record_from, encoded_from, np.dtype, np.ndarray),
+    # Their pickles name functions, under names that differ from version to version.
+    *(example.__reduce_ex__(5)[0] for example in (Row(a=1), np.zeros(2), np.zeros((2, 2))[:, 0], np.int64(1))),
+)
+"""The types of rows and results on Spark, for a `SnapshotCodec`."""
 
 
 class _Column:

@@ -10,7 +10,8 @@ import pytest
 
 from pillarbox import Options
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.task_run import ChunkOutput, CollectionInput, TaskRun
+from pillarbox.aio.row_inputs import CollectionInput
+from pillarbox.aio.task_run import ChunkOutput, TaskRun
 from pillarbox.task.protocols import RowBatch
 from tests.aio.unit.virtual import HOUR, play
 

@@ -1,0 +1,276 @@
+"""The inputs of a task of rows: collections, iterables that a thread reads ahead, async iterables.
+
+Rows come in batches, whose rows weigh the same, so that nothing has to be weighed row by row. Inputs are
+confined to the mailbox thread, but for what says otherwise.
+
+An input has its position in the task's snapshot: the rows that it has emitted. What a restored one reads
+begins where the first one did, and that many rows are passed over.
+"""
+
+# Alternatives, and why they are worse.
+#
+# To read an iterable on the loop's thread, item by item: one that waits for a file or a database holds up
+# every call. To read each in a thread of its own: a list would cost a hand-over for nothing. So collections
+# in memory are read in place, and of the rest only what is known to be asynchronous is read on the loop.
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import logging
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable
+from concurrent.futures import Future
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from pillarbox.kernel import Handover, HandoverClosedError
+from pillarbox.task import InputStatus
+from pillarbox.task.protocols import RowBatch, TaskOutput
+
+log = logging.getLogger("pillarbox")
+
+CANCEL_TIMEOUT_S = 1.0
+"""Seconds that an async iterable has to end after its reading was cancelled."""
+
+BATCH_ROWS = 1024
+"""Rows of a collection that become one batch."""
+
+IN_MEMORY = (list, tuple, range, set, frozenset, dict)
+"""Collections whose iteration never waits; others may read a file or a database."""
+
+_numbers = itertools.count(1)
+
+
+class CollectionInput:
+    """Rows that are all in memory: read where they are used, with no thread between.
+
+    The base of inputs, of which others have something to begin and to end.
+    """
+
+    def __init__(self, rows: Collection[Any]) -> None:
+        # In slices: a thread between would cost more than the reading.
+        self._rows = iter(rows)
+        self._position = 0
+        # Rows still to be passed over, which were emitted before the snapshot.
+        self._passed = 0
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read ahead in `context`, where something is read ahead."""
+
+    def stop(self) -> None:
+        """Have a thread that reads end at its next item. Any thread."""
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of a thread that reads, for `timeout` seconds at most. Blocks. Any thread."""
+
+    async def closed(self) -> None:
+        """Wait for the end of a coroutine that reads, for a time."""
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the next rows. They weigh nothing more where they are admitted."""
+        rows = list(islice(self._rows, BATCH_ROWS))
+        if not rows:
+            return self._end()
+        self._emit(rows, output, 0)
+        return InputStatus.MORE_AVAILABLE
+
+    def _emit(self, rows: list[Any], output: TaskOutput, row_bytes: int | None) -> None:
+        if self._passed:
+            passed = min(self._passed, len(rows))
+            self._passed -= passed
+            rows = rows[passed:]
+            if not rows:
+                return
+        self._position += len(rows)
+        output.collect(RowBatch(rows, row_bytes))
+
+    def _end(self) -> InputStatus:
+        if self._passed:
+            raise ValueError(
+                f"the input has ended {self._passed:,} rows before the position that the snapshot has of it: "
+                "a restored task must read the rows that it read before, in the same order"
+            )
+        return InputStatus.END_OF_INPUT
+
+    def snapshot_state(self) -> int:
+        """The rows that were emitted."""
+        return self._position
+
+    def restore_state(self, state: int) -> None:
+        """Pass over as many rows; what is read begins where it did before.
+
+        `emit_next` raises ValueError if the input ends before.
+        """
+        self._position = self._passed = state
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when there are rows, or none come any more; None if that is so now."""
+        return None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._rows = iter(())
+
+
+class IterableInput(CollectionInput):
+    """Rows of an iterable, which a thread of its own reads ahead.
+
+    Subclasses read items that are more than a row, by at most `ahead` items and `ahead_bytes`, as `weigh`
+    gives them; None for any.
+    """
+
+    def __init__(self, items: Any, ahead: int, ahead_bytes: int | None = None) -> None:
+        super().__init__(())
+        self._items = items
+        self._handover = Handover(ahead, ahead_bytes)
+        self._reader: threading.Thread | None = None
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read, in a thread that runs in `context`."""
+        name = f"pillarbox-read-{next(_numbers)}"
+        self._reader = threading.Thread(target=context.run, args=(self._read,), name=name, daemon=True)
+        self._reader.start()
+
+    def stop(self) -> None:
+        """Have the reading thread end at its next item. Any thread."""
+        self._handover.close()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the reading thread, for `timeout` seconds at most. Blocks. Any thread."""
+        if self._reader is not None:
+            self._reader.join(timeout)
+            if self._reader.is_alive():
+                log.warning("thread %s still waits for input; it is left behind", self._reader.name)
+
+    def weigh(self, item: Any) -> int:
+        """The bytes of an item. On the reading thread."""
+        return 0
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the rows that have been read; raises what the reading failed with."""
+        try:
+            items = self._handover.take_all()
+        except HandoverClosedError:
+            return self._end()
+        if not items:
+            return InputStatus.NOTHING_AVAILABLE
+        self._emit([*chain.from_iterable(items)], output, None)
+        return InputStatus.MORE_AVAILABLE
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when something is read, or the input ends or fails."""
+        future: Future[None] = Future()
+        return future if self._handover.arm_wakeup_consumer(partial(future.set_result, None)) else None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._handover.close()
+
+    def _read(self) -> None:
+        handover, weigh = self._handover, self.weigh
+        # Most inputs weigh nothing: a call of a method that returns 0 would be the dearest part of reading.
+        weighs = type(self).weigh is not IterableInput.weigh
+        try:
+            for item in self._items:
+                # In a tuple, since a handover does not take None, and an iterable may yield it.
+                if not handover.put((item,), weigh(item) if weighs else 0):
+                    return
+        except BaseException as error:
+            handover.fail(error)
+        else:
+            handover.finish()
+
+
+# It has the hand-over of a thread too, though both ends are on one loop: a list of its own would be a second
+# way to wait for room, to end and to fail, for a tenth of a microsecond a row.
+
+
+class AsyncIterableInput(IterableInput):
+    """Rows of an async iterable, read by a coroutine of the task's loop, at most `ahead` in front.
+
+    An async generator is closed when it is not read to its end.
+    """
+
+    def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop, ahead: int) -> None:
+        super().__init__(rows, ahead)
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read, in a coroutine that runs in `context`."""
+        self._task = context.run(asyncio.Task, self._read_ahead(), loop=self._loop)
+
+    def stop(self) -> None:
+        """Do nothing: `close`, on the loop, cancels the coroutine."""
+
+    def close(self) -> None:
+        """Cancel the coroutine that reads."""
+        super().close()
+        # The end of the loop cancels it as well, and a second time would cut the generator's own end short.
+        if self._task is not None and not self._is_ending:
+            self._task.cancel()
+
+    async def closed(self) -> None:
+        """Wait for the end of the coroutine that reads, for `CANCEL_TIMEOUT_S` seconds at most."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=CANCEL_TIMEOUT_S)
+            if not self._task.done():
+                log.warning("%r did not end after it was cancelled; it is left behind", self._items)
+                self._task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def _read_ahead(self) -> None:
+        handover = self._handover
+        iterator = None
+        try:
+            iterator = self._items.__aiter__()
+            while True:
+                try:
+                    row = await iterator.__anext__()
+                except StopAsyncIteration:
+                    break
+                while not handover.try_put((row,)):
+                    room = self._loop.create_future()
+                    if handover.ended:
+                        return
+                    # The consumer is on this loop too.
+                    if handover.arm_wakeup_producer(partial(set_done, room)):
+                        await room
+            handover.finish()
+        except BaseException as error:
+            handover.fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._is_ending = True
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
+
+
+def input_of(
+    rows: Iterable[Any] | AsyncIterable[Any] | CollectionInput,
+    loop: asyncio.AbstractEventLoop,
+    ahead: int,
+    *,
+    awaits: bool,
+) -> CollectionInput:
+    """The input of a task on `loop` over `rows`, of which at most `ahead` are read in front.
+
+    awaits: rows that can be iterated either way are iterated with `async for`.
+    """
+    if isinstance(rows, CollectionInput):
+        return rows
+    if isinstance(rows, IN_MEMORY):
+        return CollectionInput(rows)
+    if isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
+        return AsyncIterableInput(rows, loop, ahead)
+    return IterableInput(rows, ahead)
+
+
+def set_done(ready: asyncio.Future[None]) -> None:
+    """Wake up who waits for `ready`, unless that was cancelled."""
+    if not ready.done():
+        ready.set_result(None)
