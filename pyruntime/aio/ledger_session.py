@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -160,8 +159,10 @@ class LedgerSession:
         self._lease_checked = self._refreshed_at = 0.0
         self._most, self._since = 1, 0
         self._hits = self._hits_before = 0
-        # In the order of their numbers: results that are not durable yet, and the seconds they took.
-        self._kept: deque[tuple[int, Call, Any, float]] = deque()
+        # Results that are not durable yet, in the order of their numbers. Of some that came together the last
+        # one's number, their calls, they themselves, and the seconds that each took.
+        self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
+        self._kept_rows = 0
         # The results of frames of vectors, as long as the reader has these at hand.
         self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
@@ -175,6 +176,7 @@ class LedgerSession:
         window: int,
         *,
         complete: Callable[[Call, Any], None],
+        complete_all: Callable[[list[Call], list[Any]], None],
         replayed: Callable[[Call, Any], None],
         share: Callable[[Call, Any], None],
         hold: Callable[[bool], None],
@@ -185,10 +187,10 @@ class LedgerSession:
         """Begin to keep results.
 
         waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
-        its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
-        that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
-        convert: makes of a kept result the form in which it leaves; rows_of: of those of a matrix, see
-        `ResultConverter`.
+        its durable result, complete_all rows that have theirs together; replayed: as complete, for a row that
+        waited, which is to wait no more; share: for one that had joined another's call. hold: whether no call
+        may begin. stop: takes what ends the job. convert: makes of a kept result the form in which it leaves;
+        rows_of: of those of a matrix, see `ResultConverter`.
         """
         self._mailbox = mailbox
         self._loop = loop
@@ -196,6 +198,7 @@ class LedgerSession:
         self._waiting = waiting
         self._most = max(1, window // COMMITS_PER_WINDOW)
         self._complete = complete
+        self._complete_all = complete_all
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
         self._replayed = replayed
@@ -223,13 +226,16 @@ class LedgerSession:
     def unfinished(self, in_flight: int) -> int:
         """Of so many rows that may not leave yet, those that `stop_after` counts as not finished."""
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
-        return 0 if self._accept_errors else in_flight - len(self._kept)
+        return 0 if self._accept_errors else in_flight - self._kept_rows
 
     def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
         """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
         # What is to be parsed has no form in a snapshot: such a row is called again.
         return {
-            call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
+            call: (result, latency)
+            for _, calls, results, latency in self._kept
+            for call, result in zip(calls, results, strict=True)
+            if type(result) is not Parsed
         }
 
     def refresh(self) -> None:
@@ -543,7 +549,7 @@ class LedgerSession:
         writer = self._writer
         assert writer is not None
         latency = self._latency(call)
-        self._kept.append((self._append(call, result, latency, call.cost), call, result, latency))
+        self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
         self._has_kept(writer, 1)
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
@@ -567,12 +573,12 @@ class LedgerSession:
             latency=latency,
             costs=[call.cost for call in calls],
         )
-        numbers = range(last - len(calls) + 1, last + 1)
-        self._kept.extend(zip(numbers, calls, results, repeat(latency)))
+        self._kept.append((last, calls, results, latency))
         self._has_kept(writer, len(calls))
         return True
 
     def _has_kept(self, writer: LedgerWriter, rows: int) -> None:
+        self._kept_rows += rows
         self._since += rows
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
@@ -592,6 +598,21 @@ class LedgerSession:
             del self._in_flight[call.key]
             if self._joined:
                 self._share_with_joined(call.key, result)
+
+    def _finish_all(self, calls: list[Call], results: list[Any]) -> None:
+        """As `_finish` for rows whose results have become durable together."""
+        in_flight = self._in_flight
+        if self.claimed is not None or self._joined:
+            for call, result in zip(calls, results, strict=True):
+                if not self._closed:
+                    self._finish(call, value_of(result))
+            return
+        # As of nearly all rows, nobody waits for their results but they themselves.
+        if in_flight is not None:
+            for call in calls:
+                if in_flight.get(call.key) is call:
+                    del in_flight[call.key]
+        self._complete_all(calls, [value_of(result) for result in results])
 
     def _share_with_joined(self, key: bytes, result: Any) -> None:
         for joined in self._joined.pop(key, ()):
@@ -634,14 +655,22 @@ class LedgerSession:
 
     def _committed(self, commit: Commit) -> None:
         # spec: Ledger!Emit
-        kept, complete, adopted = self._kept, self._land, commit.adopted
+        kept, adopted = self._kept, commit.adopted
+        calls: list[Call] = []
+        results: list[Any] = []
         while kept and kept[0][0] <= commit.through and not self._closed:
-            number, call, result, _ = kept.popleft()
-            if number in adopted:
-                # That of a process which parses otherwise may not fit: then this row has its own.
-                with suppress(_Misfit):
-                    result = self._result_of(adopted[number])
-            complete(call, value_of(result))
+            last, some, given, _ = kept.popleft()
+            calls += some
+            results += given
+            if adopted:
+                for place in range(-len(some), 0):
+                    if (number := last + 1 + place) in adopted:
+                        # That of a process which parses otherwise may not fit: then this row has its own.
+                        with suppress(_Misfit):
+                            results[place] = self._result_of(adopted[number])
+        if calls:
+            self._kept_rows -= len(calls)
+            self._finish_all(calls, results)
         if self._behind and not self._closed:
             assert self._writer is not None
             self._behind = self._writer.is_behind
@@ -652,7 +681,7 @@ class LedgerSession:
         if self._closed:
             return
         if isinstance(error, LedgerConflictError):
-            for _, call, _, _ in self._kept:
+            for call in (call for _, calls, _, _ in self._kept for call in calls):
                 if call.key == error.key:
                     error = self._conflict(call, error.other)
                     break

@@ -81,6 +81,7 @@ class Attempt:
                 self.waiting,
                 100,
                 complete=self._leaves,
+                complete_all=self._leave_together,
                 replayed=self._found,
                 share=self._leaves,
                 hold=self.holds.append,
@@ -90,6 +91,10 @@ class Attempt:
 
     def _leaves(self, call: Call, result: Any) -> None:
         self.left.append((call.row, result))
+
+    def _leave_together(self, calls: list[Any], results: list[Any]) -> None:
+        for call, result in zip(calls, results, strict=True):
+            self._leaves(call, result)
 
     def _found(self, call: Call, result: Any) -> None:
         self.waiting.remove(call)
