@@ -28,7 +28,7 @@ from bench.table import Column, print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
-    "pillarbox.rpc": ("pillarbox.rpc.client", "pillarbox.rpc.server"),
+    "pillarbox.rpc": ("pillarbox.rpc.connection", "pillarbox.rpc.server"),
     "grpcio": ("grpc",),
     "multiprocessing.connection": ("multiprocessing.connection",),
 }
@@ -61,7 +61,10 @@ class Echo:
         while True:
             connection.send(*await connection.receive())
 
-    def close(self) -> None:
+    async def begin(self, port: int) -> None:
+        """Nothing is needed."""
+
+    async def end(self) -> None:
         """Nothing is kept."""
 
 
@@ -70,10 +73,10 @@ def serve(name: str) -> None:
     if name == "pillarbox.rpc":
         import pickle
 
-        from pillarbox.rpc.server import ServiceHost
+        from pillarbox.rpc.server import RpcServer
 
-        with ServiceHost("echo", Echo()) as server:
-            _until_input_ends(pickle.dumps(server.handle("echo")).hex())
+        with RpcServer("echo", Echo()) as server:
+            _until_input_ends(pickle.dumps(server.handle()).hex())
     elif name == "grpcio":
         from concurrent.futures import ThreadPoolExecutor
 

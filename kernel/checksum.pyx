@@ -22,7 +22,8 @@ cdef extern from *:
     namespace pillarbox {
 
     #ifdef PILLARBOX_FOLDS
-    constexpr std::uint32_t kPolynomial = 0xEDB88320;  // with its lowest power in the highest bit, as all here
+    // With its lowest power in the highest bit, as all polynomials here.
+    constexpr std::uint32_t kPolynomial = 0xEDB88320;
 
     // One bit on: the polynomial times x.
     constexpr std::uint32_t times_x(std::uint32_t value) {
@@ -93,7 +94,7 @@ cdef extern from *:
     }  // namespace pillarbox
     """
     bint folds "pillarbox::folds"() noexcept nogil
-    uint32_t sum_of "pillarbox::crc32"(uint32_t before, const unsigned char* data, size_t size) noexcept nogil
+    uint32_t sum_of "pillarbox::crc32"(uint32_t, const unsigned char* data, size_t size) noexcept nogil
 
 
 # To get the GIL back may take longer than this.
@@ -104,7 +105,7 @@ cdef bint has_instructions = folds()
 
 
 def crc32(data, uint32_t before=0):
-    """The CRC-32 of the bytes of `data`, behind others whose sum is `before`. Many are summed without the GIL."""
+    """The CRC-32 of `data`, behind bytes whose sum is `before`. Many bytes are summed without the GIL."""
     if not has_instructions:
         return zlib.crc32(data, before)
     cdef Py_buffer view

@@ -1,7 +1,8 @@
 ----------------------------- MODULE RateLease -----------------------------
-(* How tasks share a number of calls, `Max`, through a coordinator that may die: the accounts of book.py, and    *)
-(* what a task does with what it was granted. A task says that a call begins before it begins. All reports are   *)
-(* counts since the beginning of a task, so only the last one on its way matters.                               *)
+(* How tasks share a number of calls, `Max`, through a coordinator that may die: the accounts of quota.py, and   *)
+(* what a task does with what it was granted. A task says some time later that calls have begun: all that it     *)
+(* holds when it dies counts as begun. All reports are counts since the beginning of a task, so only the last    *)
+(* one on its way matters.                                                                                       *)
 (* Time is not here: a task may be given up at any time, and may use what it holds all the same.                  *)
 EXTENDS Integers, FiniteSets, TLC
 
@@ -22,7 +23,7 @@ vars == <<up, book, disk, life, recv, used, back, link, wire, told, crashes, cut
 mine == <<life, recv, used, back>>
 ways == <<link, wire, told>>
 
-Nobody == [at |-> "none", granted |-> 0, used |-> 0, back |-> 0, sure |-> TRUE, counted |-> 0]
+Nobody == [at |-> "none", granted |-> 0, used |-> 0, back |-> 0, counted |-> 0]
 
 RECURSIVE Sum(_, _)
 Sum(f, S) == IF S = {} THEN 0 ELSE LET t == CHOOSE t \in S : TRUE IN f[t] + Sum(f, S \ {t})
@@ -55,7 +56,7 @@ Register(t) ==
     /\ book' = [book EXCEPT ![t] =
         [at |-> "there",
          granted |-> IF Mutant = "grants_on_their_way_stay" THEN Larger(@.granted, recv[t]) ELSE recv[t],
-         used |-> used[t], back |-> back[t], sure |-> TRUE,
+         used |-> used[t], back |-> back[t],
          counted |-> IF Mutant = "counted_twice" THEN @.counted ELSE 0]]
     \* Nobody reads the connection before this one any more.
     /\ wire' = [wire EXCEPT ![t] = 0]
@@ -79,20 +80,22 @@ Receive(t) ==
     /\ wire' = [wire EXCEPT ![t] = 0]
     /\ UNCHANGED <<up, book, disk, life, used, back, link, told, crashes, cuts>>
 
-(* A task that does not know yet that it is cut off says it to nobody.                                           *)
 Begin(t) ==
     /\ life[t] = "live" /\ Held(t) > 0
     /\ used' = [used EXCEPT ![t] = @ + 1]
-    /\ told' = IF link[t] /\ Mutant # "says_it_later"
-               THEN [told EXCEPT ![t] = {[used |-> used[t] + 1, back |-> back[t]]}] ELSE told
-    /\ UNCHANGED <<up, book, disk, life, recv, back, link, wire, crashes, cuts>>
+    /\ UNCHANGED <<up, book, disk, life, recv, back, ways, crashes, cuts>>
+
+(* A task that does not know yet that it is cut off says it to nobody.                                           *)
+Report(t) ==
+    /\ life[t] = "live" /\ link[t]
+    /\ told' = [told EXCEPT ![t] = {[used |-> used[t], back |-> back[t]]}]
+    /\ UNCHANGED <<up, book, disk, mine, link, wire, crashes, cuts>>
 
 (* What a lease has left when it is over; a task that is cut off says it when it is back.                        *)
 GiveBack(t) ==
     /\ life[t] = "live" /\ Held(t) > 0
     /\ back' = [back EXCEPT ![t] = @ + Held(t)]
-    /\ told' = IF link[t] THEN [told EXCEPT ![t] = {[used |-> used[t], back |-> back'[t]]}] ELSE told
-    /\ UNCHANGED <<up, book, disk, life, recv, used, link, wire, crashes, cuts>>
+    /\ UNCHANGED <<up, book, disk, life, recv, used, ways, crashes, cuts>>
 
 (* A report may come more than once.                                                                             *)
 Hear(t) ==
@@ -109,7 +112,7 @@ Write ==
     /\ disk' = book
     /\ UNCHANGED <<up, book, mine, ways, crashes, cuts>>
 
-(* SIGKILL: what the task has said is with the system, and arrives.                                              *)
+(* SIGKILL: what the task has said arrives, or does not.                                                         *)
 Die(t) ==
     /\ life[t] = "live"
     /\ life' = [life EXCEPT ![t] = "dead"]
@@ -124,19 +127,19 @@ Cut(t) ==
     /\ told' \in {told, [told EXCEPT ![t] = {}]}
     /\ UNCHANGED <<up, book, disk, mine, crashes>>
 
-(* Only the end that the task's own system makes of a connection comes after all that the task has said.         *)
 Notice(t) ==
-    /\ up /\ book[t].at = "there" /\ (~link[t] \/ (life[t] = "dead" /\ told[t] = {}))
-    /\ book' = [book EXCEPT ![t].at = "gone", ![t].sure = link[t] \/ Mutant = "cut_off_counts_as_heard"]
+    /\ up /\ book[t].at = "there" /\ (~link[t] \/ life[t] = "dead")
+    /\ book' = [book EXCEPT ![t].at = "gone"]
     /\ link' = [link EXCEPT ![t] = FALSE]
     /\ told' = [told EXCEPT ![t] = {}]
     /\ UNCHANGED <<up, disk, mine, wire, crashes, cuts>>
 
+(* Nobody knows what it did with what it held, so all of that counts.                                            *)
 GiveUp(t) ==
     /\ up /\ book[t].at = "gone"
     /\ book' = [book EXCEPT ![t].at = "ended",
                             ![t].counted = IF @ > 0 THEN @
-                                           ELSE IF book[t].sure \/ Mutant = "unknown_counts_as_unused"
+                                           ELSE IF Mutant = "unknown_counts_as_unused"
                                            THEN book[t].used ELSE book[t].granted - book[t].back]
     /\ UNCHANGED <<up, disk, mine, ways, crashes, cuts>>
 
@@ -152,12 +155,12 @@ Restart ==
     /\ ~up
     /\ up' = TRUE
     /\ book' = [t \in Tasks |-> IF disk[t].at \in {"there", "gone"}
-                                THEN [disk[t] EXCEPT !.at = "gone", !.sure = FALSE] ELSE disk[t]]
+                                THEN [disk[t] EXCEPT !.at = "gone"] ELSE disk[t]]
     /\ UNCHANGED <<disk, mine, ways, crashes, cuts>>
 
 Next ==
-    \/ \E t \in Tasks : \/ Register(t) \/ Grant(t) \/ Receive(t) \/ Begin(t) \/ GiveBack(t) \/ Hear(t)
-                        \/ Die(t) \/ Cut(t) \/ Notice(t) \/ GiveUp(t)
+    \/ \E t \in Tasks : \/ Register(t) \/ Grant(t) \/ Receive(t) \/ Begin(t) \/ Report(t) \/ GiveBack(t)
+                        \/ Hear(t) \/ Die(t) \/ Cut(t) \/ Notice(t) \/ GiveUp(t)
     \/ Write \/ Crash \/ Restart
 
 Spec == Init /\ [][Next]_vars
@@ -166,12 +169,11 @@ Spec == Init /\ [][Next]_vars
 NeverMore == Begun <= Max /\ (up => Committed(book) <= Max)
 
 (* When everybody has said all and nothing is held or on its way, what has not begun can be granted. Except for  *)
-(* a task that died while it was cut off: nobody knows what it did, so all that it held counts.                  *)
-Quiet == up /\ \A t \in Tasks :
-    /\ told[t] = {}
-    /\ IF life[t] = "live" THEN link[t] /\ wire[t] = 0 /\ Held(t) = 0 ELSE book[t].at \in {"none", "ended"}
-Unknown == \E t \in Tasks : life[t] = "dead" /\ book[t].at = "ended" /\ ~book[t].sure
-NothingLost == Quiet /\ ~Unknown => Committed(book) = Begun
+(* what a task held that died.                                                                                   *)
+Quiet == up /\ \A t \in Tasks : IF life[t] = "live"
+    THEN link[t] /\ wire[t] = 0 /\ Held(t) = 0 /\ told[t] = {} /\ book[t].used = used[t] /\ book[t].back = back[t]
+    ELSE book[t].at = "none"
+NothingLost == Quiet => Committed(book) = Begun
 
 (* The book never says that less was begun than is possible: what it grants is there.                            *)
 TypeOK ==

@@ -96,6 +96,8 @@ ABOVE = {
         *of_calls("ledger_properties"),
         *in_folder("ledger", "writer", "ledger", "lease", "shared"),
     ),
+    "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
+    "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),
     # Without Spark.
     "the buckets of streams": in_folder(
         "spark",

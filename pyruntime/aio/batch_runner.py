@@ -1,29 +1,24 @@
 """Runs the calls of a function that takes many rows at once: puts rows together, and takes them apart again.
 
-Confined to the mailbox thread, which is the thread of the event loop; a blocking function runs in a thread
-for each call. Each call of a batch is a task of its own, in a copy of the job's context: what it does there
+Confined to the mailbox thread, which is the thread of the event loop; a blocking function runs in threads.
+Each call of a batch is a task of its own, in a copy of the job's context: what it does there
 reaches no other. There is no task, no timer and no future for a row.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import itertools
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
-from concurrent.futures import CancelledError, Future
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pillarbox.aio.batching import Batch, BatchFiller
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
-from pillarbox.aio.runners import Execution, Runner, set_soon
-from pillarbox.aio.running import CURRENT, CurrentCall
+from pillarbox.aio.runners import CallThreads, Execution, Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.usage import Result
 
@@ -34,8 +29,6 @@ BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable["list[Any] | Result"]
 """Gives a result for each row; in one `Result` where the function says what the call used."""
 
 _NOT_BY_POSITION = (str, bytes, bytearray, memoryview, Mapping, Set)
-
-_numbers = itertools.count(1)
 
 
 class _BatchExecution(Execution):
@@ -76,25 +69,17 @@ class BatchRunner(Runner):
     # poison row of n. With many of them, or where the service itself is ill, it needs more than n: hence
     # errors that any row would meet (`may_have_poison_row`) take no batch apart.
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        batch: Batch,
-        fn: BatchFunction,
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(scheduler, name, context, loop)
+    def __init__(self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction) -> None:
+        super().__init__(scheduler, fn)
         self._waiting = scheduler.waiting
-        self._fn = fn
         self._pausing: set[_BatchExecution] = set()
         self._again: deque[_BatchExecution] = deque()
         self._rows_first = False
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
-        self._filling = BatchFiller(scheduler, batch, loop)
-        self._deadlines = scheduler.deadlines_of_batches(self._attempt_timed_out)
+        self._filling = BatchFiller(scheduler, batch, self._loop)
+        attempt = scheduler.options.timeout.attempt
+        self._deadlines = scheduler.make_deadlines("timeout.attempt", attempt, self._attempt_timed_out)
 
     def dispatch(self) -> None:
         """Call batches while there are slots."""
@@ -248,7 +233,7 @@ class BatchRunner(Runner):
         is_billed = False
         if isinstance(results, Result):
             if results.usage is not None:
-                scheduler.bill(calls, results.usage)
+                scheduler.costs.bill(calls, results.usage)
                 is_billed = True
             results = results.value
         assert isinstance(results, list)
@@ -281,9 +266,8 @@ class BatchRunner(Runner):
         """There is a result or an error for each row; the call is told of once, by its worst."""
         scheduler = self._scheduler
         ended = self._scheduler.clock()
-        seconds = ended - calls[0].began
         errors: list[BaseException] = []
-        is_said = is_billed or scheduler.bills_requests
+        is_said = is_billed or scheduler.costs.bills_requests
         looks = scheduler.rejects_results if is_said else scheduler.looks_at_results
         # By their types, of which there are few: most batches have results alone.
         for kind in {*map(type, results)}:
@@ -311,8 +295,8 @@ class BatchRunner(Runner):
             scheduler.overloaded(overloads[0])
         elif len(errors) == len(calls) and all(map(is_unreached, errors)):
             scheduler.overloaded(errors[0], calls[-1].is_first)
-        else:
-            scheduler.batch_succeeded(seconds)
+        elif scheduler.breaker is not None:
+            scheduler.breaker.succeeded()
 
     def _failed(
         self, calls: list[Call], batch: _BatchExecution, error: BaseException, timed_out: bool = False
@@ -425,6 +409,7 @@ def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None
 def batch_function(
     fn: Callable[..., Any],
     name: str,
+    loop: asyncio.AbstractEventLoop,
     *,
     spread: bool,
     rows_of: Callable[[Any], list[Any] | None] | None = None,
@@ -432,33 +417,25 @@ def batch_function(
     """Make the async function that gives the list of results for a list of rows, by `fn`.
 
     fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
-    `fn` takes a list for each argument. name: what errors call it. rows_of: see `ResultConverter`.
+    `fn` takes a list for each argument. name: what errors call it. loop: that of its calls. rows_of: see
+    `ResultConverter`.
 
     The async function raises what `fn` raises, and `BatchResultError` for results that are not one
     for each row.
     """
-    if is_async(fn):
+    given: Callable[[list[Any]], Any] = (lambda rows: fn(*_columns(rows))) if spread else fn
+    if not is_async(fn):
 
-        async def call(rows: list[Any]) -> list[Any] | Result:
-            results = await (fn(*_columns(rows)) if spread else fn(rows))
+        def finish(rows: list[Any], results: Any) -> list[Any] | Result:
+            refuse_awaitable(name, results)
             return _checked(results, len(rows), name, rows_of)
 
-        return call
+        return CallThreads(given, finish, name, loop)
 
-    def blocking(rows: list[Any]) -> Any:
-        results = fn(*_columns(rows)) if spread else fn(rows)
-        if isinstance(results, Future):
-            return results
-        refuse_awaitable(name, results)
-        return _checked(results, len(rows), name, rows_of)
+    async def call(rows: list[Any]) -> list[Any] | Result:
+        return _checked(await given(rows), len(rows), name, rows_of)
 
-    async def in_thread(rows: list[Any]) -> list[Any] | Result:
-        results = await _in_thread(blocking, rows)
-        if isinstance(results, Future):
-            return _checked(await _resolved(results, name), len(rows), name, rows_of)
-        return results  # type: ignore[no-any-return]
-
-    return in_thread
+    return call
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
@@ -494,56 +471,3 @@ def _checked(
     if len(results) != rows:
         raise BatchResultError(name, rows, f"{len(results):,} results")
     return results  # type: ignore[no-any-return]
-
-
-async def _resolved(future: Future[Any], name: str) -> Any:
-    """The result of `future`, which is cancelled if this is; raises what it raises."""
-    waiter = asyncio.wrap_future(future)
-    try:
-        await asyncio.wait([waiter])
-    finally:
-        # Cancelled while it waited, and nothing otherwise.
-        waiter.cancel()
-    if waiter.cancelled():
-        raise CancelledError(f"the Future that {name} returned was cancelled")
-    return waiter.result()
-
-
-async def _in_thread(fn: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
-    """`fn(rows)` in a thread of its own, which has ended when this ends: cancelling it waits for the thread.
-
-    A daemon, because a call that never returns must not hold the process.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    context = contextvars.copy_context()
-    outcome: list[Any] = []
-    was_cancelled = False
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(context.run(fn, rows))
-        except BaseException as error:
-            errors.append(error)
-        set_soon(loop, done)
-
-    thread = threading.Thread(target=run, name=f"pillarbox-batch-{next(_numbers)}", daemon=True)
-    thread.start()
-    while not done.done():
-        try:
-            await asyncio.wait([done])
-        except asyncio.CancelledError:
-            # A thread cannot be cancelled; its slot is kept for it as long as for a coroutine that goes on.
-            was_cancelled = True
-    thread.join()
-    if errors:
-        error = errors.pop()
-        try:
-            raise error
-        finally:
-            # Or the frame and the error would keep each other, and the rows.
-            del error
-    if was_cancelled and isinstance(outcome[0], Future):
-        outcome[0].cancel()
-    return outcome[0]

@@ -1,15 +1,28 @@
-"""The place of an operator's results in a ledger, and the budget that its run has left. Any thread."""
+"""The part of a ledger that an operator uses: scope, budget of the run, pin of a cache, answers found stale.
+
+Any thread, unless a class says otherwise.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
+import logging
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.function import configuration_of
+from pillarbox.aio.limits.rate import RunBudget
 from pillarbox.aio.options import Options
-from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.cache import PIN_RENEWAL_S
+from pillarbox.ledger.cache_upkeep import join_execution
+from pillarbox.ledger.keys import ContentIdentity, content_of_fields, content_of_values
+
+log = logging.getLogger("pillarbox")
 
 
 def budget_of_run(options: Options, run: str | None) -> Options:
@@ -35,3 +48,97 @@ def scope_of(
     """The scope of the results of an operator. Any thread."""
     named = None if ledger.key is None else list(ledger.key)
     return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
+
+
+class CachePin:
+    """Says what an execution may ask for, as long as one of its tasks runs. Picklable before `keep`.
+
+    owner: the execution, in 16 hexadecimal digits. cut: the time before which records are too old for it;
+    None where each task has one of its own, by age. `join` is for any thread and blocks, the others are for
+    the thread of the loop.
+    """
+
+    def __init__(self, ledger: Ledger, scope: Scope, owner: str, cut: int | None) -> None:
+        self._ledger = ledger
+        self._scope = scope
+        self._owner = owner
+        self._cut = cut
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self) -> int:
+        """Say it now; returns the cut. Raises LedgerError and OSError."""
+        self._cut = join_execution(self._ledger, self._scope, self._owner, self._cut)
+        return self._cut
+
+    def keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say it again now and then."""
+        self._timer = loop.call_later(PIN_RENEWAL_S, self._again, loop)
+
+    def let_go(self) -> None:
+        """Say it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _again(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_in_executor(None, self._renew)
+        self.keep(loop)
+
+    def _renew(self) -> None:
+        try:
+            self.join()
+        except (OSError, LedgerError) as error:
+            log.warning("what this job may ask for was not said again: %s: %s", type(error).__name__, error)
+
+
+def fields_of(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the columns that a client reads; none where it does not say them."""
+    return () if configuration_of(fn) is None else tuple(getattr(fn, "fields", ()))
+
+
+def content_of(ledger: Ledger, fn: Callable[..., Any]) -> ContentIdentity:
+    """The identity of rows of Python in a cache: by its inputs, the fields of a client, or the whole row."""
+    fields = fields_of(fn)
+    return content_of_fields(fields) if fields and ledger.inputs is None else content_of_values(ledger.inputs)
+
+
+@dataclasses.dataclass
+class StaleAnswers:
+    """Counts rows that are called although an earlier execution has kept an answer under their key."""
+
+    inputs: int = 0
+    """Rows whose input was another."""
+    versions: int = 0
+    """Rows whose answer is one of another version."""
+    misfits: int = 0
+    """Rows whose answer does not fit what it is parsed into by now."""
+    columns: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Rows by the columns in which the inputs differ."""
+
+    def __bool__(self) -> bool:
+        return self.inputs > 0 or self.versions > 0 or self.misfits > 0
+
+    def add(self, other: StaleAnswers) -> None:
+        """Count those of another task as well."""
+        self.inputs += other.inputs
+        self.versions += other.versions
+        self.misfits += other.misfits
+        self.columns += other.columns
+
+    def log(self, ledger: Ledger, run: str) -> None:
+        """Say what was called again when a job has ended."""
+        parts = []
+        if self.inputs:
+            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
+            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
+        if self.versions:
+            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
+        if self.misfits:
+            parts.append(f"{self.misfits:,} of a form that does not fit any more")
+        more = ""
+        if self.inputs and ledger.inputs is None:
+            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
+        rows = self.inputs + self.versions + self.misfits
+        log.warning(
+            f"run={run!r}, uid={ledger.uid!r}: {rows:,} rows were called again, since "
+            f"what the ledger has under their key is the answer {' and '.join(parts)}{more}"
+        )

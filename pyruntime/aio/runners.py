@@ -1,7 +1,7 @@
 """Runs the calls of one operator: coroutines on its event loop, a blocking function in threads, collectors.
 
-Confined to the mailbox thread, which is the thread of the event loop, but for what `ThreadRunner` says.
-Calls of batches are in `batch_runner`.
+Confined to the mailbox thread, which is the thread of the event loop, but for the threads of `CallThreads`,
+which makes an async function of a blocking one. Calls of batches are in `batch_runner`.
 """
 
 # A task for each call is the simple way, and costs several microseconds a row more: a task, a context, two
@@ -32,23 +32,21 @@ Calls of batches are in `batch_runner`.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from queue import SimpleQueue
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.function import refuse_awaitable
-from pillarbox.aio.running import CURRENT, CurrentCall
 from pillarbox.aio.usage import Result, sum_of
-from pillarbox.kernel import Collector, CollectorFactory, Mail, TaskMailbox
+from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
 if TYPE_CHECKING:
     from pillarbox.aio.scheduler import CallScheduler
@@ -92,24 +90,22 @@ class Runner:
     for `CANCEL_TIMEOUT_S` at most: then it is abandoned, so that a function that never ends holds up nobody.
     """
 
-    # `limit` is an attribute that `ConcurrencyLimit` sets, not a question to it: each row asks.
+    # `limit` is an attribute that `CallScheduler` sets, not a question to it: each row asks.
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Any]) -> None:
         self._scheduler = scheduler
-        self._name = name
-        self._context = context
-        self._loop = loop
+        self._fn = fn
+        self._threads = fn if isinstance(fn, CallThreads) else None
+        self._name = scheduler.name
+        self._context = scheduler.context
+        self._loop = scheduler.loop
         self._executions: set[Any] = set()
         self._active = 0
         self._closed = False
-        self.limit = scheduler.concurrency.limit
+        self.limit = scheduler.options.capacity
         self.abandoned = 0
+        # Of these, those that have not ended yet.
+        self._left_behind = 0
         self._late = 0
 
     @property
@@ -153,9 +149,28 @@ class Runner:
         self.dispatch()
 
     def _leave_alone(self, execution: Any) -> None:
-        """Let what runs go on without a slot, and say so."""
+        """Let what runs go on without a slot, and say so. Raises RuntimeError for too many threads."""
         execution.abandoned = True
-        _warn_abandoned(execution.task, self._name)
+        self._left_behind += 1
+        _forget(execution.task)
+        if self._threads is None:
+            log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
+            return
+        allowed, left_behind = max(MAX_ABANDONED_THREADS, self.limit), self._left_behind
+        if left_behind >= allowed:
+            raise RuntimeError(
+                f"{left_behind} calls of {self._name} still run in their threads {CANCEL_TIMEOUT_S:g} s "
+                f"after their time-out, and at most {allowed} may: a thread cannot be ended from outside. "
+                "Give what blocks there a time-out of its own, or make the function `async def`"
+            )
+        if self.abandoned == 1:
+            # Said once: the counts have the others.
+            log.warning(
+                "a call of %s did not return within %g s after its time-out; "
+                "its thread goes on without a slot",
+                self._name,
+                CANCEL_TIMEOUT_S,
+            )
 
     def _has_ended(self, execution: Execution) -> None:
         """Free the slot of `execution`, unless it was abandoned and has none."""
@@ -165,6 +180,8 @@ class Runner:
             execution.timer.cancel()
         if not execution.abandoned:
             self._active -= 1
+        else:
+            self._left_behind -= 1
 
     async def _cancel_all(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -172,15 +189,16 @@ class Runner:
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
             for task in pending:
-                _warn_abandoned(task, self._name)
+                _forget(task)
+                log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
+        if self._threads is not None:
+            self._threads.close()
 
 
-def _warn_abandoned(task: asyncio.Task[None], name: str) -> None:
-    log.warning(
-        "a call of %s did not end within %g s after it was cancelled; it goes on without a slot",
-        name,
-        CANCEL_TIMEOUT_S,
-    )
+_ABANDONED = "a call of %s did not end within %g s after it was cancelled; it goes on without a slot"
+
+
+def _forget(task: asyncio.Task[None]) -> None:
     # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -209,16 +227,8 @@ class _Worker(Execution):
 class CoroutineRunner(Runner):
     """Carries calls through an async function, in tasks that take one call after the other."""
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        fn: Callable[..., Awaitable[Any]],
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(scheduler, name, context, loop)
-        self._fn = fn
+    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Awaitable[Any]]) -> None:
+        super().__init__(scheduler, fn)
         self._starting = 0
         self._streak = 0
 
@@ -354,223 +364,133 @@ class CoroutineRunner(Runner):
                 self.dispatch()
 
 
-class _ThreadExecution(Execution):
-    """One attempt in a thread; `call` is None once it was revoked or has finished, `made_for` stays.
+class _ThreadJob:
+    """One call in a thread. On the loop's thread `waiter` is set when it has ended."""
 
-    `future` is what it returned and is waited for; from then on it needs no thread. `current` is what the
-    function is told of the call.
-    """
+    __slots__ = ("context", "error", "has_ended", "result", "row", "waiter")
 
-    __slots__ = ("call", "current", "future", "made_for", "returned")
-
-    def __init__(self, call: Call, current: CurrentCall) -> None:
-        super().__init__()
-        self.call: Call | None = call
-        self.current = current
-        self.made_for = call
-        self.future: Future[Any] | None = None
-        self.returned = False
+    def __init__(self, row: Any) -> None:
+        self.row = row
+        self.context = copy_context()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.has_ended = False
+        self.waiter: asyncio.Future[None] | None = None
 
 
-class ThreadRunner(Runner):
-    """Carries calls through a blocking function in threads of its own, under the limits of the operator.
+class CallThreads:
+    """The async function that runs a blocking one in threads, as many as there are calls at a time.
 
-    `_run` of a thread and `_resolved` are those threads'; the outcomes reach the mailbox thread as mail. A
-    call that returns a `concurrent.futures.Future` ends with that, and gives its thread back before.
+    It ends when the thread has returned, cancelled or not: a thread cannot be cancelled. A call that returns
+    a `concurrent.futures.Future` gives its thread back and ends with that, which is cancelled with it.
+
+    fn: the blocking function. finish: makes the result of what `fn`, or its future, gives for a row; for any
+    thread. name: what errors call the function. Confined to the thread of `loop`, but for `_run`.
     """
 
     # Not a `ThreadPoolExecutor`: its threads are joined when the interpreter ends, so a call that never
-    # returns would hold the process, and a thread that is left to itself would keep its place in the pool.
-    # These are daemons, and one that is abandoned is replaced.
+    # returns would hold the process. These are daemons.
 
     def __init__(
         self,
-        scheduler: CallScheduler,
-        fn: Callable[..., Any],
+        fn: Callable[[Any], Any],
+        finish: Callable[[Any, Any], Any],
         name: str,
-        context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
-        mailbox: TaskMailbox,
     ) -> None:
-        super().__init__(scheduler, name, context, loop)
         self._fn = fn
-        self._mailbox = mailbox
-        self._jobs: SimpleQueue[_ThreadExecution | None] = SimpleQueue()
-        self._threads = 0
-        self._started: list[threading.Thread] = []
-        # Of these threads tell under the lock: calls that run, that wait for a future, that run without a
-        # slot.
-        self._lock = threading.Lock()
+        self._finish = finish
+        self._name = name
+        self._loop = loop
+        self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._running = 0
-        self._awaited = 0
-        self._left_behind = 0
-        self._idle: asyncio.Future[None] | None = None
 
-    def dispatch(self) -> None:
-        """Give waiting calls to threads while there are slots."""
-        scheduler = self._scheduler
-        while scheduler.waiting and self._active < self.limit and not self._closed:
-            call = scheduler.next_call()
-            if call is None:
-                return
-            # Those that have returned a future need no thread.
-            if self._threads == self._active - self._awaited:
-                name = f"pillarbox-call-{self._threads + 1}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
-                thread.start()
-                self._started.append(thread)
-                self._threads += 1
-            scheduler.begin(call)
-            call.execution = execution = _ThreadExecution(call, CurrentCall(scheduler, (call,)))
-            self._executions.add(execution)
-            self._active += 1
-            with self._lock:
-                self._running += 1
-            self._jobs.put(execution)
+    async def __call__(self, row: Any) -> Any:
+        """Run the function for `row`; raises what it raises."""
+        job = _ThreadJob(row)
+        self._running += 1
+        if self._running > len(self._threads):
+            name = f"pillarbox-call-{len(self._threads) + 1}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._jobs.put(job)
+        was_cancelled = False
+        while not job.has_ended:
+            job.waiter = self._loop.create_future()
+            try:
+                await job.waiter
+            except asyncio.CancelledError:
+                # Its slot is kept for the thread as long as for a coroutine that goes on.
+                was_cancelled = True
+        if job.error is not None:
+            try:
+                raise job.error
+            finally:
+                # Or the frame and the error would keep each other, and the row.
+                del job
+        if not isinstance(job.result, Future):
+            return job.result
+        if was_cancelled and job.result.cancel():
+            raise asyncio.CancelledError
+        return self._finish(row, await _resolved(job.result, self._name))
 
-    def revoke(self, call: Call) -> None:
-        """Take `call` from its thread."""
-        execution = call.execution
-        call.execution = None
-        self._take_back(execution)
-        self._abandon_later(execution)
-
-    async def close(self) -> None:
-        """Wait for the calls that run, for a time, and for the end of their threads."""
-        self._closed = True
-        for execution in self._executions:
-            self._take_back(execution)
-            if execution.timer is not None:
-                execution.timer.cancel()
+    def close(self) -> None:
+        """End the threads, and wait for them where no call runs any more."""
         self._jobs.put(None)
-        with self._lock:
-            if self._running:
-                self._idle = self._loop.create_future()
-        if self._idle is not None:
-            _, pending = await asyncio.wait([self._idle], timeout=CANCEL_TIMEOUT_S)
-            if pending:
-                log.warning("calls of %s go on in their threads after the end of their job", self._name)
-                return
-        # No thread runs a call any more: each ends as soon as it gets the mark of the end.
-        for thread in self._started:
-            thread.join()
-
-    def _take_back(self, execution: _ThreadExecution) -> None:
-        with self._lock:
-            execution.call = None
-            future = execution.future
-        if future is not None:
-            future.cancel()
+        if not self._running:
+            for thread in self._threads:
+                thread.join()
 
     def _run(self) -> None:
-        fn = self._fn
-        while (execution := self._jobs.get()) is not None:
-            result: Any = None
-            error: BaseException | None = None
+        while (job := self._jobs.get()) is not None:
             try:
-                context = self._context.copy()
-                if execution.call is not None:
-                    context.run(CURRENT.set, execution.current)
-                    result = context.run(fn, execution.made_for.row)
-                if isinstance(result, GeneratorType):
-                    result = joined(context.run(list, result))
-                elif not isinstance(result, Future):
-                    refuse_awaitable(self._name, result)
-            except BaseException as caught:
-                error = caught
-            if isinstance(result, Future):
-                is_spare = self._await(execution, result)
-            else:
-                is_spare = self._tell(execution, result, error) and not execution.abandoned
-            if not is_spare:
-                return
+                job.result = job.context.run(self._call, job.row)
+            except BaseException as error:
+                job.error = error
+            call_soon(self._loop, self._ended, job)
             # Nothing of a finished call stays referenced while the thread waits for the next.
-            del execution, result, error
-        # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
+            del job
+        # The one mark of the end goes round, so that it reaches every thread.
         self._jobs.put(None)
 
-    def _await(self, execution: _ThreadExecution, future: Future[Any]) -> bool:
-        """Have `execution` end with `future`; returns True unless the thread was given up before."""
-        with self._lock:
-            execution.future = future
-            has_thread = not execution.abandoned
-            self._awaited += has_thread
-            is_wanted = execution.call is not None
-        future.add_done_callback(partial(self._resolved, execution))
-        if not is_wanted:
-            future.cancel()
-        return has_thread
+    def _call(self, row: Any) -> Any:
+        result = self._fn(row)
+        return result if isinstance(result, Future) else self._finish(row, result)
 
-    def _resolved(self, execution: _ThreadExecution, future: Future[Any]) -> None:
-        # In whichever thread the future ends.
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = future.result()
-            refuse_awaitable(self._name, result)
-        except CancelledError:
-            error = CancelledError(f"the Future that {self._name} returned was cancelled")
-        except BaseException as caught:
-            error = caught
-        self._tell(execution, result, error)
+    def _ended(self, job: _ThreadJob) -> None:
+        self._running -= 1
+        job.has_ended = True
+        if job.waiter is not None and not job.waiter.done():
+            job.waiter.set_result(None)
 
-    def _tell(self, execution: _ThreadExecution, result: Any, error: BaseException | None) -> bool:
-        with self._lock:
-            self._running -= 1
-            execution.returned = True
-            if execution.abandoned:
-                self._left_behind -= 1
-            idle = None if self._running else self._idle
-        if idle is not None:
-            set_soon(self._loop, idle)
-        return self._mailbox.try_put(Mail(self._done, execution, result, error))
 
-    def _done(self, execution: _ThreadExecution, result: Any, error: BaseException | None) -> None:
-        if not execution.abandoned:
-            with self._lock:
-                self._awaited -= execution.future is not None
-        self._has_ended(execution)
-        call = execution.call
-        if call is None:
-            # A future that was cancelled in time brings nothing late.
-            self._late += execution.future is None or not execution.future.cancelled()
-            if error is None:
-                self._scheduler.late(execution.made_for, result)
-            else:
-                self._scheduler.bill_error([execution.made_for], error)
-        else:
-            call.execution = execution.call = None
-            if error is None:
-                self._scheduler.succeeded(call, result)
-            else:
-                self._scheduler.failed(call, error)
-        self.dispatch()
+async def _resolved(future: Future[Any], name: str) -> Any:
+    """The result of `future`, which is cancelled if this is; raises what it raises."""
+    waiter = asyncio.wrap_future(future)
+    try:
+        await asyncio.wait([waiter])
+    finally:
+        # Cancelled while it waited, and nothing otherwise.
+        waiter.cancel()
+    if waiter.cancelled():
+        raise CancelledError(f"the Future that {name} returned was cancelled")
+    return waiter.result()
 
-    def _leave_alone(self, execution: _ThreadExecution) -> None:
-        with self._lock:
-            # In one step with the counts: the thread looks at both when the call returns.
-            execution.abandoned = True
-            # It may have returned, and its mail be on its way.
-            self._left_behind += not execution.returned
-            left_behind = self._left_behind
-            has_thread = execution.future is None
-            self._awaited -= not has_thread
-        self._threads -= has_thread
-        allowed = max(MAX_ABANDONED_THREADS, self.limit)
-        if left_behind >= allowed:
-            raise RuntimeError(
-                f"{left_behind} calls of {self._name} still run in their threads {CANCEL_TIMEOUT_S:g} s "
-                f"after their time-out, and at most {allowed} may: a thread cannot be ended from outside. "
-                "Give what blocks there a time-out of its own, or make the function `async def`"
-            )
-        if self.abandoned == 1:
-            # Said once: the counts have the others.
-            log.warning(
-                "a call of %s did not return within %g s after its time-out; "
-                "its thread goes on without a slot",
-                self._name,
-                CANCEL_TIMEOUT_S,
-            )
+
+def blocking_function(
+    fn: Callable[[Any], Any], name: str, loop: asyncio.AbstractEventLoop
+) -> Callable[[Any], Awaitable[Any]]:
+    """Make the async function that runs a blocking one of a row, which may give a future or a generator."""
+
+    def finish(row: Any, result: Any) -> Any:
+        if isinstance(result, GeneratorType):
+            return joined([*result])
+        refuse_awaitable(name, result)
+        return result
+
+    return CallThreads(fn, finish, name, loop)
 
 
 class CollectorRunner(Runner):
@@ -588,14 +508,10 @@ class CollectorRunner(Runner):
         self,
         scheduler: CallScheduler,
         fn: Callable[[Any, Collector[Any]], object],
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
         mailbox: TaskMailbox,
         priority: int = 0,
     ) -> None:
-        super().__init__(scheduler, name, context, loop)
-        self._fn = fn
+        super().__init__(scheduler, fn)
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
         self._dispatching = False
@@ -718,15 +634,8 @@ def joined(results: list[Any]) -> list[Any] | Result:
     return Result(values, sum_of(said) if said else None)
 
 
-def set_soon(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    """Have `future` set on the thread of `loop`. Any thread; no effect on a loop that has closed."""
-    try:
-        loop.call_soon_threadsafe(_set, future)
-    except RuntimeError:
-        # The loop was closed without waiting any longer.
-        return
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
+    """Have `fn` called on the thread of `loop`. Any thread; no effect on a loop that has closed."""
+    # It was closed without waiting any longer.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn, *args)

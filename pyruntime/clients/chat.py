@@ -28,8 +28,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from pillarbox.aio.calls import running_call
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.running import running_call
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client

@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.running import CurrentCall, running_call
+from pillarbox.aio.calls import CurrentCall, running_call
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
 from pillarbox.clients.openai_api import (

@@ -6,31 +6,34 @@ alone, so that none can be changed or sent again. Nothing is encrypted, unless t
 then all goes through TLS, and the client takes that certificate alone. A frame is a JSON list that begins
 with the kind of the message. It is bounded and checked here, on both sides, before anybody else sees it.
 
-Used on the event loop of either side.
+A `RpcHandle` is the way to a server, a value for any thread; a `Reconnector` connects to it again and again.
+All else is used on the event loop of either side.
 """
 
 # grpcio and `multiprocessing.connection` were weighed, see docs/decisions/one-transport.md: the first is 18
 # MB and proves no shared secret, the second proves one at the beginning and then unpickles whatever comes.
 #
-# TLS is `ssl.SSLObject` over memory, not the transport's (`loop.start_tls`). A transport hands what is
-# written to the loop, which encrypts and sends it later; a process that dies in between has said nothing. A
-# task of a shared budget has to say that a call begins *before* it does, so its frame must be with the
-# system when `send` returns. Encrypted here, a frame is bytes like any other, and goes the same way with
-# TLS as without.
+# TLS begins after the server's greeting (`loop.start_tls`), not with the connection: so the handshake of a
+# peer that is slow with it happens within the bound on peers that are not known yet.
+#
+# A client connects again without its task seeing it. Nothing here knows which of its messages were heard
+# before a connection broke: clients of each service say counts since the beginning of their task, which may
+# be said again. So no message needs a number, an acknowledgement, or a session that outlives the connection.
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import hmac
+import itertools
 import json
+import random
 import secrets
-import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
 MAGIC = b"pillarbox-rpc-1\n"
 """The first bytes of a server, with the version of the protocol."""
@@ -46,8 +49,8 @@ CONNECT_TIMEOUT_S = 5.0
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
 """Seconds without a frame of the peer, after which a connection is cut off."""
-
-T = TypeVar("T")
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
+"""Seconds before a client connects again, at most: first, and after many attempts."""
 
 
 class ProtocolError(Exception):
@@ -74,67 +77,8 @@ def encode(message: Any) -> bytes:
     return _ENCODER.encode(message).encode()
 
 
-class TlsStream:
-    """TLS over two streams. What `encrypt` returns is to be sent at once, in order. Confined to a loop."""
-
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        context: ssl.SSLContext,
-        server_side: bool,
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
-
-    async def handshake(self) -> None:
-        """Agree on keys with the peer. Raises what is in `BROKEN`; ssl.SSLError is an OSError."""
-        await self._done(self._object.do_handshake)
-
-    async def readexactly(self, size: int) -> bytes:
-        """See `asyncio.StreamReader.readexactly`."""
-        found = bytearray()
-        while len(found) < size:
-            some = await self._done(functools.partial(self._object.read, size - len(found)))
-            if not some:
-                raise EOFError("the peer has ended the encrypted connection")
-            found += some
-        return bytes(found)
-
-    def encrypt(self, data: bytes) -> bytes:
-        """Return what is to be sent for `data`."""
-        self._object.write(data)
-        return self._outgoing.read()
-
-    def certificate(self) -> bytes:
-        """Return the peer's certificate; empty if it has shown none."""
-        return self._object.getpeercert(binary_form=True) or b""
-
-    async def _done(self, step: Callable[[], T]) -> T:
-        """The result of a step of TLS, which is tried again for as long as it lacks bytes of the peer."""
-        while True:
-            try:
-                return step()
-            except ssl.SSLWantReadError:
-                pass
-            finally:
-                if self._outgoing.pending:
-                    _write(self._writer, self._outgoing.read())
-            data = await self._reader.read(MAX_BUFFER_NBYTES)
-            if not data:
-                raise EOFError("the peer has ended the connection")
-            self._incoming.write(data)
-
-
 class Connection:
-    """A connection whose peer is known. Confined to the loop of its streams.
-
-    tls: encrypts what is sent; None for plain frames. direct: the socket of the same connection, where what
-    is sent is to be with the system when `send` returns (see `connect`). Otherwise it is with the loop, and
-    ends with the process.
-    """
+    """A connection whose peer is known. Confined to the loop of its streams."""
 
     def __init__(
         self,
@@ -142,54 +86,36 @@ class Connection:
         writer: asyncio.StreamWriter,
         send_key: bytes,
         receive_key: bytes,
-        tls: TlsStream | None = None,
-        direct: socket.socket | None = None,
     ) -> None:
-        self._reader: asyncio.StreamReader | TlsStream = tls or reader
-        self._tls = tls
+        self._reader = reader
         self._writer = writer
-        self._direct = direct
         self._send_key = send_key
         self._receive_key = receive_key
         self._sent = 0
         self._received = 0
-        self._is_cut = False
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
         self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
 
-    def send(self, kind: str, *fields: Any) -> bool:
-        """Send a message; it is not waited for. A peer that does not read is cut off.
+    def send(self, kind: str, *fields: Any) -> None:
+        """Send a message; it is not waited for. A peer that does not read is cut off."""
+        self.send_text(encode([kind, *fields]))
 
-        False if the peer surely never gets it: it has gone, or is cut off.
-        """
-        return self.send_text(encode([kind, *fields]))
-
-    def send_text(self, text: bytes) -> bool:
+    def send_text(self, text: bytes) -> None:
         """The same for a message that was encoded before."""
         if len(text) > MAX_FRAME_NBYTES:
             raise ProtocolError(f"a message of {len(text):,} bytes: at most {MAX_FRAME_NBYTES:,}")
+        transport = self._writer.transport
+        if transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > MAX_UNREAD_NBYTES:
+            self.abort()
+            return
         # The number is not sent: both sides count. A frame that is left out, sent twice or sent back to its
         # sender has another number or direction, and its code does not fit.
         code = hmac.digest(self._send_key, self._sent.to_bytes(8, "big") + text, "sha256")
         self._sent += 1
-        transport = self._writer.transport
-        if transport.is_closing():
-            return False
-        frame = len(text).to_bytes(4, "big") + code + text
-        # An error of TLS is an OSError, too.
-        with contextlib.suppress(OSError):
-            if self._tls is not None:
-                frame = self._tls.encrypt(frame)
-            if self._direct is not None:
-                if self._direct.send(frame) == len(frame):
-                    return True
-            elif transport.get_write_buffer_size() <= MAX_UNREAD_NBYTES:
-                self._writer.write(frame)
-                return True
-        # A part of a frame is none.
-        self.abort()
-        return False
+        self._writer.write(len(text).to_bytes(4, "big") + code + text)
 
     async def receive(self) -> list[Any]:
         """The next message: its kind, a str, and what belongs to it.
@@ -235,18 +161,6 @@ class Connection:
         self.send("beat")
         self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
 
-    def is_heard_out(self) -> bool:
-        """Return True if nothing is missing of what the peer has sent, now that its end has come.
-
-        The end that a system makes of a connection comes after all that was sent (FIN). A reset does not, nor
-        does what this side did.
-        """
-        theirs = self._writer.get_extra_info("socket")
-        try:
-            return not self._is_cut and not theirs.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        except (OSError, RuntimeError):
-            return False
-
     def close(self) -> None:
         """Close the connection; what was sent still goes out."""
         self._writer.close()
@@ -257,7 +171,6 @@ class Connection:
 
     def abort(self) -> None:
         """Cut the connection off, whatever the peer has still to say."""
-        self._is_cut = True
         self._writer.transport.abort()
 
 
@@ -275,6 +188,22 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
+async def _start_tls(
+    writer: asyncio.StreamWriter, context: ssl.SSLContext, server_side: bool
+) -> asyncio.Transport:
+    """Encrypt what goes on; gives the transport of it. Raises what is in `BROKEN`."""
+    protocol = writer.transport.get_protocol()
+    transport = await asyncio.get_running_loop().start_tls(
+        writer.transport, protocol, context, server_side=server_side
+    )
+    if transport is None:
+        raise ConnectionResetError("the peer has gone")
+    # As `StreamWriter.start_tls` does, which Python 3.10 lacks.
+    writer._transport = transport  # type: ignore[attr-defined]
+    protocol._over_ssl = True  # type: ignore[attr-defined]
+    return transport
+
+
 async def server_handshake(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -284,21 +213,15 @@ async def server_handshake(
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, MAGIC + server)
-    tls = None
     if context is not None:
-        # Only now: a client that is slow with TLS counts as one that has not proved itself, too.
-        tls = TlsStream(reader, writer, context, True)
-        await tls.handshake()
-    source = tls or reader
-    client = await source.readexactly(NONCE_NBYTES)
-    proof = await source.readexactly(CODE_NBYTES)
+        await _start_tls(writer, context, True)
+    client = await reader.readexactly(NONCE_NBYTES)
+    proof = await reader.readexactly(CODE_NBYTES)
     if not hmac.compare_digest(proof, _code(secret, b"client", server, client)):
         raise ProtocolError("a client without the secret")
-    own = _code(secret, b"server", server, client)
-    _write(writer, own if tls is None else tls.encrypt(own))
+    _write(writer, _code(secret, b"server", server, client))
     to_client = _code(secret, b"to client", server, client)
-    to_server = _code(secret, b"to server", server, client)
-    return Connection(reader, writer, to_client, to_server, tls)
+    return Connection(reader, writer, to_client, _code(secret, b"to server", server, client))
 
 
 async def client_handshake(
@@ -306,38 +229,27 @@ async def client_handshake(
     writer: asyncio.StreamWriter,
     secret: bytes,
     fingerprint: bytes | None = None,
-    direct: socket.socket | None = None,
 ) -> Connection:
     """The same as the client. Raises ProtocolError for a server without the secret or the certificate."""
     greeting = await reader.readexactly(len(MAGIC) + NONCE_NBYTES)
     if not greeting.startswith(MAGIC):
         raise ProtocolError("not a server of Pillarbox, or one of another version")
     server = greeting[len(MAGIC) :]
-    tls = None
     if fingerprint is not None:
-        tls = TlsStream(reader, writer, _pinned_context(), False)
-        await tls.handshake()
-        if not hmac.compare_digest(hashlib.sha256(tls.certificate()).digest(), fingerprint):
+        transport = await _start_tls(writer, _pinned_context(), False)
+        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+        if not hmac.compare_digest(hashlib.sha256(certificate).digest(), fingerprint):
             raise ProtocolError("its certificate is not the one that this client was told of")
     client = secrets.token_bytes(NONCE_NBYTES)
-    own = client + _code(secret, b"client", server, client)
-    _write(writer, own if tls is None else tls.encrypt(own))
+    _write(writer, client + _code(secret, b"client", server, client))
     try:
-        proof = await (tls or reader).readexactly(CODE_NBYTES)
+        proof = await reader.readexactly(CODE_NBYTES)
     except (EOFError, OSError):
         raise ProtocolError("it does not accept this task's secret") from None
     if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
         raise ProtocolError("it does not know the secret")
-    to_client = _code(secret, b"to client", server, client)
     to_server = _code(secret, b"to server", server, client)
-    return Connection(reader, writer, to_server, to_client, tls, direct)
-
-
-def _own_socket(writer: asyncio.StreamWriter) -> socket.socket:
-    theirs = writer.get_extra_info("socket")
-    own = socket.fromfd(theirs.fileno(), theirs.family, theirs.type)
-    own.setblocking(False)
-    return own
+    return Connection(reader, writer, to_server, _code(secret, b"to client", server, client))
 
 
 def _pinned_context() -> ssl.SSLContext:
@@ -350,25 +262,86 @@ def _pinned_context() -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def connect(
-    host: str, port: int, secret: bytes, fingerprint: bytes | None = None, *, direct: bool = False
+    host: str, port: int, secret: bytes, fingerprint: bytes | None = None
 ) -> AsyncIterator[Connection]:
     """A connection to a server that knows `secret`; cut off at the end, and what is unsent is lost.
 
     fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
-    direct: what is sent is with the system when `send` returns, whatever becomes of this process.
     Raises what is in `BROKEN` where there is no such server.
     """
     opening = asyncio.open_connection(host, port, limit=MAX_BUFFER_NBYTES)
     reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
     try:
-        with _own_socket(writer) if direct else contextlib.nullcontext() as own:
-            proof = client_handshake(reader, writer, secret, fingerprint, own)
-            connection = await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
-            try:
-                yield connection
-            finally:
-                connection.abort()
+        proof = client_handshake(reader, writer, secret, fingerprint)
+        yield await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
     finally:
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+# -- for clients --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class RpcHandle:
+    """The place where a server listens, the secret that it asks for, and a service of it. A plain value.
+
+    Pickles with the secret in it, as it must to reach the tasks. Its text does not show the secret.
+    fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
+    """
+
+    addresses: tuple[tuple[str, int], ...]
+    secret: bytes
+    service: str
+    fingerprint: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<service {self.service!r} at {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """The addresses, as errors show them."""
+        return ", ".join(f"{host}:{port}" for host, port in self.addresses)
+
+
+class Reconnector:
+    """Connects to a service, at one of its addresses after the other. Confined to a loop."""
+
+    def __init__(self, handle: RpcHandle) -> None:
+        self.trouble: BaseException | None = None
+        """The error that has ended the last connection."""
+        self._handle = handle
+        self._addresses = itertools.cycle(handle.addresses)
+        self._pause_s = FIRST_PAUSE_S
+
+    async def attempt(
+        self, talk: Callable[[Connection], Awaitable[None]], hello: Callable[[], list[Any]]
+    ) -> None:
+        """Connect once, say `hello`, and have `talk` use the connection. `trouble` says how it broke.
+
+        Raises RefusedError if the service will not have this client.
+        """
+        handle = self._handle
+        host, port = next(self._addresses)
+        try:
+            async with connect(host, port, handle.secret, handle.fingerprint) as connection:
+                connection.send("open", handle.service, *hello())
+                await talk(connection)
+        except BROKEN as error:
+            self.trouble = error
+
+    async def pause(self, longest_s: float) -> None:
+        """Wait before the next attempt, a little longer each time."""
+        # Full jitter, so that all clients do not come back at once (Brooker, 2015).
+        await asyncio.sleep(min(random.uniform(0.0, self._pause_s), longest_s))
+        self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
+
+    def connected(self) -> None:
+        """The service was there: begin with short pauses."""
+        self._pause_s = FIRST_PAUSE_S
+
+    def __str__(self) -> str:
+        trouble = self.trouble
+        detail = "" if trouble is None else f" ({str(trouble) or type(trouble).__name__})"
+        return f"{self._handle.where}{detail}"

@@ -1,6 +1,6 @@
-"""The server's side: `RpcServer` listens and has connections served, `ServiceHost` gives it its life.
+"""The server's side: an `RpcServer` listens, and has connections served by its `Service`.
 
-`Hosted` is thread-safe; the others are confined to the server's loop.
+The server is thread-safe; the service is confined to its loop, that of all connections of the process.
 """
 
 # A peer that has not proved itself costs a file descriptor and a few hundred bytes, so their number is
@@ -20,23 +20,25 @@ import random
 import secrets
 import socket
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.rpc import connection as connections
-from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
     MAX_BUFFER_NBYTES,
     Connection,
     ProtocolError,
     RefusedError,
+    RpcHandle,
     server_handshake,
 )
 from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, release_loop
 from pillarbox.validate import check_int, check_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger("pillarbox")
 
@@ -46,18 +48,24 @@ SECRET_NBYTES = 32
 STOP_TIMEOUT_S = 10.0
 """Seconds for a server to answer or to end."""
 
+T = TypeVar("T")
 
-class ConnectionService(Protocol):
-    """Serves the connections of one name. Confined to the server's loop."""
+
+class Service:
+    """Serves the connections of one name. Confined to the server's loop. Derive one and write `serve`."""
+
+    async def begin(self, port: int) -> None:
+        """The server listens on `port`. What is raised here ends it."""
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
         """Serve until the connection is to end. hello: what the client said besides the name.
 
         What is in `BROKEN` may be raised, of what the client says.
         """
+        raise NotImplementedError
 
-    def close(self) -> None:
-        """End it: the server stops, and takes nobody any more."""
+    async def end(self) -> None:
+        """The server stops, and takes nobody any more; its connections are cut off next."""
 
 
 def digest_of(path: Path) -> bytes:
@@ -81,32 +89,143 @@ class Certificate:
         self.fingerprint = digest_of(path)
 
 
+def addresses_of(host: str, advertise: str | None) -> list[str]:
+    """The names or addresses to try, in this order, for a server that listens on `host`."""
+    if advertise is not None:
+        return [advertise]
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            return [socket.getfqdn(), socket.gethostname(), "127.0.0.1"]
+    return [host]
+
+
 class RpcServer:
-    """Listens on a port, and has each peer that knows `secret` and asks for `name` served by `service`."""
+    """Has each peer that knows the secret and asks for `name` served by `service`, in a `with` block.
+
+    Any thread. Another start after `close` has the same port and secret.
+
+    host: where to listen. The default is this machine alone; "0.0.0.0" is for clients on others. Whoever
+        connects must prove that he knows the secret, which travels in a `RpcHandle`.
+    port: 0 for any that is free. advertise: the name or address by which clients reach this machine; None for
+        `host`, or, where that is every address, for this machine's name.
+    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
+
+    Raises TypeError or ValueError for a bad argument.
+    """
 
     def __init__(
-        self, secret: bytes, name: str, service: ConnectionService, certificate: Certificate | None = None
+        self,
+        name: str,
+        service: Service,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertise: str | None = None,
+        certificate: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._secret = secret
+        self._host = check_text("host", host)
+        self._port = check_int("port", port, 0, 65_535)
+        self._advertise = None if advertise is None else check_text("advertise", advertise)
+        self._certificate_path = None if certificate is None else Path(os.fspath(certificate)).absolute()
+        self._certificate: Certificate | None = None
+        self._secret = secrets.token_bytes(SECRET_NBYTES)
         self._name = name
         self._service = service
-        self._certificate = certificate
+        self._thread: LoopThread | None = None
+        """None while it is stopped."""
+        # On the server's loop.
         self._unauthenticated: dict[asyncio.StreamWriter, None] = {}
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._server: asyncio.Server
         self._stopping = False
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen; gives the port. Raises OSError."""
-        self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_BUFFER_NBYTES)
-        return int(self._server.sockets[0].getsockname()[1])
+    def start(self) -> Self:
+        """Listen. Raises OSError where that is not possible, or the certificate cannot be read."""
+        if self._thread is not None:
+            raise RuntimeError(f"the server of {self._name!r} has been started")
+        if self._certificate_path is not None:
+            self._certificate = Certificate(self._certificate_path)
+        thread = acquire_loop()
+        listening = thread.submit(self._listen())
+        try:
+            self._port = listening.result()
+        except BaseException:
+            listening.cancel()
+            release_loop(thread)
+            raise
+        self._thread = thread
+        return self
 
-    async def stop(self) -> None:
+    def close(self) -> None:
+        """Stop listening and end every connection. Any thread but the server's own; idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or not thread.is_alive:
+            return
+        try:
+            thread.submit(self._stop()).result(STOP_TIMEOUT_S)
+        finally:
+            release_loop(thread)
+
+    def __enter__(self) -> Self:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port where it listens."""
+        return self._host, self._port
+
+    def handle(self) -> RpcHandle:
+        """Give a task the way to the service. Any thread; raises RuntimeError unless started."""
+        self._running()
+        addresses = tuple((host, self._port) for host in addresses_of(self._host, self._advertise))
+        fingerprint = None if self._certificate is None else self._certificate.fingerprint
+        return RpcHandle(addresses, self._secret, self._name, fingerprint)
+
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            raise RuntimeError(f"the server of {self._name!r} is not started: use it in a `with` block")
+        return self._thread
+
+    def _ask(self, fn: Callable[[], T]) -> T:
+        """The result of `fn` on the server's thread, or what it raises there."""
+
+        async def ask() -> T:
+            return fn()
+
+        return self._running().submit(ask()).result(STOP_TIMEOUT_S)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._thread is None else "running"
+        return f"<{type(self).__name__} on {self._host}:{self._port}, {state}>"
+
+    # -- the server's loop ---------------------------------------------------------------------
+
+    async def _listen(self) -> int:
+        self._stopping = False
+        self._server = await asyncio.start_server(
+            self._connected, self._host, self._port, limit=MAX_BUFFER_NBYTES
+        )
+        port = int(self._server.sockets[0].getsockname()[1])
+        try:
+            await self._service.begin(port)
+        except BaseException:
+            await self._stop()
+            raise
+        return port
+
+    async def _stop(self) -> None:
         """Take no other connections, cut off those that are there, wait for their ends."""
         self._stopping = True
-        self._service.close()
-        if self._server is not None and self._server.sockets:
+        try:
+            await self._service.end()
+        finally:
+            await self._cut_all_off()
+
+    async def _cut_all_off(self) -> None:
+        if self._server.sockets:
             loop = asyncio.get_running_loop()
             # asyncio takes a connection in two turns, and does not close it if its server is closed between
             # them.
@@ -116,11 +235,10 @@ class RpcServer:
             loop.call_soon(self._server.close)
         # One turn, in which also what was written last goes out.
         await asyncio.sleep(0)
-        for writer in self._writers:
+        for writer in self._tasks.values():
             writer.transport.abort()
         await end(*self._tasks)
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._server.wait_closed()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Not a coroutine: a task that is cancelled before its first step would leave the connection open.
@@ -128,15 +246,8 @@ class RpcServer:
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._admit(reader, writer))
-        self._tasks.add(task)
-        self._writers.add(writer)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            writer.transport.abort()
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-
-        task.add_done_callback(ended)
+        self._tasks[task] = writer
+        task.add_done_callback(lambda ended: self._tasks.pop(ended).transport.abort())
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -168,157 +279,3 @@ class RpcServer:
             return await asyncio.wait_for(proof, connections.CONNECT_TIMEOUT_S)
         finally:
             self._unauthenticated.pop(writer, None)
-
-
-# -- the life of a server -----------------------------------------------------------------------
-
-
-def addresses_of(host: str, advertise: str | None) -> list[str]:
-    """The names or addresses to try, in this order, for a server that listens on `host`."""
-    if advertise is not None:
-        return [advertise]
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_unspecified:
-            return [socket.getfqdn(), socket.gethostname(), "127.0.0.1"]
-    return [host]
-
-
-class HostedServer(Protocol):
-    """A server that `Hosted` gives a life. Confined to its loop."""
-
-    async def listen(self, host: str, port: int) -> int:
-        """Listen; gives the port. Raises OSError."""
-
-    async def stop(self) -> Any:
-        """End everything."""
-
-
-T = TypeVar("T")
-V = TypeVar("V", bound=HostedServer)
-H = TypeVar("H", bound="Hosted[Any]")
-
-
-class Hosted(ABC, Generic[V]):
-    """Starts a server and ends it, for a `with` block. Another start has the same port and secret.
-
-    kind: the word for it in errors. certificate: see `Certificate`; None for no TLS.
-    Raises TypeError or ValueError for an address that is not one.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        host: str,
-        port: int,
-        advertise: str | None,
-        certificate: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self._kind = kind
-        self._host = check_text("host", host)
-        self._port = check_int("port", port, 0, 65_535)
-        self._advertise = None if advertise is None else check_text("advertise", advertise)
-        self._certificate_path = None if certificate is None else Path(certificate)
-        self._certificate: Certificate | None = None
-        self._secret = secrets.token_bytes(SECRET_NBYTES)
-        self._hosted: tuple[LoopThread, V] | None = None
-
-    @abstractmethod
-    def _make(self) -> V:
-        """A server that is to listen, with the secret and the certificate of this moment."""
-
-    def start(self: H) -> H:
-        """Listen. Any thread, once; again after `close`. Raises OSError, also for the certificate."""
-        if self._hosted is not None:
-            raise RuntimeError(f"the {self._kind} has been started")
-        if self._certificate_path is not None:
-            self._certificate = Certificate(self._certificate_path)
-        server = self._make()
-        thread = acquire_loop()
-        listening = thread.submit(server.listen(self._host, self._port))
-        try:
-            self._port = listening.result()
-        except BaseException:
-            listening.cancel()
-            release_loop(thread)
-            raise
-        self._hosted = thread, server
-        return self
-
-    def close(self) -> None:
-        """Stop listening and end every connection. Any thread but the server's own; idempotent."""
-        self._end()
-
-    def __enter__(self: H) -> H:
-        return self if self._hosted is not None else self.start()
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port where it listens."""
-        return self._host, self._port
-
-    def handle(self, service: str) -> RpcHandle:
-        """Give a task the way to a service. Any thread; raises RuntimeError unless started."""
-        self._running()
-        addresses = tuple((host, self._port) for host in addresses_of(self._host, self._advertise))
-        fingerprint = None if self._certificate is None else self._certificate.fingerprint
-        return RpcHandle(addresses, self._secret, service, fingerprint)
-
-    def _end(self) -> Any:
-        """The result of the server's `stop`; None if there is no server."""
-        hosted, self._hosted = self._hosted, None
-        if hosted is None or not hosted[0].is_alive:
-            return None
-        thread, server = hosted
-        try:
-            return thread.submit(server.stop()).result(STOP_TIMEOUT_S)
-        finally:
-            release_loop(thread)
-
-    def _running(self) -> tuple[LoopThread, V]:
-        if self._hosted is None:
-            raise RuntimeError(f"the {self._kind} is not started: use it in a `with` block")
-        return self._hosted
-
-    def _ask(self, fn: Callable[[V], T]) -> T:
-        """The result of `fn` on the server's thread, or what it raises there."""
-        thread, server = self._running()
-
-        async def ask() -> T:
-            return fn(server)
-
-        return thread.submit(ask()).result(STOP_TIMEOUT_S)
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._hosted is None else "running"
-        return f"<{type(self).__name__} on {self._host}:{self._port}, {state}>"
-
-
-class ServiceHost(Hosted[RpcServer]):
-    """Serves one service, called `name`, to clients on this machine or others.
-
-    host: where to listen. The default is this machine alone; "0.0.0.0" is for clients on others. Whoever
-        connects must prove that he knows the secret, which travels in a `RpcHandle`.
-    port: 0 for any that is free. advertise: the name or address by which clients reach this machine; None for
-        `host`, or, where that is every address, for this machine's name.
-    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        service: ConnectionService,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        advertise: str | None = None,
-        certificate: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(f"server of {name!r}", host, port, advertise, certificate)
-        self._name = name
-        self._service = service
-
-    def _make(self) -> RpcServer:
-        return RpcServer(self._secret, self._name, self._service, self._certificate)

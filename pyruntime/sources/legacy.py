@@ -1,23 +1,15 @@
-"""Old functions and formats as a `Source`: functions for `StreamTask`, formats for Spark's batches, too.
+"""Old loops as a `Source` of tasks: a `SourceFunction` runs on a thread of its own, and its rows are read.
 
-*A function* is a split for each of its instances. A position is a state of the function: a reader takes the
-rows together with it, under the checkpoint lock.
-
-*A format* has its own splits. A position is how many records of the split were read: after a restart so many
-are read and dropped.
-
-Both are read by generators, as a `SimpleSource` is.
+The interfaces are Flink's of these names, which FLIP-27 has replaced. A function is a split for each of its
+instances, and a position is a state of it. Read by a generator, as a `SimpleSource` is.
 """
 
-# A function's state is taken together with the rows, under its lock, each time that rows are taken
-# (`take_rows`), and not when a checkpoint is asked for, as Flink does. There the barrier follows the rows
-# through the job; here the task may be anywhere behind them, and needs the state that belongs to the rows
-# that it has. The price is a `snapshot_state` for each take instead of for each checkpoint: it should be
-# cheap, as a position is.
-#
-# A format has no positions at all, only an order: after a restart its records are read again and counted.
-# That is wrong for a format that does not give the same records twice; such a one cannot be restarted by
-# anybody.
+# Why no checkpoint takes the function's lock, as Flink's does. There the barrier follows the rows through the
+# job; here the task may be anywhere behind them, and needs the state that belongs to the rows that it has. So
+# the function's own thread takes its state at the end of each section, and hands it over with the section's
+# rows in one step. Nobody waits for a loop that is slow to give its lock up, no lock has to be fair, and the
+# state is exact whatever the order of state and record within a section. The price is a `snapshot_state` for
+# each section instead of for each checkpoint: it should be cheap, as a position is.
 #
 # Why threads of functions are daemons, and are left alone when they do not end: Python cannot stop a thread,
 # and a job that has failed must not hang on a loop that ignores its `cancel`. All it emits raises.
@@ -26,61 +18,71 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import KW_ONLY, dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
-from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, SplitEnumerator
+from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext
-from pillarbox.sources.serializer import ExactJsonSerializer, Serializer
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
-from pillarbox.task import legacy
-from pillarbox.validate import check_callable, check_duration, check_positive_int
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pillarbox.sources.split import ExactJsonSerializer, Serializer, Split
+from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
 log = logging.getLogger("pillarbox")
 
 MAX_RECORDS_AHEAD = 1_000
 CANCEL_TIMEOUT_S = 5.0
-MAX_FETCH_RECORDS = 1_000
 
 
-@dataclass(eq=False, repr=False)
-class _LegacySource(Source[Any, Any]):
-    """Makes old code, and writes its states or splits, with the version of what has written them."""
+class SourceCancelled(BaseException):
+    """Raised in a source that was cancelled, where it emits or takes the lock; ends its `run`.
 
-    make: Callable[[], Any]
-    _: KW_ONLY
-    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
-
-    boundedness = Boundedness.BOUNDED
-
-    def __post_init__(self) -> None:
-        check_callable("make", self.make)
-        if not all(hasattr(self.serializer, name) for name in ("version", "to_json", "from_json")):
-            raise TypeError(
-                f"serializer={self.serializer!r}: must be a Serializer, such as DataclassSerializer(State)"
-            )
-
-    def write(self, value: Any) -> list[Any]:
-        """A state or a split, as JSON can hold it."""
-        return [self.serializer.version, self.serializer.to_json(value)]
-
-    def read(self, written: Any) -> Any:
-        """Read what `write` has written. Raises ValueError for what it has not."""
-        if not (isinstance(written, list) and len(written) == 2):
-            raise ValueError(f"written={written!r:.200}: must be a version, and what it has written")
-        return self.serializer.from_json(*written)
+    Not an Exception, so that a source that catches those for each record ends nevertheless.
+    """
 
 
-# -- functions --------------------------------------------------------------------------------------
+class SourceFunction(ABC):
+    """A source that is one loop. The idea is Flink's `SourceFunction`."""
+
+    @abstractmethod
+    def run(self, context: SourceContext) -> None:
+        """Emit through `context` until the input ends or `cancel` is called. In the source's thread, once."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End a wait of `run` outside of its context. Once, by another thread; must not block."""
+
+
+@dataclass(frozen=True)
+class RuntimeContext:
+    """The place of a function among its parallel instances: a name, its number from 0, of how many."""
+
+    task_name: str = "source"
+    subtask: int = 0
+    parallelism: int = 1
+
+
+class ParallelSourceFunction(SourceFunction):
+    """A source of which several instances run, each for its share. Flink's `RichParallelSourceFunction`."""
+
+    runtime_context = RuntimeContext()
+    """Set before `restore_state` and `run`."""
+
+
+@runtime_checkable
+class CheckpointedSource(Protocol):
+    """The methods of a source whose position checkpoints hold."""
+
+    def snapshot_state(self) -> Any:
+        """The position after the last record emitted. At the end of a section, under the lock."""
+
+    def restore_state(self, state: Any) -> None:
+        """Go to the position that a `snapshot_state` returned. Before `run`."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class FunctionSplit(Split):
     subtask: int = 0
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class FromSourceFunction(_LegacySource):
+@dataclass(eq=False, repr=False)
+class FromSourceFunction(Source[FunctionSplit, int]):
     """The source that runs a `SourceFunction`. For tasks.
 
     make: makes the function, one for each run of it. A restart goes on from a state of it, and must then get
@@ -99,33 +101,41 @@ class FromSourceFunction(_LegacySource):
     bounded: True if the function comes to an end of its own.
     parallelism: how many instances run, each a split; more than 1 for a `ParallelSourceFunction` only.
     serializer: how states are written; by default they are what JSON can hold.
-    capacity: records that a function may be ahead. grace: seconds that it has to end after its `cancel`.
+    capacity: records that a function may be ahead, and that one section may emit.
+    grace: seconds that it has to end after its `cancel`.
 
     The function's watermarks, or if it has none the times of `collect_with_timestamp`, are its event time.
     Calls `make()` once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
+    make: Callable[[], Any]
+    _: KW_ONLY
     bounded: bool = False
     parallelism: int = 1
+    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
     capacity: int = MAX_RECORDS_AHEAD
     grace: float = CANCEL_TIMEOUT_S
 
     split_type = FunctionSplit
+    boundedness = Boundedness.CONTINUOUS_UNBOUNDED
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_callable("make", self.make)
+        if not all(hasattr(self.serializer, name) for name in ("version", "to_json", "from_json")):
+            what = "must be a Serializer, such as DataclassSerializer(State)"
+            raise TypeError(f"serializer={self.serializer!r}: {what}")
         function = self.make()
         self.name = name = type(function).__qualname__
-        if not isinstance(function, legacy.SourceFunction):
+        if not isinstance(function, SourceFunction):
             raise TypeError(f"make={self.make!r}: must make a SourceFunction, not {name}")
-        parallel = isinstance(function, legacy.ParallelSourceFunction)
+        parallel = isinstance(function, ParallelSourceFunction)
         if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
             what = f"{name} is not a ParallelSourceFunction"
             raise ValueError(f"parallelism={self.parallelism}: must be 1, {what}")
         check_positive_int("capacity", self.capacity)
         check_duration("grace", self.grace)
-        if not self.bounded:
-            self.boundedness = Boundedness.CONTINUOUS_UNBOUNDED
+        if self.bounded:
+            self.boundedness = Boundedness.BOUNDED
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: int = 0) -> _FunctionEnumerator:
         """The enumerator of a run in which so many splits were found."""
@@ -139,85 +149,131 @@ class FromSourceFunction(_LegacySource):
         return FetchingReader(context, make_reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
 
 
-class FunctionRun(legacy.SourceContext):
-    """Runs a function in a daemon thread, from where a split starts, until its end or `close`.
+class SourceContext:
+    """Runs a function on a daemon thread, from where a split starts; what the function emits goes here.
 
-    It is the function's context. Confined to one thread, which takes the rows, but for `wake_up` and what the
-    function calls.
+    What it emits with is thread-safe. What has a leading underscore is for the one thread that takes the
+    rows, but for `_wake_up`.
 
-    position, timestamp, idle, ended: behind what was taken. The timestamp is the latest watermark, without
-    any the latest event time.
+    *Sections.* A function that has state changes it under `checkpoint_lock`, together with the records that
+    it belongs to: a checkpoint has all of such a section or nothing. Each method that emits is a section of
+    its own where no other is open. Rows leave when their section ends, so it must be short, and emits at most
+    `capacity` records.
+
+    *Room.* A source that is `capacity` records ahead waits where a section begins.
+
+    *The end.* After a cancel every method, and a wait within it, raises `SourceCancelled`.
     """
 
     def __init__(self, source: FromSourceFunction, split: FunctionSplit) -> None:
         self._source = source
+        self._name = source.name
         self._function = function = source.make()
-        if isinstance(function, legacy.ParallelSourceFunction):
-            function.runtime_context = legacy.RuntimeContext(source.name, split.subtask, source.parallelism)
-        if split.start is not None and isinstance(function, legacy.CheckpointedSource):
-            function.restore_state(source.read(split.start))
-        super().__init__(source.capacity, atomic_sections=function.atomic_sections, name=source.name)
-        self.position = split.start
-        self.timestamp: float | None = None
-        self.idle = self.ended = False
+        if isinstance(function, ParallelSourceFunction):
+            function.runtime_context = RuntimeContext(source.name, split.subtask, source.parallelism)
+        if split.start is not None and isinstance(function, CheckpointedSource):
+            version, state = split.start
+            function.restore_state(source.serializer.from_json(version, state))
+        # Under the lock, which the function's threads alone take: the section at hand, and event time.
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._section: list[Any] = []
+        self._watermark: float | None = None
+        self._latest: float | None = None
+        self.is_idle = False
+        """True if the source has marked itself as idle and emitted nothing since."""
+        self._stop = threading.Event()
+        # Guards what follows, which is of sections that have ended; notified where a wait may end.
+        self._changed = threading.Condition(threading.Lock())
+        self._records: list[Any] = []
+        self._position = split.start
+        self._event_time: tuple[float | None, bool] = (None, False)
+        self._has_news = self._ended = False
         self._error: BaseException | None = None
         name = f"pillarbox-source {source.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def take_rows(self) -> list[Any]:
-        """The rows emitted since the last call. Waits for the lock alone.
+    # -- for the function; any of its threads ----------------------------------------------------------
 
-        Raises what the function has raised, instead of them: behind that the state is not known.
-        """
-        function = self._function
+    @property
+    def checkpoint_lock(self) -> AbstractContextManager[None]:
+        """Makes what is done within one step for checkpoints; for `with`, reentrant. Waits for room."""
+        return self._in_section()
+
+    def collect(self, value: Any) -> None:
+        """Emit a record. Raises `SourceCancelled`, and RuntimeError for more than a section may emit."""
+        with self._in_section():
+            if len(self._section) >= self._source.capacity:
+                raise RuntimeError(
+                    f"source {self._name} emits more than capacity={self._source.capacity} records under one "
+                    "taking of checkpoint_lock: give the lock back between them, or give a larger capacity"
+                )
+            self.is_idle = False
+            self._section.append(value)
+
+    def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
+        """As `collect`, with the event time in seconds. Raises TypeError or ValueError for what is none."""
+        timestamp = check_moment("timestamp", timestamp)
+        with self._in_section():
+            self.collect(value)
+            self._latest = timestamp if self._latest is None else max(self._latest, timestamp)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Say that no record of this event time, in seconds, or an earlier one follows."""
+        # The end of time is what a function says when it ends: no moment, but allowed.
+        if timestamp != float("inf"):
+            timestamp = check_moment("timestamp", timestamp)
+        with self._in_section():
+            self.is_idle = False
+            self._watermark = timestamp
+
+    def mark_as_temporarily_idle(self) -> None:
+        """Have nobody wait for the source until its next record or watermark. Raises `SourceCancelled`."""
+        with self._in_section():
+            self.is_idle = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the source should end."""
+        return self._stop.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until the source is cancelled, and return True if it is."""
+        return self._stop.wait(check_duration("seconds", seconds))
+
+    @contextmanager
+    def _in_section(self) -> Iterator[None]:
         with self._lock:
             with self._changed:
-                records, self._records = self._records, []
-                self._has_news, self.ended = False, self._ended
-                self._changed.notify_all()
-            if self._error is not None:
-                raise self._error
-            self.timestamp = self._latest if self._watermark is None else self._watermark
-            self.idle = self.is_idle
-            if records and isinstance(function, legacy.CheckpointedSource):
-                self.position = self._source.write(function.snapshot_state())
-        return records
-
-    def wait_for_news(self, seconds: float | None = None) -> bool:
-        """Wait for an element, the end or a wake-up, at most so long; False: nothing of that."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._has_news or self._ended, seconds)
-
-    def wake_up(self) -> None:
-        """End a wait; the next one, if there is none. Any thread."""
-        with self._changed:
-            self._has_news = True
-            self._changed.notify_all()
-
-    def close(self) -> bool:
-        """Cancel the function, wait for its end, and return True if it has ended. Idempotent.
-
-        One that has not ended in time is logged by its name and left alone: all it emits raises
-        `SourceCancelled` in it. What its `cancel` raises is logged.
-        """
-        thread, grace = self._thread, self._source.grace
-        with self._changed:
-            first = not (self._stop.is_set() or self._ended)
-            self._stop.set()
-            self._changed.notify_all()
-        if first:
+                while not (self._depth or self._stop.is_set() or len(self._records) < self._source.capacity):
+                    self._changed.wait()
+            if self._stop.is_set():
+                raise SourceCancelled
+            self._depth += 1
             try:
-                self._function.cancel()
-            except Exception:
-                log.exception("the cancel of source %s raised", self._name)
-            thread.join(min(grace, threading.TIMEOUT_MAX))
-            if thread.is_alive():
-                text = (
-                    "source %s has not ended within %g s of its cancel; it is left alone and can emit nothing"
-                )
-                log.warning(text, self._name, grace)
-        return not thread.is_alive()
+                yield
+            finally:
+                self._depth -= 1
+            # A section that has raised is not whole: what it has emitted goes out with the next one.
+            if not self._depth:
+                self._publish()
+
+    def _publish(self) -> None:
+        """Hand over what the section has emitted, with the state behind it."""
+        position, records, function = self._position, self._section, self._function
+        if records and isinstance(function, CheckpointedSource):
+            serializer = self._source.serializer
+            # Written at once: the function may go on with the very object.
+            position = [serializer.version, serializer.to_json(function.snapshot_state())]
+        self._section = []
+        latest = self._latest if self._watermark is None else self._watermark
+        with self._changed:
+            if self._stop.is_set():
+                raise SourceCancelled
+            self._records += records
+            self._position, self._event_time, self._has_news = position, (latest, self.is_idle), True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -225,13 +281,55 @@ class FunctionRun(legacy.SourceContext):
         except BaseException as error:
             if not self.is_cancelled:
                 self._error = error
-            elif not isinstance(error, legacy.SourceCancelled):
+            elif not isinstance(error, SourceCancelled):
                 log.info("source %s ended with an error after its cancel", self._name, exc_info=error)
-        if self._lock.revoke(threading.get_ident()):
-            log.warning("source %s ended without giving the checkpoint lock back", self._name)
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+    # -- for who takes the rows ------------------------------------------------------------------------
+
+    def _take(self, split_id: str) -> tuple[Fetched, bool]:
+        """Wait for news; give what was emitted since the last call, and True if the function has ended.
+
+        Raises what the function has raised, behind the rows before it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_news or self._ended)
+            records, self._records = self._records, []
+            self._has_news = False
+            self._changed.notify_all()
+            if not records and self._error is not None:
+                raise self._error
+            ended = self._ended and self._error is None
+            return Fetched(split_id, records, self._position, False, *self._event_time), ended
+
+    def _wake_up(self) -> None:
+        """End a wait; the next one, if there is none. Any thread."""
+        with self._changed:
+            self._has_news = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Cancel the function, and wait for its end. Idempotent.
+
+        One that has not ended in time is logged by its name and left alone: all it emits raises
+        `SourceCancelled` in it. What its `cancel` raises is logged.
+        """
+        thread, grace = self._thread, self._source.grace
+        with self._changed:
+            if self._stop.is_set() or self._ended:
+                return
+            self._stop.set()
+            self._changed.notify_all()
+        try:
+            self._function.cancel()
+        except Exception:
+            log.exception("the cancel of source %s raised", self._name)
+        thread.join(min(grace, threading.TIMEOUT_MAX))
+        if thread.is_alive():
+            text = "source %s has not ended within %g s of its cancel; it is left alone and can emit nothing"
+            log.warning(text, self._name, grace)
 
 
 class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
@@ -252,193 +350,26 @@ class _FunctionReader(LoopReader[FunctionSplit]):
     def __init__(self, source: FromSourceFunction) -> None:
         super().__init__(source, None, self._rows_of)
         self._source = source
-        self._run: FunctionRun | None = None
+        self._context: SourceContext | None = None
 
     def wake_up(self) -> None:
-        # In this order: a run that begins meanwhile looks whether it was woken.
+        # In this order: a function that begins meanwhile looks whether it was woken.
         super().wake_up()
-        if (run := self._run) is not None:
-            run.wake_up()
+        if (context := self._context) is not None:
+            context._wake_up()
 
     def _rows_of(self, split: FunctionSplit) -> Iterator[Yielded]:
-        with closing(FunctionRun(self._source, split)) as self._run:
-            run = self._run
+        with closing(SourceContext(self._source, split)) as self._context:
+            context = self._context
             if self._woken.is_set():
-                run.wake_up()
+                context._wake_up()
             told: tuple[float | None, bool] = (None, False)
-            while not run.ended:
-                run.wait_for_news()
-                rows = run.take_rows()
-                news = run.timestamp, run.idle
-                if rows or news != told:
+            ended = False
+            while not ended:
+                fetched, ended = context._take(split.split_id)
+                news = fetched.timestamp, fetched.idle
+                if fetched.records or news != told:
                     told = news
-                    yield Fetched(split.split_id, rows, run.position, False, run.timestamp, run.idle)
+                    yield fetched
                 else:
                     yield None
-
-
-# -- formats ----------------------------------------------------------------------------------------
-
-
-ALL_RECORDS = 2**63 - 1
-"""The `stop` of a split of a format, which alone knows how many records there are."""
-
-
-@dataclass(frozen=True)
-class FormatSplit(Split):
-    """A split of a format; `start` is how many records were read. subtask: its only reader, if replicated."""
-
-    stop: Any = ALL_RECORDS
-    payload: Any = None
-    subtask: int | None = None
-    rows: int | None = None
-    nbytes: int | None = None
-    hosts: Any = ()
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class FromInputFormat(_LegacySource):
-    """The bounded source that reads the splits of an `InputFormat`.
-
-    make: makes the format, one for each who uses it; it must pickle where the source travels. With a
-        `ReplicatingInputFormat` each reader reads all splits, in tasks; so it is refused with a schema.
-    parameters: for `configure`. min_splits: for `create_input_splits`, called once, on the discovery thread.
-    schema: the columns of its records, for Spark. A record that is not a tuple is then a row of one column.
-    serializer: as for `FromSourceFunction`, for splits. batch: records of one fetch.
-
-    Splits go to who asks, one near to them if there is one, or as the format's `choose` says. Calls `make()`
-    once, at once. Raises TypeError or ValueError for a bad argument.
-    """
-
-    schema: pa.Schema | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    min_splits: int = 1
-    batch: int = MAX_FETCH_RECORDS
-
-    split_type: type[Any] = field(default=FormatSplit, init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        made = self.make()
-        self.replicated = isinstance(made, legacy.ReplicatingInputFormat)
-        if not (self.replicated or isinstance(made, legacy.InputFormat)):
-            raise TypeError(f"make={self.make!r}: must make an InputFormat, not {type(made).__name__}")
-        if self.replicated and self.schema is not None:
-            what = (
-                f"make={self.make!r}: makes a ReplicatingInputFormat, for tasks, and has a schema, for Spark"
-            )
-            raise ValueError(f"{what}, whose tasks share all rows: give the format within, or no schema")
-        check_positive_int("min_splits", self.min_splits)
-        check_positive_int("batch", self.batch)
-
-    def make_configured(self) -> legacy.InputFormat[Any, Any]:
-        """A format that was told the parameters."""
-        made = self.make()
-        format = made.format if isinstance(made, legacy.ReplicatingInputFormat) else made
-        format.configure(self.parameters)
-        return format
-
-    def arrow_schema(self) -> pa.Schema:
-        """The columns that were given. Raises TypeError if none were."""
-        return super().arrow_schema() if self.schema is None else self.schema
-
-    def row_of(self, record: Any) -> Any:
-        """The record itself; where there is a schema, one that is not a tuple is a row of one column."""
-        return record if self.schema is None or isinstance(record, tuple) else (record,)
-
-    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
-        """The enumerator of a run; `checkpoint` is the splits that were not found yet, None at first."""
-        return _FormatEnumerator(context, checkpoint, self)
-
-    restore_enumerator = create_enumerator
-
-    def create_reader(self, context: ReaderContext) -> FetchingReader[Any]:
-        """Reads one split after the other."""
-        return FetchingReader(context, partial(_FormatReader, self, context))
-
-
-class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
-    """Asks the format for its splits, once. Confined as `SplitEnumerator` is."""
-
-    def __init__(self, context: EnumeratorContext[Any], checkpoint: Any, source: FromInputFormat) -> None:
-        super().__init__(context, checkpoint)
-        self._source = source
-        self._format = source.make_configured()
-
-    def discover(self, checkpoint: list[Any] | None, most: int) -> tuple[list[FormatSplit], list[Any]]:
-        serializer = self._source.split_serializer
-        if checkpoint is None:
-            checkpoint = [serializer.to_json(split) for split in self._create()]
-        return [serializer.from_json(1, each) for each in checkpoint[:most]], checkpoint[most:]
-
-    def _create(self) -> Iterator[FormatSplit]:
-        # The enumerator's own is asked by another thread, to choose.
-        source, format = self._source, self._source.make_configured()
-        total = format.statistics() or legacy.InputStatistics()
-        created = format.create_input_splits(source.min_splits)
-        nbytes, rows = (None if each is None else round(each / max(1, len(created))) for each in total)
-        for number, split in enumerate(created):
-            written, hosts = source.write(split), [*getattr(split, "hosts", ())]
-            one = FormatSplit(str(number), payload=written, rows=rows, nbytes=nbytes, hosts=hosts)
-            if source.replicated:
-                readers = range(self.context.parallelism)
-                yield from (replace(one, split_id=f"{number}@{each}", subtask=each) for each in readers)
-            else:
-                yield one
-
-    def assigned_to(self, split: FormatSplit) -> int | None:
-        return split.subtask
-
-    def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
-        if type(self._format).choose is not legacy.InputFormat.choose:
-            own = [self._source.read(split.payload) for split in pending]
-            chosen = self._format.choose(own, reader.subtask)
-            if chosen is not None:
-                return own.index(chosen)
-        return super().choose(pending, reader)
-
-
-class _FormatReader(LoopReader[Any]):
-    """Reads the splits of a format, one after the other."""
-
-    def __init__(self, source: FromInputFormat, context: ReaderContext) -> None:
-        super().__init__(source, context.schema, self._rows_of)
-        self._source = source
-        self._format = format = source.make_configured()
-        self._is_open = self._is_rich_open = False
-        # What is to be closed with the reader.
-        self._ends = ExitStack()
-        if isinstance(format, legacy.RichInputFormat):
-            # Nobody knows how many readers there will be.
-            format.runtime_context = legacy.RuntimeContext("source", context.subtask, context.subtask + 1)
-
-    def close(self) -> None:
-        with self._ends:
-            super().close()
-
-    def _rows_of(self, split: Any) -> Iterator[Yielded]:
-        format, rows, read = self._format, list[Any](), 0
-        if isinstance(format, legacy.RichInputFormat) and not self._is_rich_open:
-            self._is_rich_open = True
-            self._ends.callback(format.close_input_format)
-            format.open_input_format()
-        self._is_open = True
-        format.open(self._source.read(split.payload))
-        while not format.reached_end():
-            record = format.next_record()
-            if record is not None:
-                read += 1
-                if read > (split.start or 0):
-                    rows.append(self._source.row_of(record))
-            if len(rows) >= self._source.batch or self._woken.is_set():
-                self._woken.clear()
-                yield (rows, read) if rows else None
-                rows = []
-        if rows:
-            yield rows, read
-
-    def _leave(self) -> None:
-        super()._leave()
-        if self._is_open:
-            self._is_open = False
-            self._format.close()

@@ -35,13 +35,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
 
-from pillarbox.aio.cache_pin import CachePin, fields_of
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
-from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, fields_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
-from pillarbox.aio.stale_answers import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.cache import CACHE_RUN
 from pillarbox.ledger.cache_upkeep import begin_execution

@@ -37,7 +37,7 @@ from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -396,7 +396,6 @@ class _RecordedOperator(AsyncWaitOperator):
         super()._hand_on(call, result, called)
 
     def _take_found(self, call: Call, result: Any) -> None:
-        self._trace.of("find", call)
         self._trace.decided.discard(call)
         super()._take_found(call, result)
 

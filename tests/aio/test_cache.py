@@ -82,7 +82,7 @@ def test_equal_rows_of_a_cache_share_a_call(folder: str) -> None:
     assert squares.calls == {3: 1, 4: 1}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["inputs_of_cache_ignored"])
 def test_a_row_of_a_cache_is_known_by_its_inputs_whatever_else_it_has(folder: str) -> None:
     calls: list[Any] = []
 
@@ -139,7 +139,7 @@ def test_each_function_of_a_chain_has_its_results_by_content(folder: str) -> Non
     assert halves == dict.fromkeys([0, 1, 4, 9, 16, 25], 1)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["old_answers_found"])
 def test_an_answer_that_is_older_than_max_age_is_none(folder: str) -> None:
     squares = Squares()
     list(async_map(range(5), squares, ledger=cached(folder)))
@@ -155,7 +155,7 @@ def test_an_answer_that_is_older_than_max_age_is_none(folder: str) -> None:
     assert squares.calls.total() == 10
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["pins_not_looked_at"])
 def test_old_segments_go_when_a_job_begins_and_nobody_needs_them(folder: str) -> None:
     squares = Squares()
     list(async_map(range(5), squares, ledger=cached(folder)))
@@ -173,7 +173,7 @@ def test_old_segments_go_when_a_job_begins_and_nobody_needs_them(folder: str) ->
     assert squares.calls.total() == 7
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["cut_by_size_keeps_one_more"])
 def test_the_oldest_segments_go_where_a_cache_is_too_large(folder: str) -> None:
     squares = Squares()
     for job in range(4):

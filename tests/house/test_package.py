@@ -18,7 +18,7 @@ import pillarbox
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     *("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp", "IPython"),
-    *("redis", "uvloop", "prometheus_client", "opentelemetry", "jinja2", "matplotlib"),
+    *("redis", "uvloop", "prometheus_client", "opentelemetry", "jinja2"),
 )
 
 
@@ -138,7 +138,7 @@ def public_names() -> list[tuple[str, str]]:
 
 
 FACE = """
-Adaptive AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
+AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
 Dedupe ErrorInfo Errors Ledger Options Outcome PillarboxError Rate Redact Result Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
 current_call

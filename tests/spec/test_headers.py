@@ -76,6 +76,8 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the runners",
         "the scheduler",
         "the ledger session",
+        "the claims",
+        "the cache",
         "the collector",
         "the buckets of streams",
     }

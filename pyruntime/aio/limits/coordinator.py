@@ -1,6 +1,6 @@
 """Limits that the tasks of one job share: a small server beside the driver.
 
-`Coordinator` is for any thread of the driver. A `CoordinatorHandle` travels to the tasks. `LimitServer` and
+`Coordinator` is for any thread of the driver. A `CoordinatorHandle` travels to the tasks. `LimitService` and
 `Account` are confined to the thread of the loop that serves them.
 """
 
@@ -24,7 +24,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.quota import (
@@ -33,7 +33,6 @@ from pillarbox.aio.limits.quota import (
     TO_TASK,
     CoolDown,
     Exhausted,
-    Granted,
     Leave,
     Left,
     Open,
@@ -41,23 +40,20 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.connection import Connection
+from pillarbox.rpc.connection import Connection, RpcHandle
 from pillarbox.rpc.loop_thread import end
-from pillarbox.rpc.server import Certificate, Hosted, RpcServer, digest_of
+from pillarbox.rpc.server import RpcServer, Service, digest_of
 from pillarbox.validate import check_duration, check_int, check_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger("pillarbox")
 
 STATE_VERSION = 1
 MAX_NAMES = 10_000
-SWEEP_INTERVAL_S = 5.0
-"""Between two looks for names that nobody has used for long."""
-IDLE_TIMEOUT_S = 600.0
-"""Seconds without a client after which a name is put away: one without sums is forgotten."""
 COMMIT_DELAY_S = 0.005
 """Seconds in which grants and reports are gathered, to be written down once."""
 WRITE_RETRY_INTERVAL_S = 1.0
@@ -129,9 +125,6 @@ class Account:
     connections: dict[str, Connection] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     told_exhausted: bool = False
-    idle_since: float = field(default_factory=time.monotonic)
-    text: str | None = None
-    """The account as it is written down, of one that nobody uses: made once, however often it is written."""
 
     @property
     def is_kept(self) -> bool:
@@ -139,143 +132,96 @@ class Account:
         limits = self.allocator.limits
         return limits.max_calls is not None or limits.max_cost is not None
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no client is there, or may come back to what it holds."""
-        return not self.connections and not self.allocator.clients
 
-    def part(self, client: str) -> None:
-        """Send a client nothing more."""
-        del self.connections[client]
-        self.idle_since = time.monotonic()
+class LimitService(Service):
+    """Serves the accounts of any number of names. Confined to the thread of the server's loop.
 
-    def written(self) -> str:
-        """The text to write down of it."""
-        text = json.dumps(self.allocator.to_json()) if self.text is None else self.text
-        self.text = text if self.is_idle else None
-        return text
+    path: of the state file; None for none. state: what to go on from; None for nothing.
+    """
 
-
-class LimitServer:
-    """Serves the accounts of any number of names. Confined to the thread of the loop of `listen`."""
-
-    def __init__(
-        self,
-        secret: bytes,
-        path: Path | None,
-        state: dict[str, Any] | None,
-        certificate: Certificate | None = None,
-    ) -> None:
+    def __init__(self, secret: bytes, path: Path | None, state: dict[str, Any] | None) -> None:
+        self.is_written = True
+        """False if the last state is to be written down and could not be."""
         self._secret = secret
         self._path = path
         self._accounts = {
             name: Account(QuotaAllocator.from_json(sums, time.monotonic))
             for name, sums in (state or {}).get("gates", {}).items()
         }
-        self._rpc = RpcServer(secret, SERVICE, self, certificate)
         self._outbox: list[tuple[Connection, Any]] = []
         self._changed = asyncio.Event()
-        self._is_unwritten = False
-        self._writer = ThreadPoolExecutor(1, "pillarbox-limits-state")
-        self._tasks: list[asyncio.Task[None]] = []
+        self._disk = ThreadPoolExecutor(1, "pillarbox-limits-state")
+        self._writing: asyncio.Task[None] | None = None
         self._port = 0
         self._is_stopping = False
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen; gives the port. Raises OSError."""
-        self._loop = asyncio.get_running_loop()
-        self._port = await self._rpc.listen(host, port)
-        try:
-            await self._write()
-        except BaseException:
-            await self._rpc.stop()
-            self._writer.shutdown()
-            raise
-        self._tasks = [self._loop.create_task(each) for each in (self._keep_sweeping(), self._keep_writing())]
+    async def begin(self, port: int) -> None:
+        """See `Service`. Raises OSError for a state that cannot be written."""
+        self._port = port
+        await self._write()
+        self._writing = asyncio.create_task(self._keep_writing())
         for account in self._accounts.values():
             self._pump(account)
-        return self._port
 
-    async def stop(self) -> tuple[dict[str, Any], bool]:
-        """Close every connection, wait for their ends, write down what is known; nothing is written later.
-
-        Gives what is known, and True unless it was to be written down and could not be.
-        """
-        # What clients say in their last turn, and that they are lost, sets no timer.
+    async def end(self) -> None:
+        """See `Service`. Nothing is granted, answered or written any more."""
         self._is_stopping = True
         for account in self._accounts.values():
             if account.timer is not None:
                 account.timer.cancel()
-        await end(*self._tasks)
-        await self._rpc.stop()
-        is_written = True
+        if self._writing is not None:
+            await end(self._writing)
         try:
-            # A write that runs is waited for: the writer has one thread.
+            # A write that runs is waited for: there is one thread for them.
             await self._write()
         except OSError as error:
             # Nothing was granted that is not in the file: who starts from it counts too much at most.
             log.warning("the last sums of the coordinator cannot be written: %s", error)
-            is_written = False
-        self._writer.shutdown()
-        return json.loads(self._state()), is_written
+        self._disk.shutdown()
 
     def statistics(self) -> dict[str, SharedStatistics]:
         """Counts so far, by name."""
-        found = {}
-        for name, account in self._accounts.items():
-            sums = account.allocator
-            held = sums.committed - sums.used
-            clients = len(account.connections)
-            found[name] = SharedStatistics(sums.used, held, sums.cost, clients, sums.cool_downs)
-        return found
+        return {
+            name: SharedStatistics(
+                account.allocator.used,
+                account.allocator.committed - account.allocator.used,
+                account.allocator.cost,
+                len(account.connections),
+                account.allocator.cool_downs,
+            )
+            for name, account in self._accounts.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that another one needs to go on."""
+        gates = {name: account.allocator.to_json() for name, account in self._accounts.items()}
+        return {"version": STATE_VERSION, "secret": self._secret.hex(), "port": self._port, "gates": gates}
 
     # -- connections --------------------------------------------------------------------------
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
-        """See `ConnectionService`."""
+        """See `Service`."""
         opening: Open = TO_COORDINATOR.from_json([Open.__name__, *hello])
         account = self._open(connection, opening)
         if account is None:
             return
         client = opening.client
-        heard = False
         try:
             while True:
                 message = TO_COORDINATOR.from_json(await connection.receive())
                 if account.connections.get(client) is not connection or isinstance(message, Open):
                     raise ValueError(f"{message!r:.200} out of turn")
                 self._hear(account, client, connection, message)
-        except EOFError:
-            heard = connection.is_heard_out()
         finally:
             if account.connections.get(client) is connection:
-                account.allocator.lost(client, heard)
-                account.part(client)
+                account.allocator.lost(client)
+                del account.connections[client]
                 self._pump(account)
 
-    def close(self) -> None:
-        """See `ConnectionService`. Tasks come back to another coordinator, so none is refused."""
-
-    # Names are made by tasks, so their number has a bound. What is forgotten is a rate whose buckets are
-    # full, as a new one would have them; never a budget, which would be granted a second time.
-    async def _keep_sweeping(self) -> None:
-        """Forget what nobody has used for long, or, of a budget, all but the sums."""
-        while True:
-            now = time.monotonic()
-            for name, account in [*self._accounts.items()]:
-                if not account.is_idle or now - account.idle_since < IDLE_TIMEOUT_S:
-                    continue
-                if account.allocator.is_fresh():
-                    del self._accounts[name]
-                    self._changed.set()
-                elif account.is_kept and account.allocator.forget_clients():
-                    account.text = None
-                    self._changed.set()
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-
-    # -- messages -----------------------------------------------------------------------------
-
     def _hear(self, account: Account, client: str, connection: Connection, message: Any) -> None:
+        if self._is_stopping:
+            # It is said again to the coordinator that goes on.
+            return
         allocator = account.allocator
         if isinstance(message, CoolDown):
             seconds = allocator.cool_down(message.seconds)
@@ -283,30 +229,30 @@ class LimitServer:
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Leave):
-            allocator.leave(client, message.report, message.unspent, message.units)
-            account.part(client)
+            allocator.leave(client, message.report, message.unspent)
+            del account.connections[client]
             self._send(connection, Left(), account.is_kept)
         else:
             allocator.report(client, message.report)
             if isinstance(message, Want):
-                received = message.report.received
-                allocator.want(client, received, message.calls, message.units, message.head)
+                allocator.want(client, message.report.received, message.calls, message.units)
         self._pump(account)
 
     def _open(self, connection: Connection, message: Open) -> Account | None:
         name, client = check_name(message.name), check_name(message.client)
         if message.before is not None:
             check_name(message.before[0])
-        if self._is_unwritten:
+        if not self.is_written:
             connection.send("later", "its state cannot be written")
             return None
-        account = self._accounts.get(name)
-        if account is None:
+        if name not in self._accounts:
+            self._forget_fresh()
             if len(self._accounts) >= MAX_NAMES:
                 why = f"{MAX_NAMES:,} names of limits are in use, or have budgets: give operators one name"
                 connection.send("no", why)
                 return None
-            account = self._accounts[name] = Account(QuotaAllocator(message.limits, time.monotonic))
+            self._accounts[name] = Account(QuotaAllocator(message.limits, time.monotonic))
+        account = self._accounts[name]
         allocator = account.allocator
         if allocator.limits != message.limits:
             difference = allocator.limits.differences(message.limits)
@@ -316,7 +262,6 @@ class LimitServer:
         if old is not None:
             old.abort()
         account.connections[client] = connection
-        account.text = None
         if message.before is not None:
             allocator.count_before(*message.before)
         allocator.register(client, message.report)
@@ -328,6 +273,14 @@ class LimitServer:
             self._send(connection, Exhausted(str(allocator.exhausted)))
         self._pump(account)
         return account
+
+    # Names are made by tasks, so their number has a bound. What is forgotten is a rate whose buckets are
+    # full, as a new one would have them; never a budget, which would be granted a second time.
+    def _forget_fresh(self) -> None:
+        """Forget names that a new one equals, if there are too many."""
+        if len(self._accounts) >= MAX_NAMES:
+            for name in [name for name, each in self._accounts.items() if each.allocator.is_fresh()]:
+                del self._accounts[name]
 
     def _pump(self, account: Account) -> None:
         """Grant what may be granted, and come back when more may be."""
@@ -344,14 +297,13 @@ class LimitServer:
             for connection in account.connections.values():
                 self._send(connection, Exhausted(why), account.is_kept)
         grants, wait = allocator.grant()
-        for grant in grants:
-            granted = Granted(grant.calls, grant.units)
-            self._send(account.connections[grant.client], granted, account.is_kept)
+        for client, granted in grants.items():
+            self._send(account.connections[client], granted, account.is_kept)
         if account.is_kept:
             self._changed.set()
         wait = min(max(wait, 0.001), next_end)
         if wait < math.inf:
-            account.timer = self._loop.call_later(wait, self._pump, account)
+            account.timer = asyncio.get_running_loop().call_later(wait, self._pump, account)
 
     # -- messages that wait until they are written down -----------------------------------------
 
@@ -360,55 +312,50 @@ class LimitServer:
         if self._path is not None and written:
             self._outbox.append((connection, message))
             self._changed.set()
-        elif not connection.send(*TO_TASK.to_json(message)):
-            # A task that cannot be told is cut off, which does not trouble the others.
-            connection.abort()
+        else:
+            connection.send(*TO_TASK.to_json(message))
 
     async def _keep_writing(self) -> None:
+        """Write the state, then send what waited for it. What comes meanwhile waits for the next write."""
         while self._path is not None:
             await self._changed.wait()
             await asyncio.sleep(COMMIT_DELAY_S)
-            if not await self._commit():
+            # spec: RateLease!Write
+            self._changed.clear()
+            outbox, self._outbox = self._outbox, []
+            was_written = self.is_written
+            try:
+                await self._write()
+            except OSError as error:
+                if was_written:
+                    log.warning(
+                        "the state of the coordinator cannot be written, so nothing is granted of a budget "
+                        "until it can: %s",
+                        error,
+                    )
+                # A task that waits for what cannot be written waits for a coordinator, and has its patience.
+                unsent, self._outbox = [*outbox, *self._outbox], []
+                for connection, _ in unsent:
+                    connection.abort()
+                self._changed.set()
                 await asyncio.sleep(WRITE_RETRY_INTERVAL_S)
-
-    async def _commit(self) -> bool:
-        """Write the state, then send what waited for it. What comes meanwhile waits for the next write."""
-        # spec: RateLease!Write
-        self._changed.clear()
-        outbox, self._outbox = self._outbox, []
-        try:
-            await self._write()
-        except OSError as error:
-            if not self._is_unwritten:
-                log.warning(
-                    "the state of the coordinator cannot be written, so nothing is granted of a budget "
-                    "until it can: %s",
-                    error,
-                )
-            self._is_unwritten = True
-            self._changed.set()
-            # A task that waits for what cannot be written waits for a coordinator, and has its patience.
-            unsent, self._outbox = [*outbox, *self._outbox], []
-            for connection, _ in unsent:
-                connection.abort()
-            return False
-        if self._is_unwritten:
-            log.warning("the state of the coordinator can be written again")
-        self._is_unwritten = False
-        for connection, message in outbox:
-            if not connection.send(*TO_TASK.to_json(message)):
-                connection.abort()
-        return True
+                continue
+            if not was_written:
+                log.warning("the state of the coordinator can be written again")
+            for connection, message in outbox:
+                connection.send(*TO_TASK.to_json(message))
 
     async def _write(self) -> None:
-        if self._path is not None:
-            # The text is of this moment, whatever comes while it is written.
-            await self._loop.run_in_executor(self._writer, write_state, self._path, self._state())
-
-    def _state(self) -> str:
-        texts = (f"{json.dumps(name)}:{account.written()}" for name, account in self._accounts.items())
-        head = json.dumps({"version": STATE_VERSION, "secret": self._secret.hex(), "port": self._port})
-        return f'{head[:-1]},"gates":{{{",".join(texts)}}}}}'
+        if self._path is None:
+            return
+        # The text is of this moment, whatever comes while it is written.
+        text = json.dumps(self.state())
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._disk, write_state, self._path, text)
+        except OSError:
+            self.is_written = False
+            raise
+        self.is_written = True
 
 
 # -- for users ----------------------------------------------------------------------------------
@@ -459,13 +406,12 @@ class CoordinatorHandle(SharedLimits):
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
 
 
-class Coordinator(Hosted[LimitServer], SharedLimits):
+class Coordinator(RpcServer, SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
     It listens on the thread of all connections of this process. Each task connects, and takes what it needs
     for a tenth of a second at a time, so that a call costs no round trip. A task that ends gives back what it
-    has not used; what a task held that died is granted again after about two seconds. If one task is told
-    that the service is overloaded, all cool down.
+    has not used. If one task is told that the service is overloaded, all cool down.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
         connects must prove that he knows the secret, which travels with the job.
@@ -483,13 +429,12 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         applications find this coordinator too: see `Coordinator.at`. None for a random one, which travels
         with this job.
 
-    `max_calls` is exact: never more calls begin, whoever dies. Each is said before it begins, which costs
-    some microseconds. Calls that did not begin are not lost, except those that a task held which died while
-    the coordinator was away or the connection was broken. `max_cost` is known only after a call, so calls
-    that are in flight then still cost.
+    Never more than `max_calls` begin, whoever dies. Calls that did not begin are not lost, except those that
+    a task held which was killed: they count as begun. `max_cost` is known only after a call, so calls that
+    are in flight then still cost.
 
-    A name that nobody has used for ten minutes is forgotten, unless it has a budget: that counts as long as
-    the coordinator, or its `state`, is there. There may be 10,000 names; a job with one more is refused.
+    There may be 10,000 names. Of more, those that nobody uses are forgotten, unless they have a budget: that
+    counts as long as the coordinator, or its `state`, is there. A job with one more is refused then.
 
     Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen or read
     the certificate, PermissionError or ValueError for a bad state file.
@@ -506,12 +451,13 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         certificate: str | os.PathLike[str] | None = None,
         secret_env: str | None = None,
     ) -> None:
-        super().__init__("coordinator", host, port, advertise, certificate)
+        super().__init__(SERVICE, Service(), host, port, advertise=advertise, certificate=certificate)
         self._own_secret = None if secret_env is None else secret_from(secret_env)
         self._secret = self._own_secret or self._secret
         self._patience = check_duration("patience", patience, above_zero=True)
         self._path = None if state is None else Path(os.fspath(state)).absolute()
         self._memory: dict[str, Any] | None = None
+        self._limits: LimitService
 
     @staticmethod
     def at(
@@ -536,28 +482,31 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         handle = RpcHandle(addresses, secret_from(secret_env), SERVICE, digest)
         return CoordinatorHandle(handle, None, check_duration("patience", patience, above_zero=True))
 
-    def _make(self) -> LimitServer:
-        state = self._memory
-        if state is None and self._path is not None:
-            state = read_state(self._path)
-        if state is not None:
-            self._secret = self._own_secret or bytes.fromhex(state["secret"])
-            self._port = self._port or state["port"]
-        return LimitServer(self._secret, self._path, state, self._certificate)
+    def start(self) -> Self:
+        """See `RpcServer`. Raises PermissionError or ValueError for a bad state file as well."""
+        if self._thread is None:
+            state = self._memory
+            if state is None and self._path is not None:
+                state = read_state(self._path)
+            if state is not None:
+                self._secret = self._own_secret or bytes.fromhex(state["secret"])
+                self._port = self._port or state["port"]
+            self._service = self._limits = LimitService(self._secret, self._path, state)
+        return super().start()
 
     def close(self) -> None:
         """Stop listening and end every connection. Tasks that need it wait for it. Any thread; idempotent.
 
         What cannot be written to `state` is logged, and kept for another `start` of this object.
         """
-        ended = self._end()
-        if ended is not None:
-            state, is_written = ended
-            self._memory = None if self._path is not None and is_written else state
+        if self._thread is not None:
+            super().close()
+            is_kept = self._path is not None and self._limits.is_written
+            self._memory = None if is_kept else self._limits.state()
 
     def statistics(self) -> dict[str, SharedStatistics]:
         """Counts of all tasks together, by the names of the limits. Any thread."""
-        return self._ask(LimitServer.statistics)
+        return self._ask(self._limits.statistics)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """A handle for the limits called `name`: operators that share a name share their limits.
@@ -571,7 +520,7 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         return self._tasks_handle().open_for(rate, max_calls, max_cost)
 
     def _tasks_handle(self) -> CoordinatorHandle:
-        return CoordinatorHandle(self.handle(SERVICE), None, self._patience)
+        return CoordinatorHandle(self.handle(), None, self._patience)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CoordinatorHandle, (self.handle(SERVICE), None, self._patience)
+        return CoordinatorHandle, (self.handle(), None, self._patience)

@@ -6,10 +6,14 @@ counts once.
 """
 
 # The alternatives to counts since the beginning are numbered messages that are kept until they are
-# acknowledged (`rpc.MessageStream`), or a log of grants at the coordinator. Both need state that survives
+# acknowledged, or a log of grants at the coordinator. Both need state that survives
 # on the side that dies: a coordinator that starts from its file would have to know which messages of each
 # task it had already counted, and to write it down for each. A count is idempotent. It may be repeated to
 # whoever is there, and the larger one wins; so a restart needs nothing but sums (spec/RateLease.tla).
+#
+# What a task held when it died counts as used: it says some time later which calls have begun. To say so
+# before each call would cost a message a call, and only the end that the task's own system makes of a
+# connection would prove that all was heard.
 
 from __future__ import annotations
 
@@ -18,8 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.rate import TokenBucket
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Amount, Codec, Count
 
 SERVICE = "limits"
@@ -28,7 +31,7 @@ TURN_S = 0.05
 """Seconds of the rate that all who want calls are granted in one turn."""
 RETURN_TIMEOUT_S = 2.0
 """Seconds after the life of a lease in which a client that has gone may come back and say what it used."""
-MAX_ENDED_CLIENTS = 1000
+MAX_ENDED_CLIENTS = 200
 """Clients that have ended and whose counts are known one by one: one that comes back is not counted twice."""
 
 
@@ -65,16 +68,15 @@ class Did(NamedTuple):
 
 
 class Want(NamedTuple):
-    """A task wants so many calls; of their units, `head` are for the next one."""
+    """A task wants so many calls, of so many units each."""
 
     report: UsageReport
     calls: Count
     units: Amount
-    head: Amount
 
 
 class Granted(NamedTuple):
-    """A task may begin so many calls more."""
+    """A task may begin so many calls more, of so many units each."""
 
     calls: Count
     units: Amount
@@ -93,11 +95,10 @@ class Exhausted(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A task ends, and may give back calls and units that it has not used."""
+    """A task ends, and gives back calls that it has not used."""
 
     report: UsageReport
     unspent: Count
-    units: Amount
 
 
 class Left(NamedTuple):
@@ -119,29 +120,16 @@ class Client:
     used: int = 0
     back: int = 0
     cost: float = 0.0
-    wanted_calls: int = 0
-    wanted_units: float = 0.0
-    head: float = 0.0
-    """Units that its next call lacks."""
+    wanted: int = 0
+    units: float = 0.0
+    """Units of each call that it wants."""
     served: float = 0.0
     """Units that it got, or else calls; not less than others had when it began to want more."""
-    gone_until: float | None = None
-    """The time at which it is given up, if it is not connected."""
-    certain: bool = True
-    """True if `used` is all that it has used, should it never come back."""
 
     @property
     def held(self) -> int:
         """Calls granted that it may still use."""
         return self.granted - self.used - self.back
-
-
-class Grant(NamedTuple):
-    """Calls and units for a client, beside those that it has."""
-
-    client: str
-    calls: int
-    units: float
 
 
 class QuotaAllocator:
@@ -163,7 +151,8 @@ class QuotaAllocator:
         self.cool_downs = 0
         self._clock = clock
         self._remembered: dict[str, tuple[int, float]] = {}
-        self._gone: set[str] = set()
+        # The time at which a client is given up that is not connected.
+        self._gone: dict[str, float] = {}
         self._before: list[str] = []
         # Who wants more, in the order of their asking; who got least so far is served first.
         self._wanting: dict[str, None] = {}
@@ -190,9 +179,7 @@ class QuotaAllocator:
         client = self.clients.setdefault(name, Client())
         self.committed += report.received - client.granted
         client.granted = report.received
-        client.certain = True
-        client.gone_until = None
-        self._gone.discard(name)
+        self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.report(name, report)
 
@@ -220,13 +207,12 @@ class QuotaAllocator:
         self.cost += cost - client.cost
         client.granted, client.used, client.back, client.cost = granted, used, back, cost
 
-    def want(self, name: str, received: int, calls: int, units: float, head: float) -> None:
-        """A client wants so much more than it knows of; `head` of the units are for its next call."""
+    def want(self, name: str, received: int, calls: int, units: float) -> None:
+        """A client wants so many calls more than it knows of, of so many units each."""
         client = self.clients[name]
-        client.wanted_calls = max(0, calls - (client.granted - received))
-        client.wanted_units = units
-        client.head = head
-        if not (client.wanted_calls or units > 0.0):
+        client.wanted = max(0, calls - (client.granted - received))
+        client.units = units
+        if not client.wanted:
             self._wanting.pop(name, None)
         elif name not in self._wanting:
             self._wanting[name] = None
@@ -245,50 +231,31 @@ class QuotaAllocator:
         """Seconds for which nothing is granted; 0.0 for none."""
         return max(0.0, self._cool_until - self._clock())
 
-    def leave(self, name: str, report: UsageReport, unspent: int = 0, units: float = 0.0) -> None:
-        """A client ends. What it held, it holds no more; of that so much may go back into the buckets."""
+    def leave(self, name: str, report: UsageReport, unspent: int = 0) -> None:
+        """A client ends. What it held, it holds no more; of that so much may go back into the bucket."""
         self.report(name, report)
-        now = self._clock()
         client = self.clients[name]
         if self._requests is not None and unspent:
-            self._requests.give_back(min(unspent, max(0, client.granted - client.used)), now)
-        if self._weights is not None and units:
-            self._weights.give_back(units, now)
+            self._requests.give_back(min(unspent, max(0, client.granted - client.used)), self._clock())
         self._end(name, client.used)
 
-    # A connection that ends by FIN has been heard out: the system sends FIN after all that was written.
-    # After a reset something may be missing, so all that the client held counts as used, until it is back
-    # and says otherwise.
-    def lost(self, name: str, heard: bool = True) -> None:
-        """The connection of a client has ended. It may come back until what it holds has lapsed.
-
-        heard: whether all was heard that it said. Otherwise it has used all that it held, unless it is back.
-        """
+    def lost(self, name: str) -> None:
+        """The connection of a client has ended. It may come back until what it holds has lapsed."""
         # spec: RateLease!Notice
-        client = self.clients.get(name)
-        if client is not None:
-            client.certain = client.certain and heard
-            client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
-            self._gone.add(name)
+        if name in self.clients:
+            self._gone[name] = self._clock() + self.limits.life + RETURN_TIMEOUT_S
             self._wanting.pop(name, None)
 
     def expire(self) -> float:
         """Give up those who are gone for good; gives the seconds until the next one, infinite for none."""
         # spec: RateLease!GiveUp
-        first = math.inf
         if not self._gone:
-            return first
+            return math.inf
         now = self._clock()
-        for name in [*self._gone]:
+        for name in [name for name, until in self._gone.items() if until <= now]:
             client = self.clients[name]
-            assert client.gone_until is not None
-            if client.gone_until <= now:
-                # It says that calls begin before they do; but what it said to a coordinator that is no more,
-                # or to a net that broke, nobody knows.
-                self._end(name, client.used if client.certain else client.granted - client.back)
-            else:
-                first = min(first, client.gone_until - now)
-        return first
+            self._end(name, client.granted - client.back)
+        return min(self._gone.values(), default=math.inf) - now
 
     def is_fresh(self) -> bool:
         """Return True if a new one would grant no more: no sums, no clients, full buckets, no cool-down."""
@@ -297,15 +264,6 @@ class QuotaAllocator:
         now = self._clock()
         buckets = [bucket for bucket in (self._requests, self._weights) if bucket is not None]
         return now >= self._cool_until and all(each.level(now) >= each.capacity for each in buckets)
-
-    def forget_clients(self) -> bool:
-        """Forget clients that have ended; False if there are none.
-
-        One that comes back after all counts twice: too much, never too little.
-        """
-        had_any = bool(self._remembered)
-        self._remembered.clear()
-        return had_any
 
     # -- grants -------------------------------------------------------------------------------
 
@@ -318,74 +276,64 @@ class QuotaAllocator:
             return f"max_cost={self.limits.max_cost}"
         return None
 
+    # One grant answers what a client wants, however much it is; it asks again when it has that. Else all that
+    # it asked for could be under way to a task that stands still for a moment, and begin in one burst.
+    #
     # Fairness. Equal shares for each turn would give a task with one call waiting as much as one with a
     # thousand, and would leave the rest of its share unused. First come, first served, gives all to who
     # asks for most. So each client has a sum of what it was served, and the one with the least is next
     # (start-time fair queueing); one that begins to want more starts from the present sum, so that it
     # cannot claim the time in which it wanted nothing.
-    def grant(self) -> tuple[list[Grant], float]:
+    def grant(self) -> tuple[dict[str, Granted], float]:
         """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
         # spec: RateLease!Grant
         now = self._clock()
         if not self._wanting or self.exhausted is not None:
-            return [], math.inf
+            return {}, math.inf
         if now < self._cool_until:
-            return [], self._cool_until - now
+            return {}, self._cool_until - now
         turns = sorted(self._wanting, key=lambda name: self.clients[name].served)
         if self._cool_until > -math.inf:
             self._cool_until = -math.inf
-            self._keep_for_one(self.clients[turns[0]].head, now)
+            self._keep_for_one(self.clients[turns[0]].units, now)
         left = None if self.limits.max_calls is None else self.limits.max_calls - self.committed
-        grants: list[Grant] = []
+        grants: dict[str, Granted] = {}
         for name in turns:
             client = self.clients[name]
-            calls, units, wait = self._share(client, now, left, len(turns))
+            calls, wait = self._share(client, now, left, len(turns))
             if wait > 0.0:
                 # Nobody overtakes: a heavy call would otherwise wait for ever.
                 return grants, wait
-            grants.append(Grant(name, calls, units))
+            grants[name] = Granted(calls, client.units)
             client.granted += calls
             self.committed += calls
-            client.wanted_calls -= calls
-            client.wanted_units = max(0.0, client.wanted_units - units)
-            client.head = max(0.0, client.head - units)
             if left is not None:
                 left -= calls
             self._served = client.served
-            client.served += calls if self._weights is None else units
-            if not (client.wanted_calls or client.wanted_units > 0.0):
-                del self._wanting[name]
-        return grants, TURN_S / 10 if self._wanting else math.inf
+            client.served += calls if self._weights is None else client.units
+            del self._wanting[name]
+        return grants, math.inf
 
-    def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float, float]:
-        """Calls and units for one client, or the seconds that it must wait."""
-        calls = client.wanted_calls
-        units = client.wanted_units
-        if calls and left is not None:
+    def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float]:
+        """Calls for one client, and the seconds that it must wait; one call where calls have a weight."""
+        calls, requests, weights = client.wanted, self._requests, self._weights
+        if left is not None:
             if left <= 0:
                 # Until somebody gives back: then it is asked again.
-                return 0, 0.0, math.inf
+                return 0, math.inf
             calls = min(calls, max(1, left // (2 * sharers)))
-        requests = self._requests
-        if calls and requests is not None:
-            wait = requests.ready_in(1.0, now)
-            if wait > 0.0:
-                return 0, 0.0, wait
+        wait = 0.0 if requests is None else requests.ready_in(1.0, now)
+        if weights is not None:
+            calls, wait = 1, max(wait, weights.ready_in(client.units, now))
+        if wait > 0.0:
+            return 0, wait
+        if requests is not None:
             share = max(1, int(requests.rate * TURN_S / sharers))
             calls = min(calls, share, max(1, int(requests.level(now))))
-        weights = self._weights
-        if weights is None:
-            units = 0.0
-        elif units > 0.0:
-            wait = weights.ready_in(client.head, now)
-            if wait > 0.0:
-                return 0, 0.0, wait
-            share_of_units = min(weights.rate * TURN_S / sharers, weights.level(now))
-            units = max(client.head, min(units, share_of_units))
-            weights.take(units, now)
-        if calls and requests is not None:
             requests.take(calls, now)
-        return calls, units, 0.0
+        if weights is not None:
+            weights.take(client.units, now)
+        return calls, 0.0
 
     def _keep_for_one(self, head: float, now: float) -> None:
         # What has gathered in a cool-down would be a burst. One call tries whether the service is well again.
@@ -396,7 +344,7 @@ class QuotaAllocator:
 
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
-        self._gone.discard(name)
+        self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.committed += used - (client.granted - client.back)
         self.used += used - client.used
@@ -422,13 +370,12 @@ class QuotaAllocator:
     @classmethod
     def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
-        # Every client counts as lost and not heard: what it said to the coordinator before, after the last
-        # write, is not in the file. spec: RateLease!Restart
+        # spec: RateLease!Restart
         allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
             allocator.clients[name] = Client(granted, used, back, cost)
-            allocator.lost(name, heard=False)
+            allocator.lost(name)
         return allocator

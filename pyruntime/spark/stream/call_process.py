@@ -46,7 +46,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.parsing import with_parse
+from pillarbox.aio.function import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc

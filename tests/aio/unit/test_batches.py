@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Adaptive, Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
-from pillarbox.aio import concurrency, task_run
+from pillarbox import Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
+from pillarbox.aio import task_run
 from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
 from tests.threads import begun
 
@@ -75,7 +75,7 @@ def test_batches_of_a_blocking_function_run_in_threads_up_to_the_capacity() -> N
         return rows
 
     assert list(async_map(range(24), call, batch=Batch(4), capacity=3)) == list(range(24))
-    assert all(name.startswith("pillarbox-batch-") for name in names)
+    assert all(name.startswith("pillarbox-call-") for name in names)
 
 
 def test_a_failed_batch_of_a_blocking_function_is_split_too() -> None:
@@ -232,41 +232,6 @@ def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_the
         assert infos(rig)[3].message.endswith("the attempt before ended with ValueError: bad")
         assert rig.operator.statistics().not_called == 4
         assert rig.operator.statistics().waiting == 0
-
-    play(script)
-
-
-def test_what_finds_the_capacity_is_told_once_of_a_call_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    class Controller(concurrency.AdaptiveController):
-        def succeeded(self, seconds: float) -> None:
-            told.append("succeeded")
-
-        def failed(self, overloaded: bool) -> None:
-            told.append(("failed", overloaded))
-
-    class Busy(Exception):
-        status = 429
-
-    def reply(number: int, rows: list[int]) -> list[Any]:
-        if number == 1:
-            raise OSError("down")
-        if number == 2:
-            return [Busy() if row % 2 else row for row in rows]
-        if number == 3:
-            return [KeyError(row) if row % 2 else row for row in rows]
-        return rows
-
-    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
-
-    async def script() -> None:
-        capacity = Adaptive(start=1, most=1)
-        rig = Rig(Scripted(reply), capacity=capacity, batch=Batch(6, linger=0.1), retry=again(9, 1))
-        rig.push(*range(6))
-        await rig.end()
-        assert told == [("failed", False), ("failed", True), "succeeded", "succeeded"]
-        assert rig.results == [*range(6)]
 
     play(script)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio import cache_pin
-from pillarbox.aio.cache_pin import CachePin
+from pillarbox.aio import ledger_scope
+from pillarbox.aio.ledger_scope import CachePin
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cache import CACHE_RUN, PIN_LIFE_S, PIN_PREFIX, pinned_cuts
 from pillarbox.ledger.cache_upkeep import join_execution
@@ -19,6 +19,7 @@ from pillarbox.ledger.errors import LedgerError
 OWNER = "0123456789abcdef"
 
 
+@pytest.mark.contract(convicts=["pin_renewed_once"])
 def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(str(tmp_path), uid="ask", cache=True)
     scope = Scope.of(CACHE_RUN, "ask")
@@ -42,11 +43,11 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
                 loop.call_soon_threadsafe(again.set)
             return cut
 
-        monkeypatch.setattr(cache_pin, "PIN_RENEWAL_S", 0.01)
-        monkeypatch.setattr(cache_pin, "join_execution", joined)
+        monkeypatch.setattr(ledger_scope, "PIN_RENEWAL_S", 0.01)
+        monkeypatch.setattr(ledger_scope, "join_execution", joined)
         folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
         pin.keep(loop)
-        await asyncio.wait_for(again.wait(), 60)
+        await asyncio.wait_for(again.wait(), 20)
         pin.let_go()
 
     asyncio.run(run())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +16,21 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
-from pillarbox.aio import claimed_calls
+from pillarbox.aio import shared_calls
 from pillarbox.ledger import KeyMaker, Ledger
 
 ACROSS = Dedupe(across_tasks=True)
 TIMEOUT_S = 60.0
+OTHER_PROCESS = """
+import sys
+from pillarbox import Dedupe, Ledger, Options, async_map
+
+async def call(row: str) -> str:
+    return f"{row} there"
+
+ledger = Ledger(sys.argv[1], uid="uid", run="run")
+list(async_map(["b"], call, options=Options(ledger=ledger, dedupe=Dedupe(across_tasks=True))))
+"""
 
 
 @pytest.fixture
@@ -64,7 +76,7 @@ class TwoTasks:
         return one.result(TIMEOUT_S), other.result(TIMEOUT_S)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["claim_not_waited_for"])
 def test_a_row_whose_call_another_task_makes_waits_for_its_result_and_holds_no_slot(
     ledger: Ledger, pool: ThreadPoolExecutor
 ) -> None:
@@ -75,6 +87,24 @@ def test_a_row_whose_call_another_task_makes_waits_for_its_result_and_holds_no_s
     # In order, though the second row was called first.
     assert other == ["a by the first", "a by the first", "own by the second"]
     assert tasks.calls == {"a": 1, "own": 1}
+
+
+@pytest.mark.contract(convicts=["claim_without_a_look"])
+def test_a_row_that_another_process_has_called_while_it_waited_for_its_slot_is_not_called(
+    ledger: Ledger,
+) -> None:
+    calls: list[str] = []
+
+    async def call(row: str) -> str:
+        calls.append(row)
+        # The other row has no answer when it comes, and then waits for the only slot.
+        command = [sys.executable, "-c", OTHER_PROCESS, ledger.location]
+        await asyncio.to_thread(subprocess.run, command, check=True)
+        return f"{row} here"
+
+    options = Options(ledger=ledger, dedupe=ACROSS, capacity=1)
+    assert list(async_map(["a", "b"], call, options=options)) == ["a here", "b there"]
+    assert calls == ["a"]
 
 
 @pytest.mark.contract
@@ -168,7 +198,7 @@ def test_the_second_function_of_a_chain_shares_calls_by_what_it_gets(
     assert calls == {"a": 1, "b": 1}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["failure_of_claim_not_shared"])
 def test_who_waits_for_a_call_shares_its_failure_and_who_comes_later_does_not(
     ledger: Ledger, pool: ThreadPoolExecutor
 ) -> None:
@@ -189,10 +219,15 @@ def test_who_waits_for_a_call_shares_its_failure_and_who_comes_later_does_not(
     assert later[0].result == "a by the second"
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["claim_kept"])
 def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
-    ledger: Ledger, pool: ThreadPoolExecutor
+    ledger: Ledger,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    # A claim that were not free would be waited for until then.
+    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 10.0)
     tasks = TwoTasks()
 
     async def first(row: str) -> str:
@@ -209,6 +244,7 @@ def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
     tasks.first, tasks.second = first, second  # type: ignore[method-assign]
     options = Options(ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
     assert tasks.run(pool, ["a", "b"], options, ["a"]) == ([None, "b"], ["a"])
+    assert "have waited" not in caplog.text
 
 
 @pytest.mark.contract
@@ -229,7 +265,7 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
 def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(claimed_calls, "HUNG_AFTER_S", 0.5)
+    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 0.5)
     list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS)))
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)
@@ -240,7 +276,7 @@ def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_eve
     assert not ledger.claims(scope).claim(KeyMaker()("a"))
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["claim_overdue_at_once"])
 def test_a_row_that_waits_for_another_tasks_call_has_its_whole_time(
     ledger: Ledger, pool: ThreadPoolExecutor
 ) -> None:

@@ -73,18 +73,6 @@ class Results:
     def lookup_all(self, calls: list[Any]) -> list[tuple[Any, Any]]:
         return [(call, found) for call in calls if (found := self.lookup(call)) is not None]
 
-    def may_call(self) -> bool:
-        return True
-
-    def may_have_news(self, calls: Any) -> bool:
-        return True
-
-    def lookup_again(self, call: Any, news: bool = False) -> bool:
-        return False
-
-    def record_late(self, call: Any, result: Any, cost: float) -> None:
-        raise AssertionError("no answer is late")
-
     def unsaved_results(self) -> dict[Any, Any]:
         return {call: (result, 1.0) for call, result in self.held.items()}
 
@@ -303,17 +291,17 @@ def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
         rig = Rig(service.call, capacity=2)
         rig.push(*range(6))
         await asyncio.sleep(0.5)
-        rig.operator._scheduler.concurrency.hold(True)
+        rig.operator._scheduler.hold(True)
         await asyncio.sleep(9.0)
         assert service.calls.total() == len(rig.results) == 2
-        rig.operator._scheduler.concurrency.hold(False)
+        rig.operator._scheduler.hold(False)
         await rig.end()
         assert len(rig.results) == 6
 
     play(script)
 
 
-@pytest.mark.contract(convicts=["revoked_thread_answers"])
+@pytest.mark.contract(convicts=["cancelled_thread_gives_slot"])
 def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
     may_return = threading.Event()
 
@@ -329,7 +317,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
             assert len(rig.results) == 1
         finally:
             may_return.set()
-        calls: Any = rig.operator._calls
+        calls: Any = rig.operator._runner
         while calls._executions:
             await asyncio.sleep(0)
         assert calls.late == 1

@@ -131,6 +131,7 @@ def test_the_size_of_a_run_is_no_limit(ledger: Ledger, capsys: pytest.CaptureFix
         main(["expire", ledger.location, "--max-bytes", "0"])
 
 
+@pytest.mark.contract(convicts=["pin_lapses_while_used"])
 def test_a_pin_counts_for_an_hour_after_it_was_written_last(ledger: Ledger) -> None:
     double(ledger, range(3))
     folder = folder_of(ledger)
@@ -150,6 +151,7 @@ def test_a_pin_counts_for_an_hour_after_it_was_written_last(ledger: Ledger) -> N
     assert PIN_PREFIX + OWNER not in folder.names()
 
 
+@pytest.mark.contract(convicts=["stream_cut_by_size"])
 def test_a_stream_begins_with_what_has_room_and_may_ask_for_all_of_it(ledger: Ledger) -> None:
     for number in range(3):
         double(ledger, [number])
@@ -161,6 +163,7 @@ def test_a_stream_begins_with_what_has_room_and_may_ask_for_all_of_it(ledger: Le
     assert pinned_cuts(folder_of(ledger), time.time()) == {PIN_PREFIX + OWNER: 0}
 
 
+@pytest.mark.contract(convicts=["torn_pin_ignored"])
 def test_a_torn_pin_keeps_everything(ledger: Ledger) -> None:
     double(ledger, range(3))
     age(ledger, 30 * HOUR_S)
@@ -169,6 +172,7 @@ def test_a_torn_pin_keeps_everything(ledger: Ledger) -> None:
     assert expire_cache(ledger, scope_in(ledger), Cache(max_age=1.0)) == (0, 0, 1)
 
 
+@pytest.mark.contract(convicts=["merged_segment_as_old_as_its_oldest"])
 def test_segments_are_merged_with_those_of_their_age(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         double(ledger, [number])

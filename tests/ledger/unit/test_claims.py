@@ -31,7 +31,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["claim_of_process", "claim_of_whole_file"])
 def test_one_task_has_a_claim_until_it_frees_it(tmp_path: Path) -> None:
     one, other = Claims(str(tmp_path)), Claims(str(tmp_path))
     assert one.claim(key(1)) and one.claim(key(1))

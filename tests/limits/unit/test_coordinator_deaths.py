@@ -17,9 +17,8 @@ from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.quota import Did, Opened, UsageReport, Want
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc import connection as connection_module
-from tests.certificates import make_certificate
 from tests.limits.unit import calling
 from tests.limits.unit.calling import Caller, wait_until
 from tests.limits.unit.peers import Peer
@@ -52,19 +51,6 @@ async def given_up(coordinator: Coordinator, name: str = "g") -> None:
     await wait_until(lambda: coordinator.statistics()[name].held == 0)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("over", ["tcp", "tls"])
-def test_a_call_that_kills_its_process_has_been_counted(loop: str, over: str, tmp_path: Path) -> None:
-    pytest.importorskip(loop)
-    with Coordinator(certificate=make_certificate(tmp_path) if over == "tls" else None) as coordinator:
-        shared = coordinator.named("g")
-        begun = killed(calling.start(shared, Limits(max_calls=1), 60.0, loop, 1))
-        asyncio.run(given_up(coordinator))
-        again = calling.start(shared, Limits(max_calls=1), 60.0, loop, 1)
-        begun += len(again.communicate(timeout=60)[0].splitlines())
-        assert begun == coordinator.statistics()["g"].calls == 1
-
-
 @pytest.mark.contract
 @pytest.mark.parametrize("loop", LOOPS)
 def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: str) -> None:
@@ -82,17 +68,16 @@ def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: s
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("loop", LOOPS)
-def test_what_a_killed_process_had_not_begun_is_granted_again(loop: str) -> None:
-    pytest.importorskip(loop)
+def test_what_a_killed_process_held_counts_as_called_and_the_rest_is_granted() -> None:
     with Coordinator() as coordinator:
         shared = coordinator.named("g")
-        begun = killed(calling.start(shared, LIMITS, 60.0, loop, -100))
+        begun = killed(calling.start(shared, LIMITS, 60.0, "asyncio", -100))
         assert 100 <= begun < 1000
         asyncio.run(given_up(coordinator))
-        assert coordinator.statistics()["g"].calls == begun
-        rest = calling.start(shared, LIMITS, 60.0, loop)
-        assert len(rest.communicate(timeout=60)[0].splitlines()) == 1000 - begun
+        counted = coordinator.statistics()["g"].calls
+        assert begun <= counted < 1000
+        rest = calling.start(shared, LIMITS, 60.0)
+        assert len(rest.communicate(timeout=60)[0].splitlines()) == 1000 - counted
 
 
 async def holding(coordinator: Coordinator) -> Peer:
@@ -100,26 +85,14 @@ async def holding(coordinator: Coordinator) -> Peer:
     peer = await Peer().connect(coordinator)
     peer.open(limits=LIMITS)
     assert await peer.hear() == Opened()
-    peer.say(Want(UsageReport(), 10, 0.0, 0.0))
+    peer.say(Want(UsageReport(), 10, 0.0))
     granted = 0
     while granted < 10:
         granted += (await peer.hear()).calls
     return peer
 
 
-def test_a_task_whose_system_ends_the_connection_has_used_what_it_said() -> None:
-    async def test(coordinator: Coordinator) -> None:
-        peer = await holding(coordinator)
-        peer.say(Did(UsageReport(10, 3)))
-        peer.writer.close()
-        await given_up(coordinator)
-        assert coordinator.statistics()["g"].calls == 3
-
-    with Coordinator() as coordinator:
-        asyncio.run(asyncio.wait_for(test(coordinator), 60))
-
-
-@pytest.mark.parametrize("end", ["reset", "silence", "nonsense"])
+@pytest.mark.parametrize("end", ["close", "reset", "silence", "nonsense"])
 def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +103,9 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
         peer.say(Did(UsageReport(10, 3)))
-        if end == "reset":
+        if end == "close":
+            peer.writer.close()
+        elif end == "reset":
             theirs = peer.writer.get_extra_info("socket")
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.writer.transport.abort()
@@ -163,30 +138,10 @@ def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_f
             peer = await Peer().connect(coordinator)
             peer.open(limits=LIMITS)
             assert await peer.hear() == Opened()
-            peer.say(Want(UsageReport(), 4, 0.0, 0.0))
+            peer.say(Want(UsageReport(), 4, 0.0))
             await wait_until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
             assert await asyncio.wait_for(caller.call(), 20)
 
     with Coordinator(state=tmp_path / "state") as coordinator:
         asyncio.run(asyncio.wait_for(test(coordinator), 60))
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_call_that_cannot_be_said_does_not_begin_and_begins_when_it_can(loop: str) -> None:
-    pytest.importorskip(loop)
-
-    async def test(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.named("g").open(LIMITS)) as caller:
-            assert await caller.call()
-            gate: Any = caller.gate
-            await wait_until(lambda: gate._calls > 0)
-            # The connection has gone, and nobody has told the gate yet.
-            gate._channel._direct.shutdown(socket.SHUT_RDWR)
-            assert gate.connected and gate.admit() > 0.0
-            assert gate.statistics().granted == 1
-            assert await asyncio.wait_for(caller.call(), 20)
-        assert coordinator.statistics()["g"].calls == 2
-
-    with Coordinator() as coordinator:
-        run_on(loop, test(coordinator))

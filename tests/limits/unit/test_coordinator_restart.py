@@ -19,11 +19,12 @@ from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits import lease as lease_module
 from pillarbox.aio.limits import quota as quota_module
-from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitServer
+from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitService
 from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
-from pillarbox.rpc import client as rpc_client_module
-from pillarbox.rpc.client import RpcHandle
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
+from pillarbox.rpc import connection as rpc_client_module
+from pillarbox.rpc.connection import RpcHandle
+from pillarbox.rpc.server import RpcServer
 from tests.limits.unit import calling, coordinating
 from tests.limits.unit.calling import Caller, most_in, wait_until
 
@@ -146,7 +147,9 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         call_later = loop.call_later
-        server = LimitServer(secret, path, None)
+        service = LimitService(secret, path, None)
+        server = RpcServer(SERVICE, service)
+        server._secret = secret
 
         def noted(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
             def call() -> None:
@@ -154,19 +157,19 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
                 callback(*args)
 
             handle = call_later(seconds, call)
-            if getattr(callback, "__self__", None) is server:
+            if getattr(callback, "__self__", None) is service:
                 pending.add(handle)
             return handle
 
         monkeypatch.setattr(loop, "call_later", noted)
-        port = await server.listen("127.0.0.1", 0)
+        port = await server._listen()
         shared = CoordinatorHandle(RpcHandle((("127.0.0.1", port),), secret, SERVICE), "g", 60.0)
         limits = Limits(max_calls=60)
         async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
             assert await in_turns([one, other], 10) >= 10
-            state, is_written = await server.stop()
-            assert is_written
-            assert json.loads(path.read_text()) == state
+            await server._stop()
+            assert service.is_written
+            assert json.loads(path.read_text()) == service.state()
             assert not [handle for handle in pending if not handle.cancelled()]
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator, UsageReport
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.testing import FakeClock
 from tests.search import examples
 
@@ -66,19 +66,19 @@ class Budget(RuleBasedStateMachine):
         task = self.task(slot)
         if not task.connected:
             return
-        self.allocator.want(task.name, task.received, calls, 0.0, 0.0)
+        self.allocator.want(task.name, task.received, calls, 0.0)
         grants, _ = self.allocator.grant()
         # Written down before it is said.
         self.write()
-        for grant in grants:
-            other = next(each for each in self.tasks.values() if each.name == grant.client)
+        for client, granted in grants.items():
+            other = next(each for each in self.tasks.values() if each.name == client)
             if delivered:
-                other.received += grant.calls
+                other.received += granted.calls
                 other.lapse_at = self.clock() + self.allocator.limits.life
             else:
                 # It was on its way when the connection broke.
                 other.connected = False
-                self.allocator.lost(grant.client)
+                self.allocator.lost(client)
 
     @rule(slot=st.sampled_from(SLOTS), times=st.integers(1, 3))
     def use(self, slot: str, times: int) -> None:
@@ -113,7 +113,7 @@ class Budget(RuleBasedStateMachine):
                     task.used += 1
                     self.begun += 1
             task.connected = False
-            self.allocator.lost(task.name, heard=False)
+            self.allocator.lost(task.name)
 
     @rule(slot=st.sampled_from(SLOTS))
     def come_back(self, slot: str) -> None:
@@ -125,12 +125,11 @@ class Budget(RuleBasedStateMachine):
     @rule(slot=st.sampled_from(SLOTS))
     def die(self, slot: str) -> None:
         task = self.tasks.pop(slot, None)
-        if task is not None and task.connected:
-            self.allocator.lost(task.name)
-        elif task is not None:
-            client = self.allocator.clients.get(task.name)
-            # It used calls, and who knew that is gone as well.
-            self.all_known = self.all_known and client is not None and client.certain
+        if task is not None:
+            # What it held counts as used.
+            self.all_known = False
+            if task.connected:
+                self.allocator.lost(task.name)
 
     @rule(slot=st.sampled_from(SLOTS))
     def leave(self, slot: str) -> None:
@@ -156,8 +155,6 @@ class Budget(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        dead = {*self.allocator.clients} - {task.name for task in self.tasks.values()}
-        self.all_known = self.all_known and not dead
         self.allocator = QuotaAllocator.from_json(self.written, self.clock)
         for task in self.tasks.values():
             task.connected = False
@@ -202,12 +199,12 @@ def drain(
         allocator.register(name, UsageReport())
     while clock() < until:
         for name, (calls, units) in wants.items():
-            allocator.want(name, got[name], calls, calls * units, units)
+            allocator.want(name, got[name], calls, units)
         grants, wait = allocator.grant()
-        for grant in grants:
-            got[grant.client] += grant.calls
-            units_of[grant.client] += grant.units
-            allocator.report(grant.client, UsageReport(got[grant.client], got[grant.client]))
+        for client, granted in grants.items():
+            got[client] += granted.calls
+            units_of[client] += granted.calls * granted.units
+            allocator.report(client, UsageReport(got[client], got[client]))
         clock.advance(min(wait, until - clock()) if wait < math.inf else 0.01)
     weights = {name: units for name, (_, units) in wants.items() if units}
     return got | {name: int(units_of[name] / units) for name, units in weights.items()}
@@ -247,14 +244,14 @@ def test_nothing_is_granted_in_a_cool_down_and_then_no_burst() -> None:
     clock = FakeClock(100.0)
     allocator = QuotaAllocator(Limits(per_second=100.0), clock)
     allocator.register("a", UsageReport())
-    allocator.want("a", 0, 1000, 0.0, 0.0)
+    allocator.want("a", 0, 1000, 0.0)
     assert allocator.cool_down(3.0) == 3.0
     assert allocator.cool_down(None) == 3.0
     clock.advance(2.0)
-    assert allocator.grant() == ([], 1.0)
+    assert allocator.grant() == ({}, 1.0)
     clock.advance(1.0)
     grants, _ = allocator.grant()
-    assert [grant.calls for grant in grants] == [1]
+    assert [granted.calls for granted in grants.values()] == [1]
 
 
 def test_the_last_calls_of_a_budget_are_spread_over_those_who_want_them() -> None:
@@ -262,11 +259,12 @@ def test_the_last_calls_of_a_budget_are_spread_over_those_who_want_them() -> Non
     allocator = QuotaAllocator(Limits(max_calls=16), clock)
     for name in "abcd":
         allocator.register(name, UsageReport())
-        allocator.want(name, 0, 1000, 0.0, 0.0)
     got = dict.fromkeys("abcd", 0)
     for _ in range(20):
-        for grant in allocator.grant()[0]:
-            got[grant.client] += grant.calls
+        for name in "abcd":
+            allocator.want(name, got[name], 1000, 0.0)
+        for client, granted in allocator.grant()[0].items():
+            got[client] += granted.calls
     assert sum(got.values()) == 16
     assert max(got.values()) <= 6
     assert allocator.exhausted is None
@@ -283,23 +281,20 @@ def test_the_cost_of_all_ends_the_calls() -> None:
     assert allocator.exhausted is None
     allocator.leave("a", UsageReport(3, 3, 0, 5.0))
     assert allocator.exhausted == "max_cost=10.0"
-    assert allocator.grant() == ([], math.inf)
+    assert allocator.grant() == ({}, math.inf)
 
 
-@pytest.mark.parametrize(("heard", "counted"), [(True, 2), (False, 10)])
-def test_of_a_client_that_stays_away_counts_what_it_said_or_all_that_it_held(
-    heard: bool, counted: int
-) -> None:
+def test_of_a_client_that_stays_away_counts_all_that_it_held_until_it_says_what_it_did() -> None:
     clock = FakeClock(100.0)
     allocator = QuotaAllocator(Limits(max_calls=20), clock)
     allocator.register("a", UsageReport())
-    allocator.want("a", 0, 10, 0.0, 0.0)
-    assert [grant.calls for grant in allocator.grant()[0]] == [10]
+    allocator.want("a", 0, 10, 0.0)
+    assert [granted.calls for granted in allocator.grant()[0].values()] == [10]
     allocator.report("a", UsageReport(10, 2))
-    allocator.lost("a", heard)
+    allocator.lost("a")
     clock.advance(allocator.limits.life + RETURN_TIMEOUT_S + 0.1)
     allocator.expire()
-    assert allocator.used == allocator.committed == counted
+    assert allocator.used == allocator.committed == 10
     # What it says when it is back after all is what counts.
     allocator.register("a", UsageReport(10, 5, 5))
     assert allocator.used == allocator.committed == 5

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.connection import Connection, connect
-from pillarbox.rpc.server import ServiceHost
+from pillarbox.rpc.connection import Connection, RpcHandle, connect
+from pillarbox.rpc.server import RpcServer, Service
 
 SERVICE = "echo"
 
 
-class Echo:
-    """A `ConnectionService`. Keeps what it has heard, and how many connections have ended."""
+class Echo(Service):
+    """Keeps what it has heard, and how many connections have ended."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -29,17 +28,14 @@ class Echo:
         finally:
             self.ended += 1
 
-    def close(self) -> None:
-        pass
 
-
-def serving(echo: Echo | None = None, **options: Any) -> ServiceHost:
+def serving(echo: Echo | None = None, **options: Any) -> RpcServer:
     """A server of an echo, to be used in a `with` block."""
-    return ServiceHost(SERVICE, echo or Echo(), **options)
+    return RpcServer(SERVICE, echo or Echo(), **options)
 
 
-def way_to(host: ServiceHost) -> RpcHandle:
-    return host.handle(SERVICE)
+def way_to(host: RpcServer) -> RpcHandle:
+    return host.handle()
 
 
 async def say(handle: RpcHandle, *bodies: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.loop_thread import LoopThread
 
 

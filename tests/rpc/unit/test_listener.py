@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from pillarbox.rpc.connection import Connection, connect
 from pillarbox.rpc.loop_thread import LoopThread, new_event_loop
-from pillarbox.rpc.server import RpcServer
+from pillarbox.rpc.server import RpcServer, Service
 
 
 @pytest.fixture
@@ -25,14 +24,11 @@ def without_collections() -> Iterator[None]:
     gc.enable()
 
 
-class Nothing:
+class Nothing(Service):
     """A service that says nothing."""
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
         await connection.receive()
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.contract("A server that stops closes every connection, however far it has come.")
@@ -43,15 +39,15 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
     turns: int, new_loop: type[asyncio.AbstractEventLoop] | None
 ) -> None:
     thread = LoopThread("server") if new_loop is None else LoopThread("server", new_loop)
-    listener = RpcServer(os.urandom(32), "nothing", Nothing())
-    port = thread.submit(listener.listen("127.0.0.1", 0)).result(10)
+    listener = RpcServer("nothing", Nothing())
+    port = thread.submit(listener._listen()).result(10)
 
     async def meet_and_stop() -> socket.socket:
         # The system takes the connection; the loop hears of it in its next turn.
         client = socket.create_connection(("127.0.0.1", port), 10)
         for _ in range(turns):
             await asyncio.sleep(0)
-        await listener.stop()
+        await listener._stop()
         return client
 
     def stopped(_: object) -> None:
@@ -81,14 +77,13 @@ def test_a_server_that_stops_refuses_nobody_for_good(
     """Another may be started in its place, and clients are to wait for that one."""
 
     async def open_and_stop(turns: int) -> None:
-        secret = os.urandom(32)
-        server = RpcServer(secret, "nothing", Nothing())
-        port = await server.listen("127.0.0.1", 0)
-        async with connect("127.0.0.1", port, secret) as connection:
+        server = RpcServer("nothing", Nothing())
+        port = await server._listen()
+        async with connect("127.0.0.1", port, server._secret) as connection:
             connection.send("open", "nothing")
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await server.stop()
+            await server._stop()
             with pytest.raises((EOFError, ConnectionError)):
                 await connection.receive()
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc import connection as connection_module
-from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
     CODE_NBYTES,
@@ -21,6 +20,7 @@ from pillarbox.rpc.connection import (
     Connection,
     ProtocolError,
     RefusedError,
+    RpcHandle,
     client_handshake,
     connect,
     encode,

@@ -12,8 +12,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc.connection import BROKEN, ProtocolError
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.certificates import make_certificate
@@ -66,7 +65,7 @@ def test_limits_hold_over_tls_and_nothing_of_them_can_be_read(certificate: Path)
     def passed(certificate: Path | None) -> bytes:
         with (
             Coordinator(certificate=certificate) as coordinator,
-            Proxy(coordinator.handle(SERVICE)) as proxy,
+            Proxy(coordinator.handle()) as proxy,
         ):
             assert asyncio.run(begun(CoordinatorHandle(proxy.handle, None, 30.0))) == 5
             return bytes(proxy.passed)

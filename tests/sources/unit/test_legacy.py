@@ -14,15 +14,45 @@ import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkStrategy
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.sources.legacy import FromSourceFunction, FunctionSplit
+from pillarbox.sources.legacy import (
+    FromSourceFunction,
+    FunctionSplit,
+    ParallelSourceFunction,
+    SourceContext,
+    SourceFunction,
+)
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from pillarbox.sources.source import Boundedness
 from pillarbox.task import Operator, StreamTask
-from pillarbox.task.legacy import ParallelSourceFunction, SourceContext, SourceFunction
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.number_source import LONG
-from tests.task.unit.sources import TaskOutput
 from tests.threads import begun
+
+
+class TaskOutput:
+    """The output of a task, which keeps what is emitted."""
+
+    is_available = True
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+        self.on_record: Callable[[int], object] = lambda count: None
+
+    def collect(self, record: Any) -> None:
+        self.elements.append(record)
+        self.on_record(len(self.elements))
+
+    def emit_watermark(self, timestamp: float) -> None:
+        self.elements.append(("watermark", timestamp))
+
+    def emit_status(self, idle: bool) -> None:
+        self.elements.append("idle" if idle else "active")
+
+    def emit_barrier(self, barrier: Any) -> None:
+        self.elements.append(barrier)
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        raise AssertionError("there is always room")
 
 
 class Counting(SourceFunction):
@@ -31,10 +61,6 @@ class Counting(SourceFunction):
     def __init__(self, end: int, section: int = 1, ends: bool = True) -> None:
         self.next, self.end, self.section, self.ends = 0, end, section, ends
         self.stop = threading.Event()
-
-    @property
-    def atomic_sections(self) -> bool:  # type: ignore[override]
-        return self.section > 1
 
     def run(self, context: SourceContext) -> None:
         while self.next < self.end and not self.stop.is_set():
@@ -199,7 +225,7 @@ def records_in_tasks(source: Source[Any, Any], parallelism: int = 1) -> list[lis
 @pytest.mark.contract
 @pytest.mark.parametrize("section", [1, 7])
 def test_a_task_with_a_legacy_source_emits_each_record_once_over_restarts(section: int) -> None:
-    source = FromSourceFunction(make(Counting, 300, section), bounded=True, capacity=5)
+    source = FromSourceFunction(make(Counting, 300, section), bounded=True, capacity=8)
     committed: list[int] = []
     snapshot: Any = None
     for attempt in range(4):

@@ -14,7 +14,7 @@ import pytest
 
 from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.rpc.connection import Connection, RefusedError, connect
-from pillarbox.rpc.server import ServiceHost
+from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import (
     ATTEMPTS,
     MAX_TASKS_KEPT,
@@ -146,8 +146,8 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def serving(service: ProgressService) -> ServiceHost:
-    return ServiceHost(SERVICE, service)
+def serving(service: ProgressService) -> RpcServer:
+    return RpcServer(SERVICE, service)
 
 
 async def opened(connection: Connection, about: Any, name: str, is_known: bool = False) -> Connection:
@@ -156,8 +156,8 @@ async def opened(connection: Connection, about: Any, name: str, is_known: bool =
     return connection
 
 
-def connected(host: ServiceHost) -> AbstractAsyncContextManager[Connection]:
-    handle = host.handle(SERVICE)
+def connected(host: RpcServer) -> AbstractAsyncContextManager[Connection]:
+    handle = host.handle()
     return connect(*handle.addresses[0], handle.secret)
 
 
@@ -213,7 +213,7 @@ def test_the_connection_of_a_dead_task_is_missed() -> None:
 @pytest.mark.contract("Over broken connections the totals of a task come whole, and once.")
 def test_over_broken_connections_the_totals_come_whole(service: ProgressService) -> None:
     calls = iter(range(1, 10_000))
-    with serving(service) as host, Proxy(host.handle(SERVICE)) as proxy:
+    with serving(service) as host, Proxy(host.handle()) as proxy:
         reporter = ProgressReporter(ProgressHandle(proxy.handle, 0), lambda: Totals(calls=next(calls)))
         for connections in range(1, 4):
             before = service.look().totals.calls
@@ -235,7 +235,7 @@ def test_a_reporter_says_the_last_totals_at_the_end(
     service: ProgressService,
 ) -> None:
     with serving(service) as host:
-        ProgressReporter(ProgressHandle(host.handle(SERVICE), 3), Job().statistics).close()
+        ProgressReporter(ProgressHandle(host.handle(), 3), Job().statistics).close()
         ((operator, *_, totals),) = service.tasks()
         assert (operator, totals.results, totals.in_flight) == (3, 7, 0)
 
@@ -244,7 +244,7 @@ def test_a_reporter_waits_once_for_a_driver_that_is_not_reached_and_not_for_one_
     service: ProgressService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(service) as host:
-        way = ProgressHandle(host.handle(SERVICE), 0)
+        way = ProgressHandle(host.handle(), 0)
         served = ProgressReporter(way, Job().statistics)
         wait_until(lambda: service.look().running == 1)
     lost, late = ProgressReporter(way, Job().statistics), ProgressReporter(way, Job().statistics)

@@ -19,8 +19,8 @@ from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
-from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.suites.operator import OperatorMachine, agrees
+from pillarbox.testing.operator_machine import OperatorMachine, agrees
+from pillarbox.testing.suites import Disagreement
 from tests.search import examples
 from tests.testing.unit.unshrunk import UNSHRUNK
 
@@ -220,11 +220,9 @@ class ASnapshotIsFinal(Window):
 
     failed = False
 
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
+    def snapshot_state(self, barrier: CheckpointBarrier) -> list[Any]:
         self.failed = True
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.failed = False
+        return super().snapshot_state(barrier)
 
     @property
     def has_room(self) -> bool:

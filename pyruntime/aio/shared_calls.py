@@ -1,9 +1,11 @@
-"""The rows of a task that are called for all tasks of a job, and those that wait for another task's call.
+"""Equal rows share one call: those of a task that are in flight, and on request those of all tasks of a job.
+
+Confined to the mailbox thread. The idea is that of Go's `singleflight`, within a process (`SingleFlight`) and
+over processes (`ClaimedCalls`).
 
 `Dedupe(across_tasks=True)`: before a row is called its key is claimed in the ledger. Who gets the claim looks
 there once more, as whoever had it before may have kept an answer, and only then calls. Who does not get it
-waits without a slot, until the answer is in the ledger or the claim is free. Confined to the mailbox thread.
-The idea is that of Go's `singleflight`, over processes.
+waits without a slot, until the answer is in the ledger or the claim is free.
 """
 
 # A row is claimed when it is about to be called, not when it comes: what waits for a slot could as well be
@@ -13,22 +15,31 @@ The idea is that of Go's `singleflight`, over processes.
 # Who waits asks again every `POLL_INTERVAL_S`. A lock that is waited for in the kernel would hold up the
 # event loop or need a thread for each row.
 
+# What is compared is compared by its value, never by a hash alone: two rows of a billion that share a hash
+# would silently get each other's results. Each row keeps an entry of its own in the result queue, so order,
+# time-outs and snapshots need not know that a call is shared. Results are kept by number and by bytes, the
+# one used longest ago goes first; failures are not kept, or one bad second of the service would last for
+# the rest of the job.
+
 from __future__ import annotations
 
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.ledger.claims import Claims
 from pillarbox.ledger.lease import HUNG_AFTER_S
 from pillarbox.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
-    from pillarbox.aio.options import Options
+    from pillarbox.aio.options import Dedupe, Options
     from pillarbox.aio.scheduler import CallScheduler
     from pillarbox.ledger.format import Record
 
@@ -40,6 +51,89 @@ POLL_INTERVAL_S = 0.2
 MAX_CLAIMS_AHEAD = 16
 CLAIMS_AHEAD_SHARE = 0.25
 """The part of the slots for which rows are claimed at a time, before they are called; for 16 rows at most."""
+
+
+WAITING = object()
+"""Answer of `SingleFlight.join` for a row that waits for the outcome of another row's call."""
+
+
+class SingleFlight:
+    """The calls that rows equal to theirs may join. `key` gives what is compared.
+
+    At most `memo` results are kept, and with their keys at most `max_bytes`, by estimate; None for no limit.
+    """
+
+    __slots__ = ("_flights", "_flown", "_held", "_key", "_max_bytes", "_memo", "_results")
+
+    def __init__(self, key: Callable[[Any], Hashable], memo: int, max_bytes: int | None = None) -> None:
+        self._key = key
+        self._memo = memo
+        self._flights: dict[Hashable, list[Call]] = {}
+        self._flown: dict[Call, tuple[Hashable, list[Call]]] = {}
+        self._max_bytes = max_bytes
+        self._held = 0
+        self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def join(self, call: Call) -> Any:
+        """A kept result for the row of `call`; `JOINED` where it has joined another's call; None to call it.
+
+        A result comes first in a tuple. Raises TypeError for a row that cannot be compared, and what the
+        user's function raises.
+        """
+        key = self._key(call.row)
+        if self._memo and (kept := self._results.get(key)) is not None:
+            self._results.move_to_end(key)
+            return kept
+        joined = self._flights.get(key)
+        if joined is not None:
+            joined.append(call)
+            return WAITING
+        joined = self._flights[key] = []
+        self._flown[call] = key, joined
+        return None
+
+    def joined(self, call: Call) -> Sequence[Call]:
+        """The rows that wait for the outcome of `call`."""
+        return self._flown[call][1] if call in self._flown else ()
+
+    def resolve(self, call: Call, result: Any) -> list[Call]:
+        """The rows that share the outcome of `call`; nobody joins it any more.
+
+        What stands for a failure is not kept: neither a `Failed` nor a value for a time-out.
+        """
+        if call not in self._flown:
+            # Its key could not be had.
+            return []
+        key, joined = self._flown.pop(call)
+        if self._memo and call.error is None and type(result) is not Failed:
+            self._keep(key, result)
+        # Not there where a user's function has changed what is compared.
+        self._flights.pop(key, None)
+        return joined
+
+    def _keep(self, key: Hashable, result: Any) -> None:
+        size = 0
+        if self._max_bytes is not None:
+            size = size_of(key) + (0 if type(result) in SMALL_TYPES else size_of(result))
+        before = self._results.pop(key, None)
+        self._held += size - (0 if before is None else before[1])
+        self._results[key] = result, size
+        while len(self._results) > self._memo or (
+            self._max_bytes is not None and self._held > self._max_bytes and self._results
+        ):
+            self._held -= self._results.popitem(last=False)[1][1]
+
+
+def single_flight(dedupe: Dedupe | None, max_bytes: int | None = None) -> SingleFlight | None:
+    """Make what the options ask for; None where rows are not compared, or where the ledger does it."""
+    if dedupe is None or dedupe.across_tasks:
+        return None
+    return SingleFlight(dedupe.key or _itself, dedupe.memo, max_bytes)
+
+
+def _itself(row: Any) -> Hashable:
+    # 1, True and 1.0 are equal, but not to a service. A row that is a view would keep its whole batch.
+    return type(row), (tuple(row) if getattr(type(row), "is_view", False) else row)
 
 
 class Waiting(NamedTuple):
@@ -88,10 +182,10 @@ class ClaimedCalls:
         """Return True while rows wait for other tasks' calls."""
         return bool(self._waiting)
 
-    def bind(self, scheduler: CallScheduler, loop: asyncio.AbstractEventLoop) -> None:
+    def bind(self, scheduler: CallScheduler) -> None:
         """Have the rows of `scheduler` claimed before they are called."""
         self._scheduler = scheduler
-        self._loop = loop
+        self._loop = scheduler.loop
         scheduler.look_first = self.claim_first
         scheduler.look_again = self.look_again
 
@@ -102,7 +196,7 @@ class ClaimedCalls:
         most = rows
         if rows == 1 and scheduler.throttle is None:
             # One look for several that follow each other.
-            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.concurrency.limit * CLAIMS_AHEAD_SHARE)))
+            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.options.capacity * CLAIMS_AHEAD_SHARE)))
         ready: set[Call] = set()
         place = 0
         while place < min(rows, len(waiting)):
