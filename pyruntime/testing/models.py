@@ -32,7 +32,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 M = TypeVar("M", bound="Model")
 Q = TypeVar("Q", bound="QueueModel")
@@ -110,20 +110,8 @@ MIN_PRIORITY = -1
 MAILBOX_CLOSED = Raised("MailboxClosedError")
 
 
-class MailLike(Protocol):
-    """A mail, as far as the model reads it. Two mails are the same if they are equal."""
-
-    @property
-    def priority(self) -> int:
-        """A take of priority p accepts p and more."""
-
-    @property
-    def urgent(self) -> bool:
-        """True if it comes before ordinary mails."""
-
-    @property
-    def deferrable(self) -> bool:
-        """True if a take may skip it."""
+MailLike: TypeAlias = Any
+"""A mail with `priority`, `urgent` and `deferrable`. Two mails are the same if they are equal."""
 
 
 def accepts(mail: MailLike, p: int, skip_deferrable: bool) -> bool:

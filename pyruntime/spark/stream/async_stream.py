@@ -31,8 +31,8 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import output_schema, plan_operator
 from pillarbox.spark.schema import arrow_type, parse_schema
+from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
-from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.validate import check_duration
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
