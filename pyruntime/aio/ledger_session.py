@@ -83,9 +83,8 @@ class LedgerSession:
     records are too old, and what says that this execution may ask for later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
-    function may have given another answer when the task ran before: then they are called.
-
-    Raises LedgerError and OSError.
+    function may have given another answer when the task ran before: then they are called. Raises LedgerError
+    and OSError.
     """
 
     _writer: LedgerWriter
@@ -157,10 +156,8 @@ class LedgerSession:
         self._lease_checked = self._refreshed_at = 0.0
         self._most, self._since = 1, 0
         self._hits = self._hits_before = 0
-        # Results that are not durable yet, in the order of their numbers. Of some that came together the last
-        # one's number, their calls, they themselves, and the seconds that each took.
+        # What is not durable yet, in order: the last one's number, calls, their results, seconds of each.
         self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
-        self._kept_rows = 0
         # The results of frames of vectors, as long as the reader has these at hand.
         self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
@@ -179,8 +176,7 @@ class LedgerSession:
         """Begin to keep the results of the calls of `scheduler`, which asks here before each of them.
 
         complete: takes a row and its durable result, complete_all rows that have theirs together; replayed:
-        as complete, for a row that waited, which is to wait no more; share: for one that had joined another's
-        call.
+        one that waited, which is to wait no more; share: one that had joined another's call.
         """
         self._scheduler = scheduler
         self._mailbox = mailbox
@@ -189,8 +185,6 @@ class LedgerSession:
         self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
         self._complete = complete
         self._complete_all = complete_all
-        # Where no row can join another's call, nothing is to be looked for.
-        self._land = complete if self._in_flight is None else self._finish
         self._replayed = replayed
         self._share = share
         self._convert = scheduler.convert
@@ -218,7 +212,7 @@ class LedgerSession:
     def unfinished(self, in_flight: int) -> int:
         """Of so many rows that may not leave yet, those that `stop_after` counts as not finished."""
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
-        return 0 if self._accept_errors else in_flight - self._kept_rows
+        return 0 if self._accept_errors else in_flight - sum(len(calls) for _, calls, _, _ in self._kept)
 
     def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
         """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
@@ -534,7 +528,7 @@ class LedgerSession:
         # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
         was_paid = call.attempt > 0 and not self._accept_errors
         if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
-            self._land(call, result)
+            self._finish(call, result)
             return
         latency = self._latency(call)
         self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
@@ -565,7 +559,6 @@ class LedgerSession:
         return True
 
     def _has_kept(self, rows: int) -> None:
-        self._kept_rows += rows
         self._since += rows
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
@@ -594,18 +587,18 @@ class LedgerSession:
 
     def _finish_all(self, calls: list[Call], results: list[Any]) -> None:
         """As `_finish` for rows whose results have become durable together."""
-        in_flight = self._in_flight
+        results = [value_of(result) for result in results]
         if self.claimed is not None or self._joined:
             for call, result in zip(calls, results, strict=True):
                 if not self._closed:
-                    self._finish(call, value_of(result))
+                    self._finish(call, result)
             return
-        # As of nearly all rows, nobody waits for their results but they themselves.
-        if in_flight is not None:
+        # Of nearly all rows nobody waits for the result but they themselves.
+        self._complete_all(calls, results)
+        if self._in_flight is not None:
             for call in calls:
-                if in_flight.get(call.key) is call:
-                    del in_flight[call.key]
-        self._complete_all(calls, [value_of(result) for result in results])
+                if self._in_flight.get(call.key) is call:
+                    del self._in_flight[call.key]
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -654,9 +647,7 @@ class LedgerSession:
                         # That of a process which parses otherwise may not fit: then this row has its own.
                         with suppress(_Misfit):
                             results[place] = self.result_of(adopted[number])
-        if calls:
-            self._kept_rows -= len(calls)
-            self._finish_all(calls, results)
+        self._finish_all(calls, results)
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
             if not self._behind:
@@ -666,10 +657,9 @@ class LedgerSession:
         if self._closed:
             return
         if isinstance(error, LedgerConflictError):
-            for call in (call for _, calls, _, _ in self._kept for call in calls):
-                if call.key == error.key:
-                    error = self._conflict(call, error.other)
-                    break
+            mine = [call for _, calls, _, _ in self._kept for call in calls if call.key == error.key]
+            if mine:
+                error = self._conflict(mine[0], error.other)
         self._scheduler.stop(error)
 
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
