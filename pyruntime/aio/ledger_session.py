@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
+from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.parsing import Parsed, value_of
 from pillarbox.aio.runners import call_soon
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
@@ -101,7 +100,6 @@ class LedgerSession:
         prepare: Callable[[Any], Any] | None = None,
         vectors_of: Callable[[list[Any]], tuple[Any, bool] | None] | None = None,
         attempt: str = "",
-        only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
         cut: int = 0,
@@ -109,7 +107,7 @@ class LedgerSession:
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
-        if options.errors.mode == "fail" or only_failed:
+        if options.errors.mode == "fail":
             # A record of a failure is then no result.
             ledger = dataclasses.replace(ledger, retry_errors=True)
         scope = scope_of(ledger, run, batch=batch, config=config)
@@ -141,7 +139,6 @@ class LedgerSession:
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
-        self._only_failed = only_failed
         self._reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
@@ -321,7 +318,7 @@ class LedgerSession:
 
     def _are_new(self, keys: list[bytes]) -> bool:
         """Return True if no key has a record or a call in flight, as in most of a first run."""
-        if not self._asked or self._only_failed or len(set(keys)) < len(keys):
+        if not self._asked or len(set(keys)) < len(keys):
             return False
         if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
             return False
@@ -449,14 +446,13 @@ class LedgerSession:
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
         record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
-        is_misfit = False
         while type(record) is Record or type(record) is FoundVector:
             try:
                 result = self._result_of(record)
             except _Misfit as misfit:
                 # What was given in its place stands under a key of its own, which whoever meets the misfit
                 # makes of it.
-                call.key, is_misfit = fingerprint([call.key, misfit.kept], "misfit"), True
+                call.key = fingerprint([call.key, misfit.kept], "misfit")
                 record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
                 continue
             self._hits += 1
@@ -469,9 +465,6 @@ class LedgerSession:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
-        if self._only_failed and not is_misfit and self._reader.kind_of(call.key, call.input) is None:
-            reason = "not called, the ledger has no record that it failed"
-            return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
 
     def _result_of(self, record: Record | FoundVector) -> Any:

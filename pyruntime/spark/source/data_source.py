@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.function import use_driver_python
+from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.source.options import (
     CONNECTORS,
     AllowedSources,

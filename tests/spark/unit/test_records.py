@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pillarbox import Options
 from pillarbox.aio.calls import Call
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
-from pillarbox.spark.async_udf import _rows, _sliced
 from pillarbox.spark.ledger_plan import ResultCodec
-from pillarbox.spark.records import ArrowInput, ArrowRows, rows_of, sliced
+from pillarbox.spark.records import ArrowInput, ArrowRows, arguments_of, rows_of, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
@@ -69,19 +67,17 @@ def started(input: ArrowInput) -> ArrowInput:
 
 
 @pytest.mark.contract("A restored Arrow input emits what was not emitted, however the slices are cut now.")
-@pytest.mark.parametrize("columns", [False, True], ids=["batches", "columns"])
+@pytest.mark.parametrize("arguments", [False, True], ids=["records", "arguments"])
 @pytest.mark.parametrize("emitted", [0, 1, 3])
 @pytest.mark.parametrize("cut_again", [700, 1000, 4000])
 def test_a_restored_arrow_input_emits_what_was_not_emitted_however_the_slices_are_cut(
-    columns: bool, emitted: int, cut_again: int
+    arguments: bool, emitted: int, cut_again: int
 ) -> None:
     rows = 4000
 
     def made(batch_rows: int) -> ArrowInput:
         batches = batches_of(rows, batch_rows)
-        if columns:
-            return ArrowInput(_sliced(tuple(batch.columns) for batch in batches), _rows)
-        return ArrowInput(sliced(batches))
+        return ArrowInput(sliced(batches), arguments_of if arguments else rows_of)
 
     first = started(made(1000))
     before, after = Collected(), Collected()
@@ -127,8 +123,7 @@ def test_a_writer_in_order_finds_the_rows_of_a_restored_snapshot() -> None:
     """Entries and rows of the output come in other batches than those they were read in."""
     rows = [row for batch in map(rows_of, sliced(batches_of(20, 6))) for row in batch.rows]
     schema = T.StructType().add("answer", "long")
-    options = Options(ordered=True)
-    writer = RowWriter(["id"], schema, None, options, None)
+    writer = RowWriter(["id"], schema, None)
     codec = SnapshotCodec(rows=ArrowRows(), prepare=ResultCodec(schema, None), convert=writer.encoder.convert)
     pairs = tuple((Call(row, 1), {"answer": 2 * row.id}) for row in rows[:9])
     snapshot = TaskSnapshot(CheckpointBarrier(1, 0.0), None, {}, OutputState(3, pairs, False))
@@ -193,7 +188,7 @@ def attempt(batches):
 
     schema = T.StructType().add("answer", "string")
     options = Options(capacity=40, buffer=Buffer(200), ordered=ordered)
-    writer = RowWriter(["id"], schema, None, options, None)
+    writer = RowWriter(["id"], schema, None, ordered=ordered)
     codec = SnapshotCodec(rows=ArrowRows(), prepare=ResultCodec(schema, None), convert=writer.encoder.convert)
     kept = tmp / "snapshot"
     assert kept.exists() is not is_first
