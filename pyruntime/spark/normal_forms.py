@@ -389,12 +389,6 @@ def is_vector(kind: T.DataType) -> TypeGuard[T.ArrayType]:
 @functools.cache
 def _values_of_halves() -> pa.Array:
     """The value of each float of 16 bits. Looking them up is twice as fast as NumPy's conversion."""
-    return pa.array(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
-
-
-@functools.cache
-def _values_of_halves() -> pa.Array:
-    """The value of each float of 16 bits. Looking them up is twice as fast as NumPy's conversion."""
     return pa.array(np.arange(2**16, dtype=np.uint16).view(_HALF).astype(np.float32))
 
 
