@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pillarbox.aio.options import ColumnOptionNames
-    from pillarbox.aio.task_io import Chunk
+    from pillarbox.aio.task_run import Chunk
 
 
 @overload

@@ -24,8 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.observe.formatting import number, seconds
-from pillarbox.aio.observe.totals import Totals, from_json, to_json
+from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
 from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, name_of, plan_operator, ship
 from pillarbox.spark.records import ArrowInput, sliced

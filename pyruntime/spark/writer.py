@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.task_io import Chunk
+from pillarbox.aio.task_run import Chunk
 from pillarbox.spark.dead_letters import (
     ERROR,
     ERROR_ARROW,
