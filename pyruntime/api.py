@@ -37,14 +37,12 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
-from pillarbox.aio.function import configuration_of
+from pillarbox.aio.function import configuration_of, with_parse
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
-from pillarbox.aio.parsing import with_parse
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cache import CACHE_RUN

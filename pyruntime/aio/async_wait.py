@@ -46,19 +46,19 @@ from pillarbox.aio.function import (
     collector_parameter,
     is_async,
     is_async_generator,
+    value_of,
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
-from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.parsing import value_of
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, blocking_function, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
+from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator

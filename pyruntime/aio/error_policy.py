@@ -24,9 +24,9 @@ from pillarbox.aio.errors import (
     said,
     shorten,
 )
-from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.service_errors import describe
+from pillarbox.aio.usage import Meter
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call

@@ -17,15 +17,14 @@ from pillarbox.aio.calls import Call, CallState, ResultConverter
 from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
-from pillarbox.aio.limits.shared import open_limiter
-from pillarbox.aio.meter import Meter
+from pillarbox.aio.function import ParsingConverter
+from pillarbox.aio.limits.rate import open_limiter
 from pillarbox.aio.options import Options
-from pillarbox.aio.parsing import ParsingConverter
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.throttle import CircuitBreaker, Throttle
-from pillarbox.aio.usage import CostTracker, Result, Usage, UsageMissing, repeats_of
+from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
 
 T = TypeVar("T")
 

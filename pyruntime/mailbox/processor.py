@@ -162,27 +162,6 @@ class MailboxProcessor:
     `statistics` and `metrics`. The model is Flink's `MailboxProcessor`.
     """
 
-    __slots__ = (
-        "_action",
-        "_back_pressured",
-        "_completed",
-        "_controller",
-        "_default_actions",
-        "_failure",
-        "_held",
-        "_looping",
-        "_mails",
-        "_paused",
-        "_reports",
-        "_run_action",
-        "_run_batch",
-        "_sleeps_elsewhere",
-        "_stopped",
-        "_suspensions",
-        "mailbox",
-        "metrics",
-    )  # fmt: skip
-
     def __init__(
         self,
         default_action: DefaultAction,
@@ -208,7 +187,8 @@ class MailboxProcessor:
             default_action if run_action is None else partial(run_action, default_action)
         )
         self._controller = Controller(self)
-        self._reports = ErrorReports(self.mailbox)
+        # Errors that were reported when the mailbox took no mail any more.
+        self._kept: list[BaseException] = []
         # What a mail raised in a yield: the action that yielded may keep it to itself.
         self._failure: BaseException | None = None
         self._suspensions = self._back_pressured = 0
@@ -367,6 +347,12 @@ class MailboxProcessor:
         if self._failure is not before:
             self._raise_failure()
 
+    def _raise_kept(self) -> None:
+        if self._kept:
+            first = self._kept[0]
+            self._kept.clear()
+            raise first
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -385,11 +371,11 @@ class MailboxProcessor:
             try:
                 yield
             except MailboxClosedError:
-                self._reports.raise_kept()
+                self._raise_kept()
                 self._raise_failure()
                 raise
             self._raise_failure()
-            self._reports.raise_kept()
+            self._raise_kept()
         finally:
             self._looping = False
             self.metrics.times.switch(None)
@@ -427,7 +413,18 @@ class MailboxProcessor:
         If the mailbox takes no mail any more, the error is logged, and raised when the loop or `drain`
         comes to its end. One that nothing raises, as another was first, is logged by `close`.
         """
-        self._reports.report(error)
+        if not isinstance(error, BaseException):
+            error = TypeError(
+                f"an object of type {type(error).__name__} was reported, which is not an exception"
+            )
+        try:
+            if self.mailbox.try_put(ErrorMail(error)):
+                return
+        except Exception as trouble:
+            # Such as that of a forked process. What was reported counts, not what became of the report.
+            _log("an error could not be reported to its task: %s", trouble)
+        self._kept.append(error)
+        _log("an error was reported to a task that takes no mail any more: %s", error)
 
     def prepare_close(self) -> None:
         """Quiesce: no mail is accepted from now on, what is there can still be run. Any thread."""
@@ -445,7 +442,7 @@ class MailboxProcessor:
         while (mail := self.mailbox.try_take(MIN_PRIORITY)) is not None:
             self._run(mail)
             self._raise_failure()
-        self._reports.raise_kept()
+        self._raise_kept()
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures of the mails that are dropped. Idempotent."""
@@ -515,8 +512,6 @@ def _nothing() -> None:
 
 class _Guest:
     """Steps a processor inside the running asyncio loop until the processor ends. Confined to its thread."""
-
-    __slots__ = ("_loop", "_processor", "_stopped", "_thread", "_timer", "ended", "error")
 
     def __init__(self, processor: MailboxProcessor) -> None:
         self._processor = processor
@@ -609,41 +604,6 @@ class ErrorMail(Mail):
     def cancel(self) -> None:
         """Log the error that the task has ended without. Any thread; never raises."""
         _log("an error was reported to a task that ended before it could raise it: %s", self.args[0])
-
-
-class ErrorReports:
-    """The errors reported to one mailbox."""
-
-    __slots__ = ("_kept", "_mailbox")
-
-    def __init__(self, mailbox: TaskMailbox) -> None:
-        self._mailbox = mailbox
-        self._kept: list[BaseException] = []
-
-    def report(self, error: BaseException) -> None:
-        """Have `error` raised on the mailbox thread. Any thread; never raises.
-
-        If the mailbox takes no mail any more, the error is logged and kept for `raise_kept`.
-        """
-        if not isinstance(error, BaseException):
-            error = TypeError(
-                f"an object of type {type(error).__name__} was reported, which is not an exception"
-            )
-        try:
-            if self._mailbox.try_put(ErrorMail(error)):
-                return
-        except Exception as trouble:
-            # Such as that of a forked process. What was reported counts, not what became of the report.
-            _log("an error could not be reported to its task: %s", trouble)
-        self._kept.append(error)
-        _log("an error was reported to a task that takes no mail any more: %s", error)
-
-    def raise_kept(self) -> None:
-        """Raise the first error that was kept, once. Mailbox thread."""
-        if self._kept:
-            first = self._kept[0]
-            self._kept.clear()
-            raise first
 
 
 def _log(message: str, error: BaseException) -> None:

@@ -33,8 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
-from pillarbox.sources.link import ReaderState
+from pillarbox.sources.enumerator import ReaderInfo, ReaderState, SplitEnumerator
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 

@@ -31,7 +31,7 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.shared import SharedBudget
+from pillarbox.aio.limits.rate import SharedBudget
 from pillarbox.aio.options import Latency, Options
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger

@@ -242,30 +242,6 @@ class OperatorChain:
     two of one `uid`.
     """
 
-    __slots__ = (
-        "_at_work",
-        "_exit",
-        "_finished",
-        "_first_free",
-        "_links",
-        "_mail_ended",
-        "_process",
-        "_process_batch",
-        "_waits_for_room",
-        "cancelled",
-        "check",
-        "closed",
-        "contexts",
-        "data_ended",
-        "dirty",
-        "entry",
-        "operators",
-        "output",
-        "time_ended",
-        "uids",
-        "waits",
-    )
-
     def __init__(
         self,
         operators: Sequence[Operator],

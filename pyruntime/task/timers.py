@@ -83,11 +83,6 @@ class ProcessingTimeService:
     started; otherwise one daemon thread on first use. The idea is Flink's `ProcessingTimeService`.
     """
 
-    __slots__ = (
-        "_alarm", "_clock", "_deadlines", "_done", "_executor", "_mail_waits", "_quiesced", "_running",
-        "_timers_a_mail",
-    )  # fmt: skip
-
     def __init__(
         self,
         executor: MailboxExecutor,

@@ -40,8 +40,7 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.connection import Connection, RpcHandle
 from pillarbox.rpc.loop_thread import end
@@ -220,6 +219,9 @@ class LimitService(Service):
                 self._pump(account)
 
     def _hear(self, account: Account, client: str, connection: Connection, message: Any) -> None:
+        if self._is_stopping:
+            # It is said again to the coordinator that goes on.
+            return
         allocator = account.allocator
         if isinstance(message, CoolDown):
             seconds = allocator.cool_down(message.seconds)
@@ -227,14 +229,13 @@ class LimitService(Service):
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Leave):
-            allocator.leave(client, message.report, message.unspent, message.units)
+            allocator.leave(client, message.report, message.unspent)
             del account.connections[client]
             self._send(connection, Left(), account.is_kept)
         else:
             allocator.report(client, message.report)
             if isinstance(message, Want):
-                received = message.report.received
-                allocator.want(client, received, message.calls, message.units, message.head)
+                allocator.want(client, message.report.received, message.calls, message.units)
         self._pump(account)
 
     def _open(self, connection: Connection, message: Open) -> Account | None:

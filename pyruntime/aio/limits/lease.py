@@ -6,7 +6,8 @@ Confined to the mailbox thread.
 # A lease is a time: calls that are not used within it are given back (Gray and Cheriton, "Leases", 1989).
 # Without it, a task that has got calls and has no rows left would keep them from others until it ends. A
 # round trip for each call, the other way, would cost every call a tenth of a millisecond, and the
-# coordinator its thread.
+# coordinator its thread. Where calls have a weight it is paid: how heavy the next one is, nobody knows
+# beforehand, and services that count units answer slowly.
 
 from __future__ import annotations
 
@@ -32,23 +33,18 @@ from pillarbox.aio.limits.quota import (
     UsageReport,
     Want,
 )
-from pillarbox.aio.limits.rate import WAIT_MARGIN_S, LimiterStatistics
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, CoordinatorError, LimiterStatistics, Limits
 from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import end
 
 HELD_AHEAD_S = 0.1
-"""Seconds of calls to hold ahead."""
+"""Seconds of a rate that one task asks for at a time, at most."""
 FIRST_CALLS = 4
-"""Calls to ask for before it is known how many are needed."""
+"""Calls to ask for before it is known how many are needed; who needs fewer asks when it needs one."""
 MAX_CALLS_PER_REQUEST = 4096
 """Calls to ask for at a time, at most."""
-MEASURE_INTERVAL_S = 0.02
-"""Seconds over which it is measured how many are needed, at least."""
 REPORT_DELAY_S = 0.02
 """Seconds until what nobody waits for is said."""
-UNITS_TOLERANCE = 1e-9
-"""Units by which sums may differ that were added up in another order."""
 LEAVE_TIMEOUT_S = 2.0
 """For the last report to be taken."""
 
@@ -83,7 +79,7 @@ class LeasedLimiter:
         self._wake: Callable[[], None] = lambda: None
         self._failure: CoordinatorError | None = None
         self._before: tuple[str, int, float] | None = None
-        self._farewell: tuple[int, float] | None = None
+        self._farewell: int | None = None
         self._taken = False
         self._weighs = limits.units_per_second is not None
         # A cost is waited for by all who may be the one to go beyond it.
@@ -92,27 +88,25 @@ class LeasedLimiter:
         self._units = 0.0
         self._received = 0
         self._used = 0
-        self._units_received = 0.0
         self._units_used = 0.0
         self._cost = 0.0
         self._cool_until = -math.inf
         self._cool_downs = 0
         # Until when, and what had been received by then. The oldest first.
-        self._leases: deque[tuple[float, int, float]] = deque()
+        self._leases: deque[tuple[float, int]] = deque()
         self._lapse_at = math.inf
         self._lapse_timer: asyncio.TimerHandle | None = None
         self._report_timer: asyncio.TimerHandle | None = None
-        # What was asked for and has not come.
-        self._wanted_calls = 0
-        self._wanted_units = 0.0
-        self._wanted_head = 0.0
+        # True until what was asked for has come; each of so many units.
+        self._asked = False
+        self._asked_units = 0.0
         self._held_back = False
         self._held_back_at = 0.0
-        self._size = FIRST_CALLS
-        self._low = FIRST_CALLS // 2
-        self._measured_at = clock()
-        self._measured_used = 0
-        self._dry = False
+        # So many calls to hold: twice as many after running dry, without those that were not used.
+        self._most = MAX_CALLS_PER_REQUEST
+        if limits.per_second is not None:
+            self._most = min(self._most, max(1, int(limits.per_second * HELD_AHEAD_S)))
+        self._size = min(FIRST_CALLS, self._most)
 
     # -- for the operator ---------------------------------------------------------------------
 
@@ -133,23 +127,24 @@ class LeasedLimiter:
             return self._cool_until - now + WAIT_MARGIN_S
         if now >= self._lapse_at:
             self._lapse()
-        if self._calls < 1 or (self._weighs and self._units + UNITS_TOLERANCE < units):
+        if self._weighs and self._calls and self._units < units:
+            # It is for a lighter call than the one that is next now.
+            self._give_back()
+        if self._calls < 1:
             if not self._held_back:
-                self._held_back_at = now
-            self._held_back = self._dry = True
-            self._ask(now, units)
+                self._held_back, self._held_back_at = True, now
+                self._size = min(self._size * 2, self._most)
+            self._ask(units)
             return math.inf
         # spec: RateLease!Begin
         self._held_back = False
         self._calls -= 1
         self._used += 1
         self._units_used += units
-        if self._weighs:
-            self._units -= units
         if self._report_timer is None:
             self._report()
-        if self._calls <= self._low and self._wanted_calls <= 0:
-            self._ask(now, 0.0)
+        if self._calls <= self._size // 2 and self._size >= FIRST_CALLS and not self._weighs:
+            self._ask(0.0)
         return 0.0
 
     def spend(self, cost: float) -> None:
@@ -178,7 +173,7 @@ class LeasedLimiter:
         if task is None:
             return
         self._wake = lambda: None
-        self._farewell = self._calls, max(0.0, self._units)
+        self._farewell = self._calls
         self._give_back()
         for timer in (self._lapse_timer, self._report_timer):
             if timer is not None:
@@ -193,15 +188,13 @@ class LeasedLimiter:
     # -- leases -------------------------------------------------------------------------------
 
     def _granted(self, calls: int, units: float) -> None:
-        """So much was granted, and may be used for the life of a lease."""
+        """So many calls were granted, of so many units each, and may begin for the life of a lease."""
         # spec: RateLease!Receive
         self._calls += calls
         self._received += calls
-        self._units += units
-        self._units_received += units
-        self._wanted_calls -= calls
-        self._wanted_units -= units
-        self._leases.append((self._clock() + self.limits.life, self._received, self._units_received))
+        self._units = units
+        self._asked = False
+        self._leases.append((self._clock() + self.limits.life, self._received))
         if self._lapse_timer is None:
             self._await_lapse()
         if self._held_back:
@@ -217,7 +210,7 @@ class LeasedLimiter:
 
     def _give_back(self) -> None:
         # spec: RateLease!GiveBack
-        self._calls, self._units = 0, 0.0
+        self._calls = 0
         self._report()
 
     def _await_lapse(self) -> None:
@@ -232,14 +225,13 @@ class LeasedLimiter:
         """Give back what is left of leases that are over. The oldest is used first."""
         now, calls = self._clock(), self._calls
         while self._leases and self._leases[0][0] <= now:
-            _, received, units_received = self._leases.popleft()
             # Of what came after it, all is still there.
-            self._calls = min(self._calls, self._received - received)
-            self._units = min(self._units, self._units_received - units_received)
+            self._calls = min(self._calls, self._received - self._leases.popleft()[1])
         if self._calls < calls:
-            if not self._held_back and self._wanted_calls > 0:
+            self._size = max(1, self._size - (calls - self._calls))
+            if not self._held_back and self._asked:
                 # What was asked for is not needed any more, and would be taken from others.
-                self._want(0, 0.0, 0.0)
+                self._want(0, 0.0)
             self._report()
         if self._lapse_timer is not None:
             self._lapse_timer.cancel()
@@ -252,41 +244,19 @@ class LeasedLimiter:
         # What was received and is neither used nor there any more was given back.
         return UsageReport(self._received, self._used, self._received - self._used - self._calls, self._cost)
 
-    def _ask(self, now: float, units: float) -> None:
-        """Ask for more calls, unless enough were asked for; the next call needs so many units."""
-        lacks = units - self._units if self._weighs else 0.0
-        if self._wanted_calls > 0 and lacks <= max(self._wanted_head, 0.0) + UNITS_TOLERANCE:
+    def _ask(self, units: float) -> None:
+        """Ask for more calls, unless enough were asked for; the next one needs so many units."""
+        if self._asked and units <= self._asked_units:
             return
-        self._measure(now)
-        calls = max(1 if self._calls < 1 else 0, self._size - self._calls)
-        if not self._weighs:
-            self._want(calls, 0.0, 0.0)
-            return
-        mean = self._units_used / self._used if self._used else units
-        self._want(calls, max(0.0, lacks, mean * self._size - self._units), max(0.0, lacks))
+        if self._weighs:
+            self._want(1, units)
+        else:
+            self._want(max(1, self._size - self._calls), 0.0)
 
-    def _want(self, calls: int, units: float, head: float) -> None:
-        self._wanted_calls, self._wanted_units, self._wanted_head = calls, units, head
+    def _want(self, calls: int, units: float) -> None:
+        self._asked, self._asked_units = calls > 0, units
         if self.connected:
-            self._say(Want(self.report(), calls, units, head))
-
-    # How many calls to hold ahead? Few cost round trips, many lie idle here while others wait. A tenth of a
-    # second of the rate at which this task uses them is both; doubling when it ran dry finds a rate that
-    # has grown.
-    def _measure(self, now: float) -> None:
-        """See how many calls to hold ahead: those of a tenth of a second, twice as many after running dry."""
-        elapsed = now - self._measured_at
-        if elapsed < MEASURE_INTERVAL_S:
-            return
-        calls = math.ceil((self._used - self._measured_used) / elapsed * HELD_AHEAD_S)
-        self._size = min(
-            MAX_CALLS_PER_REQUEST, max(FIRST_CALLS if self._dry else 1, calls * 2 if self._dry else calls)
-        )
-        # Who needs a call now and then asks for it then: what is held ahead would lapse.
-        self._low = self._size // 2 if self._size >= FIRST_CALLS else -1
-        self._dry = False
-        self._measured_at = now
-        self._measured_used = self._used
+            self._say(Want(self.report(), calls, units))
 
     def _report(self) -> None:
         """Have the counts said soon, once for all that changes until then."""
@@ -308,7 +278,7 @@ class LeasedLimiter:
 
     def _say_farewell(self) -> None:
         assert self._farewell is not None
-        self._say(Leave(self.report(), *self._farewell))
+        self._say(Leave(self.report(), self._farewell))
 
     def _fail(self, why: str) -> None:
         """The server of the shared limits is lost for good."""
@@ -355,7 +325,7 @@ class LeasedLimiter:
         self._channel = connection
         await asyncio.wait_for(self._hear_until(connection, Opened), CONNECT_TIMEOUT_S)
         # What was asked for is asked for again.
-        self._want(0, 0.0, 0.0)
+        self._want(0, 0.0)
         self.connected = True
         if self._held_back:
             self._wake()

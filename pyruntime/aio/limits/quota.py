@@ -22,8 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.rate import TokenBucket
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Amount, Codec, Count
 
 SERVICE = "limits"
@@ -69,16 +68,15 @@ class Did(NamedTuple):
 
 
 class Want(NamedTuple):
-    """A task wants so many calls; of their units, `head` are for the next one."""
+    """A task wants so many calls, of so many units each."""
 
     report: UsageReport
     calls: Count
     units: Amount
-    head: Amount
 
 
 class Granted(NamedTuple):
-    """A task may begin so many calls more."""
+    """A task may begin so many calls more, of so many units each."""
 
     calls: Count
     units: Amount
@@ -97,11 +95,10 @@ class Exhausted(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A task ends, and may give back calls and units that it has not used."""
+    """A task ends, and gives back calls that it has not used."""
 
     report: UsageReport
     unspent: Count
-    units: Amount
 
 
 class Left(NamedTuple):
@@ -123,10 +120,9 @@ class Client:
     used: int = 0
     back: int = 0
     cost: float = 0.0
-    wanted_calls: int = 0
-    wanted_units: float = 0.0
-    head: float = 0.0
-    """Units that its next call lacks."""
+    wanted: int = 0
+    units: float = 0.0
+    """Units of each call that it wants."""
     served: float = 0.0
     """Units that it got, or else calls; not less than others had when it began to want more."""
 
@@ -211,13 +207,12 @@ class QuotaAllocator:
         self.cost += cost - client.cost
         client.granted, client.used, client.back, client.cost = granted, used, back, cost
 
-    def want(self, name: str, received: int, calls: int, units: float, head: float) -> None:
-        """A client wants so much more than it knows of; `head` of the units are for its next call."""
+    def want(self, name: str, received: int, calls: int, units: float) -> None:
+        """A client wants so many calls more than it knows of, of so many units each."""
         client = self.clients[name]
-        client.wanted_calls = max(0, calls - (client.granted - received))
-        client.wanted_units = units
-        client.head = head
-        if not (client.wanted_calls or units > 0.0):
+        client.wanted = max(0, calls - (client.granted - received))
+        client.units = units
+        if not client.wanted:
             self._wanting.pop(name, None)
         elif name not in self._wanting:
             self._wanting[name] = None
@@ -236,15 +231,12 @@ class QuotaAllocator:
         """Seconds for which nothing is granted; 0.0 for none."""
         return max(0.0, self._cool_until - self._clock())
 
-    def leave(self, name: str, report: UsageReport, unspent: int = 0, units: float = 0.0) -> None:
-        """A client ends. What it held, it holds no more; of that so much may go back into the buckets."""
+    def leave(self, name: str, report: UsageReport, unspent: int = 0) -> None:
+        """A client ends. What it held, it holds no more; of that so much may go back into the bucket."""
         self.report(name, report)
-        now = self._clock()
         client = self.clients[name]
         if self._requests is not None and unspent:
-            self._requests.give_back(min(unspent, max(0, client.granted - client.used)), now)
-        if self._weights is not None and units:
-            self._weights.give_back(units, now)
+            self._requests.give_back(min(unspent, max(0, client.granted - client.used)), self._clock())
         self._end(name, client.used)
 
     def lost(self, name: str) -> None:
@@ -284,6 +276,9 @@ class QuotaAllocator:
             return f"max_cost={self.limits.max_cost}"
         return None
 
+    # One grant answers what a client wants, however much it is; it asks again when it has that. Else all that
+    # it asked for could be under way to a task that stands still for a moment, and begin in one burst.
+    #
     # Fairness. Equal shares for each turn would give a task with one call waiting as much as one with a
     # thousand, and would leave the rest of its share unused. First come, first served, gives all to who
     # asks for most. So each client has a sum of what it was served, and the one with the least is next
@@ -300,58 +295,45 @@ class QuotaAllocator:
         turns = sorted(self._wanting, key=lambda name: self.clients[name].served)
         if self._cool_until > -math.inf:
             self._cool_until = -math.inf
-            self._keep_for_one(self.clients[turns[0]].head, now)
+            self._keep_for_one(self.clients[turns[0]].units, now)
         left = None if self.limits.max_calls is None else self.limits.max_calls - self.committed
         grants: dict[str, Granted] = {}
         for name in turns:
             client = self.clients[name]
-            calls, units, wait = self._share(client, now, left, len(turns))
+            calls, wait = self._share(client, now, left, len(turns))
             if wait > 0.0:
                 # Nobody overtakes: a heavy call would otherwise wait for ever.
                 return grants, wait
-            grants[name] = Granted(calls, units)
+            grants[name] = Granted(calls, client.units)
             client.granted += calls
             self.committed += calls
-            client.wanted_calls -= calls
-            client.wanted_units = max(0.0, client.wanted_units - units)
-            client.head = max(0.0, client.head - units)
             if left is not None:
                 left -= calls
             self._served = client.served
-            client.served += calls if self._weights is None else units
-            if not (client.wanted_calls or client.wanted_units > 0.0):
-                del self._wanting[name]
-        return grants, TURN_S / 10 if self._wanting else math.inf
+            client.served += calls if self._weights is None else client.units
+            del self._wanting[name]
+        return grants, math.inf
 
-    def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float, float]:
-        """Calls and units for one client, or the seconds that it must wait."""
-        calls = client.wanted_calls
-        units = client.wanted_units
-        if calls and left is not None:
+    def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float]:
+        """Calls for one client, and the seconds that it must wait; one call where calls have a weight."""
+        calls, requests, weights = client.wanted, self._requests, self._weights
+        if left is not None:
             if left <= 0:
                 # Until somebody gives back: then it is asked again.
-                return 0, 0.0, math.inf
+                return 0, math.inf
             calls = min(calls, max(1, left // (2 * sharers)))
-        requests = self._requests
-        if calls and requests is not None:
-            wait = requests.ready_in(1.0, now)
-            if wait > 0.0:
-                return 0, 0.0, wait
+        wait = 0.0 if requests is None else requests.ready_in(1.0, now)
+        if weights is not None:
+            calls, wait = 1, max(wait, weights.ready_in(client.units, now))
+        if wait > 0.0:
+            return 0, wait
+        if requests is not None:
             share = max(1, int(requests.rate * TURN_S / sharers))
             calls = min(calls, share, max(1, int(requests.level(now))))
-        weights = self._weights
-        if weights is None:
-            units = 0.0
-        elif units > 0.0:
-            wait = weights.ready_in(client.head, now)
-            if wait > 0.0:
-                return 0, 0.0, wait
-            share_of_units = min(weights.rate * TURN_S / sharers, weights.level(now))
-            units = max(client.head, min(units, share_of_units))
-            weights.take(units, now)
-        if calls and requests is not None:
             requests.take(calls, now)
-        return calls, units, 0.0
+        if weights is not None:
+            weights.take(client.units, now)
+        return calls, 0.0
 
     def _keep_for_one(self, head: float, now: float) -> None:
         # What has gathered in a cool-down would be a burst. One call tries whether the service is well again.

@@ -39,13 +39,12 @@ from pillarbox.sources.connectors.file_formats import (
     read_split,
     without,
 )
-from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import ReaderContext
-from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.simple import LoopReader
-from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
+from pillarbox.sources.split import Serializer
 from pillarbox.validate import check_duration
 
 # CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.

@@ -46,16 +46,15 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.parsing import with_parse
+from pillarbox.aio.function import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
+from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan, open_stream_session
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, open_stream_session
 from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 

@@ -18,10 +18,10 @@ from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_scope import scope_of
-from pillarbox.aio.meter import Meter
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
+from pillarbox.aio.usage import Meter
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id

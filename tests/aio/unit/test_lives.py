@@ -31,7 +31,7 @@ from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.writer import LedgerWriter
 from pillarbox.task import Operator
-from pillarbox.testing.suites.operator import OperatorMachine
+from pillarbox.testing.operator_machine import OperatorMachine
 from tests.search import examples
 
 SCOPE = Scope.of("run", "uid", {"key": None})

@@ -15,7 +15,7 @@ import pytest
 from pillarbox import Budget, Coordinator, Options, Rate
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.shared import (
+from pillarbox.aio.limits.rate import (
     CoordinatorError,
     Limits,
     RunBudget,

@@ -21,7 +21,7 @@ from pillarbox.aio.limits import lease as lease_module
 from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitService
 from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc import connection as rpc_client_module
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer

@@ -17,7 +17,7 @@ from pillarbox.sources.connectors.file_discovery import MAX_OFFSET_DIGESTS
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.spark.source.planning import Offset, OffsetCodec
+from pillarbox.spark.micro_batches import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 
 

@@ -34,11 +34,10 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.ledger_plan import LedgerPlan
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.stream import call_client, call_process
-from pillarbox.spark.stream.bucket_state import BucketState
+from pillarbox.spark.stream.bucket_state import BucketState, StreamPlan
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
 

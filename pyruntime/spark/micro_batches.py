@@ -1,4 +1,4 @@
-"""Plans: offsets of a stream, `MicroBatches`, which makes one after the other, and partitions, `pack`.
+"""Micro-batches: offsets of a stream, `MicroBatches`, which plans them one after the other, and `pack`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
@@ -26,12 +26,13 @@ from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
 
 VERSION = 1
+DEFAULT_MAX_FILES = 10_000
+"""Files of a micro-batch where no option says how many: its plan stands in the offset, and in its tasks."""
 PACKING_PRESET = 1
 """Of LZMA: six times as fast as by default, a fifth larger. Each offset has all open splits packed."""
 MAX_INLINE_CHARS = 4_000

@@ -47,7 +47,7 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, Watermark
 from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
-from pillarbox.testing.suites.machine import Disagreement
+from pillarbox.testing.suites import Disagreement
 from pillarbox.testing.test_io import LimitedOutput, ReplayedInput
 
 T = TypeVar("T")
