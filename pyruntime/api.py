@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
-from pillarbox.aio.dead_letters import DeadLetterFiles
+from pillarbox.aio.error_policy import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of, with_parse
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of

@@ -77,9 +77,8 @@ class LedgerSession:
     `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
     task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of one
     block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
-    with the same first row apart, as the number of a partition. only_failed: call only rows of which the
-    ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
-    None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
+    with the same first row apart, as the number of a partition. tell: takes, at the end, what was
+    called again for its input or version; None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
     records are too old, and what says that this execution may ask for later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
@@ -141,14 +140,13 @@ class LedgerSession:
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
-        self._reader = shared_reader(ledger, scope, since=cut)
+        self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
         self.claimed: ClaimedCalls | None = None
         """The rows that are called for other tasks too; None where a task calls for itself."""
         if dedupe is not None:
-            reads = self._reader, self.lookup_again, self._result_of
-            self.claimed = ClaimedCalls(ledger.claims(scope), options, *reads, self._give)
+            self.claimed = ClaimedCalls(self, ledger.claims(scope), options)
         self._is_bound = False
         self._lease: Lease | None = None
         self._first: bytes | None = None
@@ -161,7 +159,7 @@ class LedgerSession:
         # The results of frames of vectors, as long as the reader has these at hand.
         self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
-        self._seen = len(self._reader)
+        self._seen = len(self.reader)
 
     def bind(
         self,
@@ -191,7 +189,7 @@ class LedgerSession:
         self._rows_of = scheduler.rows_of
         self._writer = self._ledger.writer(
             self._scope,
-            self._reader,
+            self.reader,
             execution=self._execution,
             one_input=not self._is_behind,
             on_commit=lambda commit: self._mail(self._committed, commit),
@@ -221,10 +219,6 @@ class LedgerSession:
             call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
         }
 
-    def refresh(self) -> None:
-        """See what others have kept since it was opened. Any thread. Raises OSError."""
-        self._reader.refresh()
-
     # -- rows come ----------------------------------------------------------------------------
 
     def lookup_all(self, calls: list[Call]) -> list[tuple[Call, tuple[Any] | object]]:
@@ -237,7 +231,7 @@ class LedgerSession:
             return [(call, found) for call, found in looked if found is not None]
         assert isinstance(self._identify, RowIdentity)
         keys, inputs = self._identify.of_rows([call.row for call in calls])
-        scans = self._reader.scans
+        scans = self.reader.scans
         for call, key, input in zip(calls, keys, inputs, strict=True):
             call.key, call.input, call.looked = key, input, scans
         if self._are_new(keys):
@@ -272,7 +266,7 @@ class LedgerSession:
         # spec: Ledger!Look
         results: list[tuple[Any] | None] = []
         convert, in_flight, conflicts = self._convert, self._in_flight or (), self._conflicts
-        found_each = self._reader.search_each(keys, inputs, self._execution)
+        found_each = self.reader.search_each(keys, inputs, self._execution)
         for key, input, found in zip(keys, inputs, found_each, strict=True):
             if found is None or key in in_flight:
                 results.append(None)
@@ -296,7 +290,7 @@ class LedgerSession:
     def _replay_run(self, keys: list[bytes], inputs: list[bytes]) -> list[Any] | None:
         """The results of the first rows of these that follow one another in a frame of vectors."""
         # spec: Ledger!Look
-        run = self._reader.search_run(keys, inputs, self._execution)
+        run = self.reader.search_run(keys, inputs, self._execution)
         if run is None:
             return None
         rows, begin, end = run
@@ -318,7 +312,7 @@ class LedgerSession:
         if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
             return False
         # spec: Ledger!Look
-        return not self._reader.may_have_any(keys)
+        return not self.reader.may_have_any(keys)
 
     def identify(self, call: Call) -> None:
         """Give a row its key and input. Raises what `lookup` says of rows without."""
@@ -347,7 +341,7 @@ class LedgerSession:
                 self._try_lease()
                 call.key = key
                 result = self._replay(call)
-        call.looked = self._reader.scans
+        call.looked = self.reader.scans
         if type(result) is tuple:
             return (value_of(result[0]),)
         if call.key is not key:
@@ -415,11 +409,11 @@ class LedgerSession:
         if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= POLL_INTERVAL_S:
             # Dear, and worth it before a call that is paid for again.
             self._refreshed_at = time.monotonic()
-            self._reader.refresh()
+            self.reader.refresh()
         # On the path of every call: most have waited for their slot only.
-        if call.looked == self._reader.scans and not call.attempt and not news:
+        if call.looked == self.reader.scans and not call.attempt and not news:
             return False
-        call.looked = self._reader.scans
+        call.looked = self.reader.scans
         key = call.key
         result = self._replay(call)
         if self._in_flight is not None and call.key is not key and self._in_flight.get(key) is call:
@@ -429,10 +423,10 @@ class LedgerSession:
                 self._joined[call.key] = self._joined.pop(key)
         if type(result) is not tuple:
             return False
-        self._give(call, result[0])
+        self.give(call, result[0])
         return True
 
-    def _give(self, call: Call, result: Any) -> None:
+    def give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
         self._replayed(call, result)
         self._end(call, value_of(result))
@@ -441,15 +435,15 @@ class LedgerSession:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
-        record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+        record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
         while type(record) is Record or type(record) is FoundVector:
             try:
-                result = self._result_of(record)
+                result = self.result_of(record)
             except _Misfit as misfit:
                 # What was given in its place stands under a key of its own, which whoever meets the misfit
                 # makes of it.
                 call.key = fingerprint([call.key, misfit.kept], "misfit")
-                record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+                record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
                 continue
             self._hits += 1
             if self._conflicts is not None:
@@ -463,7 +457,8 @@ class LedgerSession:
             return record
         return None
 
-    def _result_of(self, record: Record | FoundVector) -> Any:
+    def result_of(self, record: Record | FoundVector) -> Any:
+        """Make the result of a record, in the form in which it leaves."""
         if isinstance(record, FoundVector):
             block = self._block_of(record.rows)
             if block is not None:
@@ -622,7 +617,7 @@ class LedgerSession:
             if number in adopted:
                 # That of a process which parses otherwise may not fit: then this row has its own.
                 with suppress(_Misfit):
-                    result = self._result_of(adopted[number])
+                    result = self.result_of(adopted[number])
             complete(call, value_of(result))
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
@@ -688,7 +683,7 @@ class LedgerSession:
         if self._lease is not None:
             self._writer.hold(self._lease)
         # What another attempt has done up to its end.
-        self._reader.refresh()
+        self.reader.refresh()
         if waited:
             self._take_replayed()
             self._scheduler.hold(self._behind)
@@ -697,7 +692,7 @@ class LedgerSession:
         if self._closed:
             return
         try:
-            self._reader.refresh()
+            self.reader.refresh()
             self._take_replayed()
             if self._hits != self._hits_before:
                 # The other one gets on: its time begins anew.
@@ -709,9 +704,9 @@ class LedgerSession:
 
     def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""
-        if len(self._reader) == self._seen:
+        if len(self.reader) == self._seen:
             return
-        self._seen = len(self._reader)
+        self._seen = len(self.reader)
         for call in [*self._waiting]:
             self.lookup_again(call, news=True)
 
@@ -767,7 +762,7 @@ class LedgerSession:
             return None
         folder = self._ledger.folder(self._scope)
         try:
-            self._conflicts.check(self._reader, folder)
+            self._conflicts.check(self.reader, folder)
         except LedgerConflictError as error:
             return self._conflict_of(error.key, error.input, error.other)
         except (OSError, LedgerError) as error:

@@ -30,7 +30,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext

@@ -51,7 +51,8 @@ def add_note(first: BaseException, error: BaseException, step: str) -> None:
     """Have `first` tell of `error` too, which came later, in `step`. On the thread that raises `first`."""
     note = f"then, {step}: {type(error).__name__}: {error}"
     # As `add_note` of Python 3.11 does; Python 3.10 keeps it, and shows it nowhere by itself.
-    first.__notes__ = [*getattr(first, "__notes__", ()), note]
+    told: Any = first
+    told.__notes__ = [*getattr(first, "__notes__", ()), note]
 
 
 def raise_of(future: Future[Any]) -> None:

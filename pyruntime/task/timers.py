@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pillarbox.kernel import Deadlines
-from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.alarm import Alarm
 from pillarbox.validate import check_callable, check_moment
 

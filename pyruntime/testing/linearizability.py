@@ -71,15 +71,6 @@ class Event(NamedTuple):
     """Tickets: they count the moments at which operations began and ended, over all threads."""
 
 
-class _Note(NamedTuple):
-    operation: str
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    result: Any
-    start: int
-    end: int
-
-
 class Recorder:
     """A subject's stand-in: has its methods, and notes every call. Thread-safe as far as the subject is.
 
@@ -103,7 +94,8 @@ class Recorder:
         self._subject = subject
         self._model = model
         self._pause = pause or _no_pause
-        self._logs: list[tuple[str, list[_Note]]] = []
+        # For each thread its name and, of each operation, what `events` takes apart.
+        self._logs: list[tuple[str, list[tuple[Any, ...]]]] = []
         self._lock = threading.Lock()
         self._mine = threading.local()
 
@@ -124,24 +116,24 @@ class Recorder:
         """Everything that was recorded, in the order of the beginnings."""
         with self._lock:
             logs = [(name, list(notes)) for name, notes in self._logs]
-        moments = sorted({moment for _, notes in logs for note in notes for moment in (note.start, note.end)})
+        moments = sorted({moment for _, notes in logs for note in notes for moment in note[-2:]})
         ticket = {moment: number for number, moment in enumerate(moments)}
         found = [
             Event(
                 name,
-                note.operation,
-                self._model.bind(note.operation, note.arguments, note.keywords),
-                note.result,
-                ticket[note.start],
-                ticket[note.end],
+                operation,
+                self._model.bind(operation, arguments, words),
+                result,
+                ticket[start],
+                ticket[end],
             )
             for name, notes in logs
-            for note in notes
+            for operation, arguments, words, result, start, end in notes
         ]
         return sorted(found, key=lambda event: (event.start, event.end))
 
-    def _log(self) -> list[_Note]:
-        log: list[_Note] | None = getattr(self._mine, "log", None)
+    def _log(self) -> list[tuple[Any, ...]]:
+        log: list[tuple[Any, ...]] | None = getattr(self._mine, "log", None)
         if log is None:
             log = self._mine.log = []
             name = threading.current_thread().name
@@ -171,7 +163,7 @@ class Recorder:
             finally:
                 pause()
                 end = clock()
-                log.append(_Note(operation, arguments, keywords, _kept(outcome), start, end))
+                log.append((operation, arguments, keywords, _kept(outcome), start, end))
 
         return call
 

@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.calls import Call, CallState, clock_of
 from pillarbox.aio.chained import ChainedRow, chained_row
-from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry

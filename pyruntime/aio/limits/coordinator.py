@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.quota import (
+from pillarbox.aio.limits.lease import (
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
+    LeasedLimiter,
     Leave,
     Left,
     Open,
@@ -383,11 +383,6 @@ class CoordinatorHandle(SharedLimits):
     name: str | None
     patience: float
 
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """The places where the coordinator may be found."""
-        return self.handle.addresses
-
     def open(self, limits: Limits) -> LeasedLimiter:
         """A limiter for one task. Any thread; connects when it is started."""
         return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience)
@@ -410,8 +405,8 @@ class Coordinator(RpcServer, SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
     It listens on the thread of all connections of this process. Each task connects, and takes what it needs
-    for a tenth of a second at a time, so that a call costs no round trip. A task that ends gives back what it
-    has not used. If one task is told that the service is overloaded, all cool down.
+    for a quarter of a second at a time, at most, so that a call costs no round trip. A task that ends gives
+    back what it has not used. If one task is told that the service is overloaded, all cool down.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
         connects must prove that he knows the secret, which travels with the job.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.rpc.codec import Codec, Positive
+from pillarbox.rpc.codec import Positive
 from pillarbox.validate import check_function_or_none, check_positive_number
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
@@ -124,19 +124,6 @@ class TokenBucket:
         level = self._level + (now - self._at) * self.rate
         self._level = (level if level < self.capacity else self.capacity) - amount  # noqa: FURB136 - min is slow
         self._at = now
-
-    def take_if_ready(self, amount: float, now: float) -> float:
-        """Take `amount` if that is allowed now, and give 0.0; otherwise the seconds until then."""
-        capacity = self.capacity
-        level = self._level + (now - self._at) * self.rate
-        if level > capacity:
-            level = capacity
-        if level < amount and level < capacity:
-            lacking = (amount if amount < capacity else capacity) - level  # noqa: FURB136 - min is slow
-            return lacking / self.rate + WAIT_MARGIN_S
-        self._level = level - amount
-        self._at = now
-        return 0.0
 
     def give_back(self, amount: float, now: float) -> None:
         """As if `amount` had not been taken."""
@@ -297,22 +284,18 @@ class LocalLimiter:
             if left > 0.0:
                 return left + WAIT_MARGIN_S
             self._end_cool_down(units, now)
-        requests = self._requests
-        weights = self._weights
+        requests, weights = self._requests, self._weights
+        if weights is not None:
+            wait = weights.ready_in(units, now)
+            if wait > 0.0:
+                return wait
         if requests is not None:
-            if weights is not None:
-                wait = weights.ready_in(units, now)
-                if wait > 0.0:
-                    return wait
-            wait = requests.take_if_ready(1.0, now)
+            wait = requests.ready_in(1.0, now)
             if wait > 0.0:
                 return wait
-            if weights is not None:
-                weights.take(units, now)
-        elif weights is not None:
-            wait = weights.take_if_ready(units, now)
-            if wait > 0.0:
-                return wait
+            requests.take(1.0, now)
+        if weights is not None:
+            weights.take(units, now)
         self._granted += 1
         self._units += units
         if self._granted + self._before >= self._max_calls:
@@ -460,15 +443,6 @@ class Limits(NamedTuple):
             for name, mine, its in zip(self._fields, self, other, strict=True)
             if mine != its
         )
-
-    @classmethod
-    def from_json(cls, value: Any) -> Limits:
-        """The limits that another process sent. Raises ValueError for what are none."""
-        limits: Limits = LIMITS.from_json([cls.__name__, *value])
-        return limits
-
-
-LIMITS = Codec(Limits)
 
 
 class SharedLimits(ABC):

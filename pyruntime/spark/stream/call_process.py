@@ -411,13 +411,6 @@ def _remove(path: str) -> None:
             os.unlink(each)
 
 
-def _names_any(path: str) -> bool:
-    """True if a process that the file names is there."""
-    with open(path) as file:
-        names = [line.split()[1].split("-") for line in file]
-    return any(_is_there(int(pid), began) for _, pid, began in names)
-
-
 def remove_stale(folder: str) -> None:
     """Remove sockets of processes that were killed with their executors, and files that nobody needs."""
     for entry in os.scandir(folder):
@@ -426,9 +419,8 @@ def remove_stale(folder: str) -> None:
             if kind == "calls":
                 if not _is_there(int(words[0]), words[1]):
                     _remove(entry.path.removesuffix(".lock"))
-            elif kind not in ("clock", "holders") or time.time() - entry.stat().st_mtime < FILE_LIFETIME_S:
-                continue
-            elif kind == "clock" or not _names_any(entry.path):
+            elif kind in ("clock", "holders") and time.time() - entry.stat().st_mtime >= FILE_LIFETIME_S:
+                # What holders are named in it hold nothing any more: see MAX_IDLE_WITH_ROWS_S.
                 os.unlink(entry.path)
 
 

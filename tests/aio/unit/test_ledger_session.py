@@ -60,6 +60,15 @@ class HeldWriter:
         """Changes nothing: the test says when."""
 
 
+class HeldScheduler(CallScheduler):
+    """A scheduler without calls, which notes whether they are held."""
+
+    holds: list[bool]
+
+    def hold(self, held: bool) -> None:
+        self.holds.append(held)
+
+
 class Attempt:
     """The session of one attempt of a task, its writer, and what it has told its operator."""
 
@@ -76,7 +85,7 @@ class Attempt:
         self.holds: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "writer", make)
-            scheduler = CallScheduler(
+            scheduler = HeldScheduler(
                 self.options,
                 Meter(),
                 asyncio.get_running_loop(),
@@ -88,7 +97,7 @@ class Attempt:
                 stop=unexpected,
                 more_rows=bool,
             )
-            scheduler.hold = self.holds.append  # type: ignore[method-assign]
+            scheduler.holds = self.holds
             self.waiting = scheduler.waiting
             self.session.bind(
                 scheduler, self.mailbox, complete=self._leaves, replayed=self._found, share=self._leaves

@@ -15,8 +15,8 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits import quota as quota_module
-from pillarbox.aio.limits.quota import Did, Opened, UsageReport, Want
+from pillarbox.aio.limits import lease as lease_module
+from pillarbox.aio.limits.lease import Did, Opened, UsageReport, Want
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc import connection as connection_module
 from tests.limits.unit import calling
@@ -29,7 +29,7 @@ LIMITS = Limits(max_calls=1000)
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(lease_module, "RETURN_TIMEOUT_S", 0.2)
 
 
 def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:

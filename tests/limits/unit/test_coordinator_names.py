@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits.quota import QuotaAllocator, UsageReport
+from pillarbox.aio.limits.lease import QuotaAllocator, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
 from tests.limits.unit.calling import Caller, wait_until

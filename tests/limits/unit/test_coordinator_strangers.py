@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
+from pillarbox.aio.limits.lease import SERVICE, Did, Opened, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError
 from pillarbox.rpc import connection as connection_module
 from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle
