@@ -75,11 +75,12 @@ class LedgerSession:
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it; a
     `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
-    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of one
-    block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
-    with the same first row apart, as the number of a partition. tell: takes, at the end, what was
-    called again for its input or version; None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
-    records are too old, and what says that this execution may ask for later ones.
+    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of
+    one block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells
+    tasks with the same first row apart, as the number of a partition. tell: takes, at the end, what was
+    called again for its input or version; None to log it. alone: the execution has no other tasks. cut,
+    pin: of a cache the time before which records are too old, and what says that this execution may ask for
+    later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called.

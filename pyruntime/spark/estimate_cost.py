@@ -202,7 +202,7 @@ class SampleTask:
 
 def forecast(totals: Totals, options: Options, *, rows: int, tasks: int, units: float) -> Estimate:
     """The estimate for `rows` rows, given what a sample took. units: of the rate, in all of its calls."""
-    capacity = options.capacity
+    capacity = options.max_capacity if options.adaptive is None else totals.capacity
     growth = rows / totals.rows_in
     calls = totals.calls * growth
     # A batch shares a slot.
