@@ -19,11 +19,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
+from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.runners import call_soon
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
@@ -75,12 +74,12 @@ class LedgerSession:
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it; a
     `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
-    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of one
-    block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
-    with the same first row apart, as the number of a partition. only_failed: call only rows of which the
-    ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
-    None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
-    records are too old, and what says that this execution may ask for later ones.
+    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of
+    one block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells
+    tasks with the same first row apart, as the number of a partition. tell: takes, at the end, what was
+    called again for its input or version; None to log it. alone: the execution has no other tasks. cut,
+    pin: of a cache the time before which records are too old, and what says that this execution may ask for
+    later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called. Raises LedgerError
@@ -101,7 +100,6 @@ class LedgerSession:
         prepare: Callable[[Any], Any] | None = None,
         vectors_of: Callable[[list[Any]], tuple[Any, bool] | None] | None = None,
         attempt: str = "",
-        only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
         cut: int = 0,
@@ -109,7 +107,7 @@ class LedgerSession:
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
-        if options.errors.mode == "fail" or only_failed:
+        if options.errors.mode == "fail":
             # A record of a failure is then no result.
             ledger = dataclasses.replace(ledger, retry_errors=True)
         scope = scope_of(ledger, run, batch=batch, config=config)
@@ -141,7 +139,6 @@ class LedgerSession:
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
-        self._only_failed = only_failed
         self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
@@ -312,7 +309,7 @@ class LedgerSession:
 
     def _are_new(self, keys: list[bytes]) -> bool:
         """Return True if no key has a record or a call in flight, as in most of a first run."""
-        if not self._asked or self._only_failed or len(set(keys)) < len(keys):
+        if not self._asked or len(set(keys)) < len(keys):
             return False
         if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
             return False
@@ -441,14 +438,13 @@ class LedgerSession:
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
         record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
-        is_misfit = False
         while type(record) is Record or type(record) is FoundVector:
             try:
                 result = self.result_of(record)
             except _Misfit as misfit:
                 # What was given in its place stands under a key of its own, which whoever meets the misfit
                 # makes of it.
-                call.key, is_misfit = fingerprint([call.key, misfit.kept], "misfit"), True
+                call.key = fingerprint([call.key, misfit.kept], "misfit")
                 record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
                 continue
             self._hits += 1
@@ -461,9 +457,6 @@ class LedgerSession:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
-        if self._only_failed and not is_misfit and self.reader.kind_of(call.key, call.input) is None:
-            reason = "not called, the ledger has no record that it failed"
-            return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
 
     def result_of(self, record: Record | FoundVector) -> Any:
