@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import contextvars
 import logging
-import pickle
 import random
 import re
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 
 from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
@@ -163,7 +163,8 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
             break
         if snapshot is not None and dice.random() < 0.5:
             # As another process has it.
-            snapshot = pickle.loads(pickle.dumps(snapshot))
+            codec = SnapshotCodec()
+            snapshot = codec.decode(codec.encode(snapshot))
     return [step for path in sorted(folder.glob("*.trace")) for step in read_life(path)]
 
 

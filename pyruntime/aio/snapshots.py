@@ -26,7 +26,7 @@ import types
 import uuid
 import zlib
 import zoneinfo
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallState
@@ -124,7 +124,7 @@ class SnapshotCodec:
     Errors of attempts are kept as their class and text: a row that is tried again has one of such a class.
     """
 
-    def __init__(self, allowed: Collection[Callable[..., Any]] = ()) -> None:
+    def __init__(self, allowed: Collection[Any] = ()) -> None:
         self._allowed = {
             (each.__module__, each.__qualname__): each for each in (*_STATES, *_VALUES, *allowed)
         }

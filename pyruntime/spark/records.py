@@ -139,7 +139,7 @@ class Record:
         return _as_row, tuple(self.asDict().items())
 
     def reduce_for_snapshot(self) -> tuple[Any, ...]:
-        """What makes this row a record again, of a batch of its own: a snapshot keeps no whole batch."""
+        """The pickle of a record that stays one, of a batch of its own: a snapshot keeps no whole batch."""
         return record_from, (to_ipc(self._columns.batch.slice(self._index, 1)),)
 
 

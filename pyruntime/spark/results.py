@@ -14,7 +14,7 @@ Pure: any thread.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
@@ -70,10 +70,13 @@ def encoded_from(ipc: bytes, nbytes: int) -> EncodedRow:
     return EncodedRow(Block(batch.columns), 0, nbytes)
 
 
-ALLOWED_IN_SNAPSHOTS: tuple[Callable[..., Any], ...] = (
+ALLOWED_IN_SNAPSHOTS: tuple[Any, ...] = (
     *(record_from, encoded_from, np.dtype, np.ndarray),
     # Their pickles name functions, under names that differ from version to version.
-    *(example.__reduce_ex__(5)[0] for example in (Row(a=1), np.zeros(2), np.zeros((2, 2))[:, 0], np.int64(1))),
+    *(
+        example.__reduce_ex__(5)[0]
+        for example in (Row(a=1), np.zeros(2), np.zeros((2, 2))[:, 0], np.int64(1))
+    ),
 )
 """The types of rows and results on Spark, for a `SnapshotCodec`."""
 
