@@ -20,8 +20,7 @@ from bench import service
 from bench.table import Column, print_table
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
-from pillarbox.aio.task_io import Chunk, CollectionInput
-from pillarbox.aio.task_run import ResultStream, TaskRun
+from pillarbox.aio.task_run import Chunk, CollectionInput, ResultStream, TaskRun
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch

@@ -192,8 +192,7 @@ def splits_of_a_read() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
     What counts the calls is given: by function or by thread.
     """
     from pillarbox.sources.connectors.generator import GeneratorSource
-    from pillarbox.spark.source.data_source import BatchReader
-    from pillarbox.spark.source.options import Read
+    from pillarbox.spark.data_source import BatchReader, Read
 
     def read(pause_s: float, splits: int) -> int:
         source = GeneratorSource(rows=splits * BATCH_ROWS, splits=splits, batch_rows=BATCH_ROWS)

@@ -1,6 +1,7 @@
-"""`async_map`: the operator over a DataFrame or any iterable.
+"""`async_map`: the operator over a DataFrame or any iterable, and the iterator of its results.
 
-Importing this module imports no Spark: `async_map` does where it is given a DataFrame.
+With `for` the calls run on an event loop in a thread, with `async for` on the caller's own. Importing this
+module imports no Spark: `async_map` does where it is given a DataFrame.
 """
 
 # Why one function for DataFrames and iterables: a function is tried on a list before a cluster runs it, and
@@ -8,41 +9,71 @@ Importing this module imports no Spark: `async_map` does where it is given a Dat
 #
 # Why a DataFrame is known by a method and not by its class. Classic and Connect have a class each, and to ask
 # for either would import Spark for those who have none. `mapInArrow` is what is called in the end.
+#
+# Alternatives of the iterator, and why they are worse.
+#
+# To run the loop on the caller's thread while it waits for a result: it stands still while the caller
+# computes, so that no call begins, no answer is read and no time-out fires. The figures stand in
+# docs/decisions/loop-thread.md.
+#
+# To run the calls of `async for` on a loop of its own too: what the function uses, a session or a lock,
+# belongs to the caller's loop, and fails on another.
+#
+# To decide by the function that is called, with a name for each: a reader would have two functions with the
+# same twenty options. The way of iterating decides, and the first result binds it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+import asyncio
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
-from pillarbox.aio.async_map import AsyncMapIterator, iterate
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.chained import Step, resolve_stages
-from pillarbox.aio.errors import Outcome, shorten
+from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
+from pillarbox.aio.dead_letters import DeadLetterFiles
+from pillarbox.aio.errors import Failed, Outcome, shorten
+from pillarbox.aio.function import configuration_of
+from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
+from pillarbox.aio.parsing import with_parse
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
+from pillarbox.ledger.cache import CACHE_RUN
+from pillarbox.ledger.cache_upkeep import begin_execution
+from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
+from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
     from pillarbox.aio.options import OptionNames
-    from pillarbox.kernel import Collector
     from pillarbox.spark.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Rows: TypeAlias = Iterable[T] | AsyncIterable[T]
-NoNull: TypeAlias = Literal["fail", "drop"]
+
+log = logging.getLogger("pillarbox")
+
+READ_AHEAD_ITEMS = 128
+"""Items read from an iterable before there is room for them."""
+
+_numbers = itertools.count(1)
 
 
-# A result's type depends on what the function is and on what a failed row gives. What returns R is last,
-# as an async function returns one too, a coroutine.
+# Types of results are known of an async function of one row, as most are, and with "column".
 @overload
 def async_map(
     rows: DataFrame,
@@ -68,58 +99,15 @@ def async_map(
 @overload
 def async_map(
     rows: Rows[T],
-    fn: Callable[..., Any],
+    fn: Callable[[T], Awaitable[R]],
     *,
-    errors: Literal["null"],
-    batch: Batch | None = ...,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[Any | None]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
-) -> AsyncMapIterator[list[R]]: ...
-@overload
-def async_map(
-    rows: Rows[T],
-    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
-    *,
-    errors: NoNull = ...,
-    batch: Batch,
+    errors: Literal["fail", "drop"] = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
 @overload
 def async_map(
     rows: Rows[T],
-    fn: Callable[[list[T]], Iterable[R]],
-    *,
-    errors: NoNull = ...,
-    batch: Batch,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Awaitable[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    rows: Rows[T],
-    fn: Callable[[T, Collector[R]], object],
-    *,
-    errors: NoNull = ...,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], Future[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    rows: Rows[T], fn: Callable[[T], R], *, errors: NoNull = ..., **more: Unpack[OptionNames]
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    rows: Rows[T],
-    fn: Callable[[Any], Any] | Sequence[Callable[..., Any] | Step],
+    fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
     *,
     errors: ErrorMode | Errors = ...,
     batch: Batch | None = ...,
@@ -221,4 +209,320 @@ def async_map(
             f"batch: arrow=True is for a Spark DataFrame, whose rows come as Arrow, and rows is a "
             f"{type(rows).__name__}; leave arrow out, and the function gets lists"
         )
-    return iterate(rows, stages)
+    return _iterate(rows, stages)
+
+
+def _iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) -> AsyncMapIterator[Any]:
+    if not isinstance(rows, Iterable | AsyncIterable):
+        raise TypeError(
+            f"rows={rows!r}: must be an iterable, an async iterable or a Spark DataFrame, "
+            f"not {type(rows).__name__}"
+        )
+    places: dict[str | None, Any] = {}
+    for stage in stages:
+        options, ledger = stage.options, stage.options.ledger
+        if options.where is not None or options.latency != "normal":
+            raise ValueError("where, latency: are for a DataFrame; filter an iterable before it is given")
+        if ledger is not None:
+            if ledger.run_name is None:
+                raise ValueError(
+                    "run=None: with a ledger a run needs a name: Ledger(folder, run='2026-11-21')"
+                )
+            ledger.check()
+        if options.errors.dead_letter is not None:
+            places[stage.uid] = options.errors.dead_letter
+    return AsyncMapIterator(
+        stages, rows, DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
+    )
+
+
+class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
+    """The results of `async_map`, for `for` and `with` or `async for` and `async with`. Built by `async_map`.
+
+    1. Nothing runs before the first result is asked for.
+    2. With `for`, calls run on an event loop in a thread of their own. With `async for` they run on the
+       caller's event loop, which is not blocked: calls and an async iterable may use what belongs to it.
+    3. `close` or `aclose`, the end of a `with` block, the end of the results, an error, the cancellation of
+       the task that waits for a result, and dropping the iterator, as `break` does, cancel the calls in
+       flight and end its threads; a blocking call cannot be cancelled, it is waited for, for a second.
+    4. One thread at a time, or one task of one event loop, may use it.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        rows: Iterable[Any] | AsyncIterable[Any],
+        dead_letters: DeadLetterFiles | None,
+    ) -> None:
+        self._dead_letters = dead_letters
+        self._form = form_of_failures(stages)
+        self._dropped = frozenset(stage.uid for stage in stages if stage.drops)
+        # Taken away when it begins: what fails then is not tried again by the next `next`.
+        self._start: tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None = (stages, rows)
+        self._way: str | None = None
+        self._stream: ResultStream | None = None
+        # That of the stream's loop, with `for`.
+        self._thread: LoopThread | None = None
+        self._is_awaited = False
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._results: Iterator[Any] = iter(())
+        self._last: dict[str | None, Totals | None] = {}
+
+    def _results_of(self, chunk: Chunk) -> Iterator[Any]:
+        dropped = self._dropped
+        results = [
+            result for _, result in chunk if type(result) is not Failed or result.info.uid not in dropped
+        ]
+        if self._form == "column":
+            results = [
+                Outcome(None, each.info) if type(each) is Failed else Outcome(each, None) for each in results
+            ]
+        elif self._form == "null":
+            results = [None if type(each) is Failed else each for each in results]
+        return iter(results)
+
+    def _begin(self, way: str) -> tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None:
+        """Take away, once, what is to be begun. Raises RuntimeError where they are iterated the other way."""
+        self._check_way(way, way)
+        start, self._start = self._start, None
+        if start is not None:
+            self._way = way
+        return start
+
+    def _check_way(self, way: str, wanted: str) -> None:
+        if self._way not in (None, way):
+            raise RuntimeError(
+                f"these results are iterated with `{self._way}`; go on so, and not with `{wanted}`"
+            )
+
+    # -- for, with ----------------------------------------------------------------------------
+
+    def __iter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        for result in self._results:
+            return result  # type: ignore[no-any-return]
+        self._check_way("for", "for")
+        try:
+            while (chunk := self._take()) is not None:
+                self._results = self._results_of(chunk)
+                for result in self._results:
+                    return result  # type: ignore[no-any-return]
+        except BaseException:
+            self._end(_close_quietly)
+            raise
+        self.close()
+        raise StopIteration
+
+    def _take(self) -> Chunk | None:
+        if (start := self._begin("for")) is not None:
+            stages, rows = start
+            stages = open_ledgers(stages)
+            self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+            self._stream = _stream_of(stages, rows, thread)
+            # It must not hold this iterator, or that would never be dropped.
+            self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
+        chunk = None if self._stream is None else self._stream.take()
+        if self._dead_letters is not None and chunk is not None:
+            self._dead_letters.write(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent.
+
+        Raises RuntimeError where the results are iterated with `async for`: use `aclose` there.
+        """
+        if self._stream is not None and self._thread is None:
+            self._check_way("for", "close`, but with `aclose")
+        self._end(_close)
+
+    def _end(self, close: Callable[[ResultStream, LoopThread], None]) -> None:
+        stream, thread = self._forget(), self._thread
+        if stream is not None and thread is not None:
+            self._thread = None
+            close(stream, thread)
+
+    def __enter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- async for, async with ----------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        for result in self._results:
+            return result  # type: ignore[no-any-return]
+        self._check_way("async for", "async for")
+        if self._is_awaited:
+            raise RuntimeError("two tasks wait for results of one async_map; take them in one task")
+        self._is_awaited = True
+        try:
+            while (chunk := await self._take_in_loop()) is not None:
+                self._results = self._results_of(chunk)
+                for result in self._results:
+                    return result  # type: ignore[no-any-return]
+        except BaseException:
+            # The cancellation of the task that waits, for one: its calls are cancelled with it.
+            try:
+                await self.aclose()
+            except Exception:
+                log.warning("the function of async_map could not be closed", exc_info=True)
+            raise
+        finally:
+            self._is_awaited = False
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def _take_in_loop(self) -> Chunk | None:
+        if (start := self._begin("async for")) is not None:
+            stages, rows = start
+            if any(stage.options.ledger is not None for stage in stages):
+                # It reads files or a bucket.
+                stages = await asyncio.to_thread(open_ledgers, stages)
+            self._stream = _stream_of(stages, rows, None)
+            # Nobody waits for the end then: the loop goes on, and runs it.
+            self._finalizer = weakref.finalize(self, self._stream.stop_soon)
+        chunk = None if self._stream is None else await self._stream.take_async()
+        if self._dead_letters is not None and any(type(each) is Failed for _, each in chunk or ()):
+            await asyncio.to_thread(self._dead_letters.write, chunk or [])
+        return chunk
+
+    async def aclose(self) -> None:
+        """Cancel the calls in flight and wait for their end; results not taken are dropped. Idempotent.
+
+        On the event loop where the results are iterated. Raises RuntimeError where that is done with `for`.
+        """
+        if self._thread is not None:
+            self._check_way("async for", "aclose`, but with `close")
+        stream = self._forget()
+        if stream is not None:
+            await stream.aclose()
+
+    async def __aenter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- either way ---------------------------------------------------------------------------
+
+    def statistics(self) -> Totals | None:
+        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result.
+
+        Of several functions those of the last one: see `statistics_by_uid`.
+        """
+        return next(reversed(self._totals().values()), None)
+
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
+        """Counts so far of each function of a list, by its `uid`; none before the first result."""
+        return {uid: totals for uid, totals in self._totals().items() if uid is not None}
+
+    def _totals(self) -> dict[str | None, Totals | None]:
+        stream = self._stream
+        return (None if stream is None else stream.statistics()) or self._last
+
+    def _forget(self) -> ResultStream | None:
+        """Ask for nothing more; returns what is to be closed."""
+        self._last = self._totals()
+        self._start = None
+        self._results = iter(())
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        stream, self._stream = self._stream, None
+        return stream
+
+
+def _stream_of(
+    stages: Sequence[Stage], rows: Iterable[Any] | AsyncIterable[Any], thread: LoopThread | None
+) -> ResultStream:
+    ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
+    key = ledgers[0].key if ledgers else None
+    stages = [
+        stage._replace(convert=with_parse(stage.fn, stage.convert, keeps=stage.ledger_session is not None))
+        for stage in stages
+    ]
+    return ResultStream(
+        stages,
+        rows,
+        loop_thread=thread,
+        read_ahead_items=READ_AHEAD_ITEMS,
+        opens=True,
+        identify=identity_of_source(key),
+    )
+
+
+def _close(stream: ResultStream, thread: LoopThread) -> None:
+    has_ended = False
+    try:
+        has_ended = stream.close()
+    finally:
+        # A call that blocks the loop has been waited for, and its thread is a daemon.
+        thread.close(CLOSE_TIMEOUT_S if has_ended else 0.0)
+
+
+def _close_quietly(stream: ResultStream, thread: LoopThread) -> None:
+    """Close while another error is on its way, or where nobody would get this one."""
+    try:
+        _close(stream, thread)
+    except TimeoutError as error:
+        log.warning("%s", error)
+    except Exception:
+        log.warning("the function of async_map could not be closed", exc_info=True)
+
+
+def _close_dropped(stream: ResultStream, thread: LoopThread) -> None:
+    # The garbage collector runs where it likes: on a thread of this run, which must not wait for itself, or
+    # on another's event loop.
+    if threading.current_thread() is threading.main_thread():
+        _close_quietly(stream, thread)
+    else:
+        args = (stream, thread)
+        threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True).start()
+
+
+def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
+    """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
+    opened: list[Stage] = []
+    for position, stage in enumerate(stages):
+        ledger = stage.options.ledger
+        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
+        ledger_session = None
+        if ledger is not None:
+            execution = execution_id()
+            more: dict[str, Any] = {"identify": ChainedIdentity(ledger.inputs) if position else None}
+            if ledger.cache is not None:
+                more = _cached(stage.fn, ledger, execution.hex())
+            ledger_session = LedgerSession(
+                options,
+                str(ledger.run_name),
+                execution=execution,
+                alone=True,
+                prepare=None if position == len(stages) - 1 else as_fields,
+                **more,
+            )
+            if opened and opened[0].ledger_session is not None:
+                ledger_session.follow(opened[0].ledger_session)
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
+    return opened
+
+
+def _cached(fn: Callable[..., Any], ledger: Ledger, owner: str) -> dict[str, Any]:
+    """The further arguments of a session with a cache. Blocks. Raises LedgerError and OSError."""
+    config = {"shape": None, "zone": None, "client": configuration_of(fn)}
+    scope = scope_of(ledger, CACHE_RUN, config=config)
+    cut = begin_execution(ledger, scope, owner)
+    return {
+        "config": config,
+        "cut": cut,
+        "identify": content_of(ledger, fn),
+        "pin": CachePin(ledger, scope, owner, cut),
+    }

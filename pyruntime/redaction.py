@@ -1,7 +1,7 @@
 """Takes keys and people's data out of texts: those of errors and log lines, and those of addresses.
 
 A text is redacted where it is made, before it is cut: half a key is a key that no pattern knows. Errors of
-others are never changed; what travels or is printed instead of one is a stand-in of its class, with the
+others are never changed; what travels or is printed instead of one is a stand-in of its name, with the
 redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
 texts have none. Redacting a redacted text changes nothing.
 
@@ -16,8 +16,8 @@ import os
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
@@ -226,7 +226,7 @@ def reason_of(error: BaseException, address: str) -> str:
     """The text of another library's error about `address`; if that holds a secret, only the kind of error.
 
     Nobody knows in which form such a library writes the address, or its parts. An error of this package says
-    by `is_own` that its text quotes none.
+    by `is_own` that its text quotes neither that nor values of rows.
     """
     if not has_secret(address) or getattr(error, "is_own", False):
         return redacted(_text_of(error))
@@ -241,8 +241,7 @@ def reason_of(error: BaseException, address: str) -> str:
 
 _LINKS = 16
 """Errors looked at along a chain, which can be a circle."""
-_MIN_CHARACTERS = 4
-"""Characters of a row's value that is withheld: what is shorter is part of many a word."""
+WITHHELD = "<withheld: it may hold a row>"
 
 
 @dataclass(frozen=True)
@@ -251,14 +250,14 @@ class Redact:
 
     fn: takes a text and gives it without what must not be seen; it is applied after the default, on the
         thread of the event loop, and only to texts of failures. A text for which it raises is withheld.
-    rows: leave rows out of errors: what a row's values are is replaced in every text about it.
+    rows: leave rows out of errors: the row is not shown, and of an error only its class and the lines of code
+        that raised it are said, as any text may quote a value, but for errors of this package that do not.
 
     Raises TypeError that names the argument.
     """
 
     fn: Callable[[str], str] | None = None
     rows: bool = False
-    _values: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.fn is not None and not callable(self.fn):
@@ -266,18 +265,8 @@ class Redact:
         if not isinstance(self.rows, bool):
             raise TypeError(f"rows={self.rows!r}: must be True or False")
 
-    def about(self, *data: Any) -> Redact:
-        """The same for texts about these rows and results, whose values are withheld if rows are."""
-        if not self.rows:
-            return self
-        # The longest first: one may be a part of another.
-        values = sorted({each for value in data for each in _forms(value)}, key=len, reverse=True)
-        return Redact(self.fn, self.rows, tuple(values))
-
     def text(self, text: str) -> str:
         """`text` without what must not be seen. Never raises."""
-        for value in self._values:
-            text = text.replace(value, MASK)
         text = redacted(text)
         if self.fn is None:
             return text
@@ -288,70 +277,27 @@ class Redact:
         return found if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
-        """The text of `error` without what must not be seen. Never raises, as an error's own text may.
-
-        Where rows are withheld, an error of Pillarbox's own that quotes a result says the same without it.
-        """
-        return self.text(self._text_of(error))
+        """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
+        return self.text(_text_without_data(error) if self.rows else _text_of(error))
 
     def printed(self, error: BaseException) -> str:
         """The traceback of `error` and of those that it was raised from, without what must not be seen."""
-        return self.text(self._printed(error))
-
-    def _text_of(self, error: BaseException) -> str:
-        plain = getattr(error, "without_data", None) if self.rows else None
-        return plain if isinstance(plain, str) else _text_of(error)
-
-    def _printed(self, error: BaseException) -> str:
-        try:
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-        except Exception:
-            # An error whose text raises.
-            return self._text_of(error)
-        for each in _chain(error) if self.rows else ():
-            text = text.replace(_text_of(each), self._text_of(each))
-        return text
-
-    def chain(self, error: BaseException) -> BaseException:
-        """`error`, or, where a text of it or of one that it was raised from changes, a stand-in of its class.
-
-        The stand-in has the attributes and the traceback of the error.
-        """
-        return self._chain(error, set())
-
-    def _chain(self, error: BaseException, seen: set[int]) -> BaseException:
-        seen.add(id(error))
-        before = error.__cause__
-        if before is None and not error.__suppress_context__:
-            before = error.__context__
-        if before is not None and (id(before) in seen or len(seen) > _LINKS):
-            before = None
-        clean = None if before is None else self._chain(before, seen)
-        text, clean_text = _text_of(error), self.told(error)
-        notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
-        members = _members(error)
-        clean_members = [self._chain(each, {*seen}) for each in members]
-        same = clean is before and all(a is b for a, b in zip(members, clean_members, strict=True))
-        if same and clean_text == text and all(self.text(note) == note for note in notes):
-            return error
-        found = _stand_in(error, clean_text, clean_members)
-        if notes:
-            found.__dict__["__notes__"] = [self.text(note) for note in notes]
-        found.__cause__, found.__suppress_context__ = clean, True
-        return found.with_traceback(error.__traceback__)
+        return self.text(_printed_without_texts(error) if self.rows else _printed(error))
 
     def sealed(self, error: BaseException) -> BaseException:
         """`error`, or, where its text or traceback changes, a stand-in with both in its text and no cause.
 
-        For what leaves the process as text, in which lines of code are printed too. Raise it outside of the
-        `except` block, or it has the error for its context.
+        For what is printed or leaves the process as text, in which lines of code are printed too. The
+        stand-in is called as the error's class is. Raise it outside of the `except` block, or it has the
+        error for its context.
         """
-        printed = self._printed(error)
-        clean = self.text(printed)
-        if clean == printed and self.told(error) == _text_of(error):
+        printed = self.printed(error)
+        if printed == _printed(error):
             return error
-        text = f"{self.told(error)}\n\nThe original traceback:\n{clean}"
-        found = _stand_in(error, text, [])
+        kind = type(error)
+        about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        text = f"{self.told(error)}\n\nThe original traceback:\n{printed}"
+        found: BaseException = type(kind.__name__, (_StandIn,), about)(text)
         found.__suppress_context__ = True
         return found
 
@@ -380,10 +326,24 @@ def _text_of(error: BaseException) -> str:
         return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
 
 
-def _members(error: BaseException) -> tuple[BaseException, ...]:
-    members = getattr(error, "exceptions", None)
-    # By its shape: Python 3.10 has no such class of its own.
-    return members if isinstance(members, tuple) and hasattr(error, "derive") else ()
+def _text_without_data(error: BaseException) -> str:
+    return _text_of(error) if getattr(error, "is_own", False) else WITHHELD
+
+
+def _printed(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    except Exception:
+        # An error whose text raises.
+        return _text_of(error)
+
+
+def _printed_without_texts(error: BaseException) -> str:
+    parts = [
+        f"{''.join(traceback.format_tb(each.__traceback__))}{type(each).__name__}: {_text_without_data(each)}"
+        for each in _chain(error)
+    ]
+    return "\n\nwhich was raised after:\n".join(parts)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -395,70 +355,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-class _StandIn:
-    """The base of a stand-in, in front of the class of its error: a text of its own."""
-
-    _redacted_text: str
-
-    def __str__(self) -> str:
-        return self._redacted_text
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._redacted_text!r})"
+class _StandIn(Exception):
+    """The base of stand-ins."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its class is known in this process only.
-        return RuntimeError, (f"{type(self).__name__}: {self._redacted_text}",)
-
-
-def _stand_in(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
-    kind: Any = type(error)
-    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    try:
-        made: Any = type(kind)(kind.__name__, (_StandIn, kind), about)
-        found: Any = made.__new__(made, text, members) if members else made.__new__(made)
-        found.__dict__.update({name: value for name, value in error.__dict__.items() if name != "__notes__"})
-        if isinstance(error, OSError):
-            found.errno = error.errno
-        if not members:
-            found.args = (text,)
-        found._redacted_text = text
-    except Exception:
-        # A class that cannot be derived from.
-        made = type(kind.__name__, (_StandIn, RuntimeError), about)
-        found = made(text)
-        found._redacted_text = text
-    stand_in: BaseException = found
-    return stand_in
-
-
-def _forms(value: Any) -> Iterator[str]:
-    """The texts in which the values of a row, or of a result, may stand in an error."""
-    for each in _leaves(value, 0):
-        text = each if isinstance(each, str) else str(each)
-        forms = (text, repr(text)[1:-1], quote(text), quote(text, safe=""), quote_plus(text))
-        # An error may say a value in one line.
-        yield from (form for form in {*forms, " ".join(text.split())} if len(form) >= _MIN_CHARACTERS)
-
-
-def _leaves(value: Any, depth: int) -> Iterator[Any]:
-    if value is None or isinstance(value, bool) or depth > _LINKS:
-        return
-    if isinstance(value, bytes):
-        yield value.decode(errors="replace")
-        return
-    inner: Iterable[Any] | None = None
-    if callable(getattr(value, "asDict", None)):
-        inner = value.asDict().values()
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inner = value
-    if inner is None:
-        yield value
-    else:
-        for each in inner:
-            yield from _leaves(each, depth + 1)
+        return RuntimeError, (f"{type(self).__name__}: {self}",)
 
 
 # -- log lines -----------------------------------------------------------------------------------------------
@@ -477,7 +379,7 @@ class _LogFilter(logging.Filter):
         if clean != text:
             record.msg, record.args = clean, None
         if record.exc_info and record.exc_info[1] is not None:
-            printed = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            printed = _printed(record.exc_info[1])
             clean = redacted(printed)
             if clean != printed:
                 record.exc_text, record.exc_info = clean, None

@@ -19,7 +19,7 @@
 (* The driver dies as well, and goes on from what was kept, with as many readers as it likes. A split may be deleted  *)
 (* and made anew under its name: what is known, and what readers have, are in different parts, and have to let go of  *)
 (* it together. pillarbox.sources: link, split_coordinator, enumerating; the reader of connectors.redis_streams;      *)
-(* pillarbox.spark.source: stream, planning.                                                                          *)
+(* pillarbox.spark: data_source, micro_batches.                                                                       *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS

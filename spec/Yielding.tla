@@ -3,9 +3,9 @@
 (*                                                                                                              *)
 (* The operator begins a call for each element, into a queue of bounded size, in order: only the oldest leaves. *)
 (* No service answers here, so calls end by their time-outs alone. While the queue is full the operator yields. *)
-(* A mail of the timers fires some of what is due, any of it; what is left follows in a deferrable one.         *)
+(* A mail of the timers fires some of what is due, any of it; what is left follows in another one.              *)
 (* Meanwhile others submit work whose mail is deferrable. In the end the task waits for the timers that had     *)
-(* begun, then for the submitted work, and runs what mail is left.                                              *)
+(* begun, then, if an executor is shut down, for the submitted work, and runs what mail is left.                *)
 (*                                                                                                              *)
 (* `MailboxExecutor.yield_` is Yield, and with `deferrable=True` Ask; `MailboxProcessor` does Loop and Drain,   *)
 (* the service of timers Ring, Quiesce and, in each of its mails, Fired.                                        *)
@@ -20,7 +20,7 @@ CONSTANTS
 
 VARIABLES
     at,        \* where the task is: "loop", "blocked", "timers", "work", "draining", "done"
-    mails,     \* what waits, oldest first: "timers", "more", "work"
+    mails,     \* what waits, oldest first: "timers", "work"
     queue,     \* calls in flight, oldest first
     begun,     \* how many calls have begun
     armed,     \* calls whose time-out is not due yet
@@ -34,7 +34,7 @@ vars == <<at, mails, queue, begun, armed, due, alarm, submitted, ran>>
 None == [at |-> "nowhere", mail |-> "none", place |-> 1]
 
 Deferrable ==
-    {"more", "work"} \cup (IF Mutant = "a time-out is deferrable" THEN {"timers"} ELSE {})
+    {"work"} \cup (IF Mutant = "a time-out is deferrable" THEN {"timers"} ELSE {})
 
 Range(q) == {q[i] : i \in DOMAIN q}
 Without(q, i) == [k \in 1..(Len(q) - 1) |-> q[IF k < i THEN k ELSE k + 1]]
@@ -51,7 +51,7 @@ Init ==
 Skips(where) ==
     CASE where = "blocked" -> Mutant # "a yield runs deferrable mail"
       [] where = "loop" -> Mutant = "the loop skips deferrable mail"
-      [] where = "timers" -> Mutant = "who waits for timers does not ask"
+      [] where = "timers" -> FALSE
       [] where = "work" -> Mutant = "a shutdown does not ask"
       [] OTHER -> Mutant = "the end skips deferrable mail"
 
@@ -63,18 +63,17 @@ Place(where) ==
 RECURSIVE Emitted(_, _)
 Emitted(q, running) == IF q = <<>> \/ Head(q) \in running THEN q ELSE Emitted(Tail(q), running)
 
-(* A mail of the timers has fired `those`. If more are due, one deferrable mail waits for them, and no more.    *)
-(* That of the alarm sets the alarm again, so that another ordinary one comes if that is not run soon.          *)
-Fired(mail, those, left) ==
+(* A mail of the timers has fired `those`. If more are due, another one waits for them; otherwise the alarm is   *)
+(* set again.                                                                                                   *)
+Fired(those, left) ==
     LET rest == due \ those
-        waits == "more" \in Range(left) /\ Mutant # "each mail puts one for the rest"
-        more == IF rest = {} \/ waits THEN <<>> ELSE <<"more">>
+        more == CASE rest = {} \/ Mutant = "the rest has no mail" -> <<>>
+                  [] Mutant = "each timer has a mail" -> [k \in 1..Cardinality(rest) |-> "timers"]
+                  [] OTHER -> <<"timers">>
     IN  /\ due' = rest
         /\ mails' = left \o more
         /\ queue' = Emitted(queue, armed \cup rest)
-        /\ alarm' = CASE Mutant = "the rest has one mail only" -> IF rest = {} THEN "set" ELSE "rung"
-                      [] mail = "timers" /\ Mutant # "the alarm rings once" -> "set"
-                      [] OTHER -> alarm
+        /\ alarm' = IF rest = {} /\ Mutant # "the alarm rings once" THEN "set" ELSE alarm
 
 AtOnce == IF Cardinality(due) < Limit THEN Cardinality(due) ELSE Limit
 Fires == {those \in SUBSET due : Cardinality(those) = AtOnce}
@@ -85,7 +84,7 @@ Run(where) ==
     IN  /\ at = where /\ place # 0
         /\ ran' = [at |-> where, mail |-> mails[place], place |-> place]
         /\ IF mails[place] = "work" THEN mails' = left /\ UNCHANGED <<queue, due, alarm>>
-           ELSE \E those \in Fires : Fired(mails[place], those, left)
+           ELSE \E those \in Fires : Fired(those, left)
         /\ UNCHANGED <<begun, armed, submitted>>
 
 -----------------------------------------------------------------------------
@@ -114,16 +113,16 @@ Quiesce ==
     /\ at = "loop" /\ begun = Calls
     /\ at' = "timers"
     /\ armed' = {} /\ queue' = Emitted(queue, due)
-    /\ mails' = IF due # {} /\ "more" \notin Range(mails) THEN Append(mails, "timers") ELSE mails
+    /\ mails' = IF due # {} THEN Append(mails, "timers") ELSE mails
     /\ UNCHANGED <<begun, due, alarm, submitted, ran>>
 
-(* Whoever waits for what deferrable mail does asks for it: for timers that had begun, for submitted work.      *)
+(* Whoever waits for what deferrable mail does, submitted work, asks for it.                                    *)
 Ask ==
     /\ (due # {} /\ Run("timers")) \/ ("work" \in Range(mails) /\ Run("work"))
     /\ UNCHANGED at
 
 GoOn ==
-    /\ \/ at = "timers" /\ due = {} /\ at' = "work"
+    /\ \/ at = "timers" /\ due = {} /\ at' \in {"work", "draining"}
        \/ at = "work" /\ "work" \notin Range(mails) /\ at' = "draining"
        \/ at = "draining" /\ Place("draining") = 0 /\ at' = "done"
     /\ UNCHANGED <<mails, queue, begun, armed, due, alarm, submitted, ran>>
@@ -158,13 +157,13 @@ FairSpec == Spec /\ WF_vars(Task) /\ WF_vars(TimePasses) /\ WF_vars(Ring)
 -----------------------------------------------------------------------------
 TypeOK ==
     /\ at \in {"loop", "blocked", "timers", "work", "draining", "done"}
-    /\ Range(mails) \subseteq {"timers", "more", "work"}
+    /\ Range(mails) \subseteq {"timers", "work"}
     /\ Len(queue) <= Capacity /\ armed \cap due = {} /\ armed \cup due \subseteq 1..Calls
 
 Waiting(kind) == Cardinality({i \in DOMAIN mails : mails[i] = kind})
 
-(* However many timers are due, few mails of theirs wait: one for the rest, one of the alarm, one of the end.   *)
-FewMails == Waiting("more") <= 1 /\ Waiting("timers") <= 2
+(* However many timers are due, few mails of theirs wait: one, and one more at the end.                         *)
+FewMails == Waiting("timers") <= 2
 
 (* A yield leaves deferrable mail where it is.                                                                  *)
 YieldsSkipDeferrable == ran.at = "blocked" => ran.mail \in {"timers"}
@@ -173,7 +172,7 @@ YieldsSkipDeferrable == ran.at = "blocked" => ran.mail \in {"timers"}
 OthersSkipNothing == ran.at # "blocked" => ran.place = 1
 
 (* Who waits for what deferrable mail does finds it, with nothing else left.                                    *)
-WaitersFind == \A where \in {"timers", "work"} : at = where /\ mails # <<>> => Place(where) # 0
+WaitersFind == at = "work" /\ mails # <<>> => Place("work") # 0
 
 (* Mail that is left at the end is run.                                                                         *)
 EndLeavesNothing == at = "done" => mails = <<>>

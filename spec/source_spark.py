@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pillarbox.spark.source.data_source import PillarboxSource
-from pillarbox.spark.source.stream import StreamReader
+from pillarbox.spark.data_source import PillarboxSource, StreamReader
 
 from .recorded import append
 from .source_recorder import recording

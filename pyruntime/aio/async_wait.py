@@ -1,7 +1,7 @@
 """The async operator of a task: admits rows, has their calls made within limits, emits results in order.
 
 Confined to the mailbox thread, the thread of the task's event loop. What runs the calls is apart (`runners`),
-and where rows come from and go (`task_io`). It is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox
+and where rows come from and go (`task_run`). It is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox
 (FLINK-12477), with two changes: the window of rows that wait for order is larger than the number of calls in
 flight, since with one as large as the capacity one slow call idles every other slot; and a retry that waits
 holds no slot.
@@ -31,8 +31,9 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -57,7 +58,7 @@ from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, bloc
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
+from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
@@ -129,7 +130,9 @@ class AsyncWaitOperator(Operator):
         # Fewer calls may be in flight than `capacity` says, as their results would have no room.
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
-        self.watcher = LoopWatcher(_name_of(fn)) if watched else None
+        self._fn, self._spread = fn, spread
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self.watcher = LoopWatcher(name) if watched else None
         self._ledger_session = ledger_session
         self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
@@ -137,18 +140,17 @@ class AsyncWaitOperator(Operator):
             options,
             self._meter,
             loop,
+            name=name,
+            context=context,
             finish=self._way_out(),
             finished=self._finished,
             renew=self._renew,
             stop=self._fail,
             more_rows=self._may_get_rows,
-            keep_late=None if ledger_session is None else ledger_session.record_late,
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
-        self._rows_of = None if convert is None else convert.rows_of
-        self._make = partial(self._make_calls, fn, context, spread, convert)
-        self._calls: Runner | None = None
+        self._runner: Runner | None = None
 
     def setup(self, context: OperatorContext) -> None:
         """Take the context of the task, and make what runs the calls."""
@@ -157,61 +159,41 @@ class AsyncWaitOperator(Operator):
         self._mailbox = context.executor.mailbox
         # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
-        self._calls = self._scheduler.runner = self._make()
+        self._runner = self._scheduler.runner = self._make_runner()
         ledger_session = self._ledger_session
         if ledger_session is not None:
-            self._scheduler.look_first = self._look_first
-            self._scheduler.look_again = ledger_session.lookup_again
             if self._flights is None:
                 self._scheduler.keep_all = ledger_session.record_all
             ledger_session.bind(
+                self._scheduler,
                 self._mailbox,
-                self._loop,
-                self._waiting,
-                self._options.window,
                 complete=self._complete,
                 replayed=self._replay_waiting,
                 share=self._share_found,
-                hold=self._scheduler.hold,
-                stop=self._fail,
-                convert=self._scheduler.convert,
-                rows_of=self._rows_of,
             )
-            if ledger_session.claimed is not None:
-                ledger_session.claimed.bind(self._scheduler, self._loop)
 
-    def _make_calls(
-        self,
-        fn: Callable[[Any], Any],
-        context: contextvars.Context,
-        spread: bool,
-        convert: ResultConverter | None,
-    ) -> Runner:
-        name = _name_of(fn)
-        scheduler = self._scheduler
-        batch = self._options.batch
+    def _make_runner(self) -> Runner:
+        fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
         if batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
-            whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
+            whole = None if scheduler.looks_at_results else scheduler.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
-            by_columns = spread and not batch.arrow
-            in_batches = batch_function(fn, name, self._loop, spread=by_columns, rows_of=whole)
-            return BatchRunner(scheduler, batch, in_batches, name, context, self._loop)
+            by_columns = self._spread and not batch.arrow
+            in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)
+            return BatchRunner(scheduler, batch, in_batches)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
-            handed = with_collector(fn, parameter, spread=spread)
-            return CollectorRunner(
-                scheduler, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
-            )
-        call = (lambda row: fn(*row)) if spread else fn
+            handed = with_collector(fn, parameter, spread=self._spread)
+            return CollectorRunner(scheduler, handed, self._mailbox, self._emit_mail.priority)
+        call = (lambda row: fn(*row)) if self._spread else fn
         if is_async_generator(fn):
             call = partial(collect, call)
         elif not is_async(fn):
-            call = blocking_function(call, name, self._loop)
-        return CoroutineRunner(scheduler, call, name, context, self._loop)
+            call = blocking_function(call, scheduler.name, self._loop)
+        return CoroutineRunner(scheduler, call)
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
@@ -268,31 +250,22 @@ class AsyncWaitOperator(Operator):
 
     def close(self) -> asyncio.Future[None] | None:
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
-        if self._calls is None or self._loop.is_closed():
+        if self._runner is None or self._loop.is_closed():
             # In a loop that was closed before its tasks ended nothing can be waited for.
             return None
-        closed = self._loop.create_future()
+        return self._loop.create_task(self._closed())
 
-        def has_closed(closing: asyncio.Task[BaseException | None]) -> None:
-            self._meter.fold()
-            if closing.cancelled() or closed.done():
-                closed.cancel()
-                return
-            # An error of closing itself loses nothing: all rows have left, or the task has failed before.
-            failure = None if closing.exception() is not None else closing.result()
-            if failure is None:
-                closed.set_result(None)
-            else:
-                closed.set_exception(failure)
-
-        # In a callback: where the end of the loop cancels the task before its first step, none of it runs.
-        self._loop.create_task(self._closed()).add_done_callback(has_closed)
-        return closed
-
-    async def _closed(self) -> BaseException | None:
-        """Close what the operator has used; returns what a task fails with that is whole otherwise."""
-        await self._scheduler.closed()
-        return None if self._ledger_session is None else await self._ledger_session.close(self._is_whole)
+    async def _closed(self) -> None:
+        """Close what the operator has used; raises what a task fails with that is whole otherwise."""
+        failure = None
+        # An error of closing itself loses nothing: all rows have left, or the task has failed before.
+        with suppress(Exception):
+            await self._scheduler.closed()
+            if self._ledger_session is not None:
+                failure = await self._ledger_session.close(self._is_whole)
+        self._meter.fold()
+        if failure is not None:
+            raise failure
 
     def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
         """Make no calls for rows that nobody wants, and cancel those that run. Mailbox thread."""
@@ -313,16 +286,16 @@ class AsyncWaitOperator(Operator):
 
     def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
-        calls = self._calls
-        if calls is None:
+        runner = self._runner
+        if runner is None:
             return None
         throttle = self._scheduler.throttle
         return self._meter.statistics(
             None if throttle is None else throttle.statistics(),
-            in_flight=calls.in_flight,
+            in_flight=runner.in_flight,
             waiting=len(self._waiting) + len(self._scheduler.pausing),
-            late=calls.late,
-            abandoned=calls.abandoned,
+            late=runner.late,
+            abandoned=runner.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
             capacity=self._options.capacity,
@@ -549,22 +522,6 @@ class AsyncWaitOperator(Operator):
             substitute = (called or call).error is not None and type(result) is not Failed
             self._ledger_session.record(call, result, is_substitute=substitute)
 
-    def _look_first(self, rows: int = 1) -> bool:
-        """Return True if the first `rows` rows that wait may be called; of none, if any may.
-
-        Those whose call another attempt has made are finished, and wait no more.
-        """
-        ledger_session, waiting = self._ledger_session, self._waiting
-        assert ledger_session is not None
-        if not ledger_session.may_call():
-            return False
-        if not ledger_session.may_have_news(islice(waiting, rows)):
-            return bool(waiting) or not rows
-        looked = 0
-        while looked < min(rows, len(waiting)):
-            looked += not ledger_session.lookup_again(waiting[looked])
-        return bool(waiting) or not rows
-
     def _replay_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
         self._scheduler.withdraw(call)
@@ -573,17 +530,14 @@ class AsyncWaitOperator(Operator):
         self._take_found(call, value_of(result))
 
     def _share_found(self, call: Call, result: Any) -> None:
-        """A row that has joined the call of another one with its key gets that one's result."""
+        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
         if type(result) is Failed:
             self._scheduler.count_shared(result, 1)
         self._complete(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:
-        if type(result) is Failed:
-            self._scheduler.count_shared(result, 1)
-        if type(result) is not Failed or not result.not_called:
-            self._meter.found += 1
-        self._complete(call, result)
+        self._meter.found += type(result) is not Failed or not result.not_called
+        self._share_found(call, result)
 
     def _ask_to_emit(self) -> None:
         if not self._is_stopped:
@@ -662,29 +616,25 @@ class AsyncWaitOperator(Operator):
         restored = self._restored
         snapshot_call, now = self._scheduler.snapshot_call, self._scheduler.clock()
         row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
-        entries = StateEntries()
+        entries: list[Entry] = []
         for element, finished, result in self._queue.snapshot():
             if element is WATERMARK:
-                entries.add(list(result))
+                entries.append(list(result))
             elif finished:
-                entries.add_finished(row_of(element), result, element.cost)
+                entries.append(FinishedRow(row_of(element), result, element.cost, True))
             elif restored and element in restored:
-                entries.add(restored[element])
+                entries.append(restored[element])
             elif kept and element in kept:
                 not_durable, latency = kept[element]
-                entries.add(
+                entries.append(
                     FinishedRow(row_of(element), not_durable, element.cost, False, element.attempt, latency)
                 )
-            elif type(element) is Call and element.error is None:
-                # Nothing of it has failed, in any life; most are so.
-                spent = now - element.began if element.attempt else 0.0
-                entries.add_call(row_of(element), spent, element.cost)
             else:
                 state = snapshot_call(element, now)
-                entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
-        left = self._meter.rows_in - entries.rows
+                entries.append(state._replace(row=row_of(element)) if self._is_behind else state)
+        left = self._meter.rows_in - sum(type(each) is not list for each in entries)
         scheduler = self._scheduler.snapshot()
-        return AsyncWaitState(self._options.ordered, entries, scheduler, left)
+        return AsyncWaitState(self._options.ordered, tuple(entries), scheduler, left)
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.
@@ -794,7 +744,3 @@ class AsyncWaitOperator(Operator):
         if not self.has_room:
             return "order" if self._options.ordered else "retry"
         return "retry" if scheduler.pausing and not self._waiting else "input"
-
-
-def _name_of(fn: Callable[[Any], Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__qualname__)

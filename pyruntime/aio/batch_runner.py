@@ -8,7 +8,6 @@ reaches no other. There is no task, no timer and no future for a row.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from itertools import groupby, islice
@@ -70,24 +69,17 @@ class BatchRunner(Runner):
     # poison row of n. With many of them, or where the service itself is ill, it needs more than n: hence
     # errors that any row would meet (`may_have_poison_row`) take no batch apart.
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        batch: Batch,
-        fn: BatchFunction,
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(scheduler, fn, name, context, loop)
+    def __init__(self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction) -> None:
+        super().__init__(scheduler, fn)
         self._waiting = scheduler.waiting
         self._pausing: set[_BatchExecution] = set()
         self._again: deque[_BatchExecution] = deque()
         self._rows_first = False
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
-        self._filling = BatchFiller(scheduler, batch, loop)
-        self._deadlines = scheduler.deadlines_of_batches(self._attempt_timed_out)
+        self._filling = BatchFiller(scheduler, batch, self._loop)
+        attempt = scheduler.options.timeout.attempt
+        self._deadlines = scheduler.make_deadlines("timeout.attempt", attempt, self._attempt_timed_out)
 
     def dispatch(self) -> None:
         """Call batches while there are slots."""
@@ -245,7 +237,7 @@ class BatchRunner(Runner):
         is_billed = False
         if isinstance(results, Result):
             if results.usage is not None:
-                scheduler.bill(calls, results.usage)
+                scheduler.costs.bill(calls, results.usage)
                 is_billed = True
             results = results.value
         assert isinstance(results, list)
@@ -279,7 +271,7 @@ class BatchRunner(Runner):
         scheduler = self._scheduler
         ended = self._scheduler.clock()
         errors: list[BaseException] = []
-        is_said = is_billed or scheduler.bills_requests
+        is_said = is_billed or scheduler.costs.bills_requests
         looks = scheduler.rejects_results if is_said else scheduler.looks_at_results
         # By their types, of which there are few: most batches have results alone.
         for kind in {*map(type, results)}:

@@ -225,10 +225,9 @@ class CurrentCall:
     def fields(self) -> dict[str, Any]:
         """The attributes of the records of `logger`."""
         error = self.error
-        row = self._calls[0].row
         told = None
         if error is not None:
-            text = said(error, self._scheduler.options.errors.redaction.about(row))
+            text = said(error, self._scheduler.options.errors.redaction)
             told = f"{type(error).__name__}: {text}"
         return {
             "row": self.identity,

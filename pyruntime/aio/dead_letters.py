@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox.aio.errors import Failed, shorten
-from pillarbox.aio.task_io import Chunk
+from pillarbox.aio.task_run import Chunk
 from pillarbox.ledger.private_files import FILE_MODE, open_own
 
 

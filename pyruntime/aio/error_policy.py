@@ -75,7 +75,7 @@ class ErrorPolicy:
         cause = error.cause if isinstance(error, CallFailed) else error
         kind = type(cause).__name__
         meter.errors_by_type[kind] += 1
-        redact = self._redact.about(call.row)
+        redact = self._redact
         error.row = None if redact.rows else shorten(call.row, redact=redact)
         if isinstance(error, CallFailed):
             error.redact = redact
@@ -134,7 +134,7 @@ class ErrorPolicy:
 
     def told(self, call: Call, error: BaseException) -> str:
         """The class of an error of `call`, and what it says."""
-        return f"{type(error).__name__}: {said(error, self._redact.about(call.row))}"
+        return f"{type(error).__name__}: {said(error, self._redact)}"
 
     def of_no_call(self, call: Call, limit: str) -> Failed:
         """The result that stands for a row that is not called, or not again, since `limit` is used up."""

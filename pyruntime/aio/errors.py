@@ -88,7 +88,7 @@ class CallFailed(PillarboxError):
     where there is more to say.
 
     Texts are redacted, as `Redact` says. `cause` is the error itself; where a text changes, `__cause__` is
-    a stand-in of its class.
+    a stand-in of its name.
     """
 
     redact = DEFAULT
@@ -124,7 +124,7 @@ class CallFailed(PillarboxError):
 
     def redacted(self) -> CallFailed:
         """The same, to be raised: those that it was raised from are printed with it."""
-        self.__cause__ = self.redact.chain(self.cause)
+        self.__cause__ = self.redact.sealed(self.cause)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -236,8 +236,6 @@ class ResultRejected(PillarboxError):
     def __init__(self, result: object) -> None:
         super().__init__(result)
         self.result = result
-
-    without_data = "the result is not accepted"
 
     def __str__(self) -> str:
         return f"the result {shorten(self.result)} is not accepted"

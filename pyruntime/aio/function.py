@@ -168,6 +168,6 @@ async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Calla
         else:
             return fn
     except Exception as error:
-        raise OpenFailed(type(fn).__qualname__, method, error) from DEFAULT.chain(error)
+        raise OpenFailed(type(fn).__qualname__, method, error) from DEFAULT.sealed(error)
     # A client that gives nothing on entering is called itself.
     return entered if callable(entered) else fn

@@ -14,13 +14,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.parsing import Parsed, value_of
@@ -48,6 +47,7 @@ from pillarbox.redaction import redacted
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
     from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import CallScheduler
 
 log = logging.getLogger("pillarbox")
 
@@ -88,6 +88,8 @@ class LedgerSession:
 
     Raises LedgerError and OSError.
     """
+
+    _writer: LedgerWriter
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class LedgerSession:
         if dedupe is not None:
             reads = self._reader, self.lookup_again, self._result_of
             self.claimed = ClaimedCalls(ledger.claims(scope), options, *reads, self._give)
-        self._writer: LedgerWriter | None = None
+        self._is_bound = False
         self._lease: Lease | None = None
         self._first: bytes | None = None
         self._asked = self._waits = self._behind = self._closed = self._leased = False
@@ -166,41 +168,30 @@ class LedgerSession:
 
     def bind(
         self,
+        scheduler: CallScheduler,
         mailbox: TaskMailbox,
-        loop: asyncio.AbstractEventLoop,
-        waiting: deque[Call],
-        window: int,
         *,
         complete: Callable[[Call, Any], None],
         replayed: Callable[[Call, Any], None],
         share: Callable[[Call, Any], None],
-        hold: Callable[[bool], None],
-        stop: Callable[[BaseException], None],
-        convert: Callable[[Any], Any] | None = None,
-        rows_of: Callable[[Any], list[Any] | None] | None = None,
     ) -> None:
-        """Begin to keep results.
+        """Begin to keep the results of the calls of `scheduler`, which asks here before each of them.
 
-        waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
-        its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
-        that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
-        convert: makes of a kept result the form in which it leaves; rows_of: of those of a matrix, see
-        `ResultConverter`.
+        complete: takes a row and its durable result; replayed: the same for a row that waited, which is to
+        wait no more; share: for one that had joined another's call.
         """
+        self._scheduler = scheduler
         self._mailbox = mailbox
-        self._loop = loop
-        self._clock = clock_of(loop)
-        self._waiting = waiting
-        self._most = max(1, window // COMMITS_PER_WINDOW)
+        self._loop = loop = scheduler.loop
+        self._waiting = scheduler.waiting
+        self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
         self._complete = complete
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
         self._replayed = replayed
         self._share = share
-        self._hold = hold
-        self._stop = stop
-        self._convert = convert
-        self._rows_of = rows_of
+        self._convert = scheduler.convert
+        self._rows_of = scheduler.rows_of
         self._writer = self._ledger.writer(
             self._scope,
             self._reader,
@@ -209,9 +200,13 @@ class LedgerSession:
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
-
+        self._is_bound = True
+        scheduler.keep_late = self.record_late
+        scheduler.look_first, scheduler.look_again = self._look_first, self.lookup_again
+        if self.claimed is not None:
+            self.claimed.bind(scheduler)
         if self._pin is not None:
-            self._pin.keep(self._loop)
+            self._pin.keep(loop)
 
     def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
@@ -351,9 +346,7 @@ class LedgerSession:
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
-            # Where rows are claimed one by one, attempts of a task share its calls by that.
-            self._lease = self._make_lease() if self.claimed is None else None
-            if self._lease is not None:
+            if self._lease_name() is not None:
                 self._try_lease()
                 call.key = key
                 result = self._replay(call)
@@ -401,14 +394,21 @@ class LedgerSession:
             return True
         self._leased, self._waits = False, True
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
-        self._hold(True)
+        self._scheduler.hold(True)
         self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
-    def may_have_news(self, calls: Iterable[Call]) -> bool:
-        """Return False if `lookup_again` has nothing to look for, for any of these rows."""
-        scans = self._reader.scans
-        return any(call.looked != scans or call.attempt for call in calls)
+    def _look_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may.
+
+        Those whose call another attempt has made are finished, and wait no more.
+        """
+        waiting, place = self._waiting, 0
+        if not self.may_call():
+            return False
+        while place < min(rows, len(waiting)):
+            place += not self.lookup_again(waiting[place])
+        return bool(waiting) or not rows
 
     def lookup_again(self, call: Call, news: bool = False) -> bool:
         """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
@@ -438,11 +438,7 @@ class LedgerSession:
     def _give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
         self._replayed(call, result)
-        if self._in_flight is not None and self._in_flight.get(call.key) is call:
-            del self._in_flight[call.key]
-            self._share_with_joined(call.key, value_of(result))
-        if self.claimed is not None:
-            self.claimed.ended(call)
+        self._end(call, value_of(result))
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
@@ -510,7 +506,7 @@ class LedgerSession:
         return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
 
     def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
-        redact = self._redact.about(call.row)
+        redact = self._redact
         one = "" if redact.rows else f"; one is {shorten(call.row, redact=redact)}"
         return self._conflict_of(call.key, call.input, other, one)
 
@@ -537,11 +533,9 @@ class LedgerSession:
         if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
             self._land(call, result)
             return
-        writer = self._writer
-        assert writer is not None
         latency = self._latency(call)
         self._kept.append((self._append(call, result, latency, call.cost), call, result, latency))
-        self._has_kept(writer, 1)
+        self._has_kept(1)
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
         """As `record` for rows called together whose results are one block; returns False for any others."""
@@ -550,7 +544,6 @@ class LedgerSession:
             return False
         # spec: Ledger!Answer
         writer = self._writer
-        assert writer is not None
         if writer.failure is not None:
             raise writer.failure
         matrix, in_tuple = vectors
@@ -566,35 +559,35 @@ class LedgerSession:
         )
         numbers = range(last - len(calls) + 1, last + 1)
         self._kept.extend(zip(numbers, calls, results, repeat(latency)))
-        self._has_kept(writer, len(calls))
+        self._has_kept(len(calls))
         return True
 
-    def _has_kept(self, writer: LedgerWriter, rows: int) -> None:
+    def _has_kept(self, rows: int) -> None:
         self._since += rows
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
             self._since = 0
-            writer.hurry()
-        if not self._behind and writer.is_behind:
+            self._writer.hurry()
+        if not self._behind and self._writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._behind = True
-            self._hold(True)
+            self._scheduler.hold(True)
 
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
         self._complete(call, result)
+        self._end(call, result)
+
+    def _end(self, call: Call, result: Any) -> None:
+        """`call` has ended; those that have joined it get its result."""
         if self.claimed is not None:
             self.claimed.ended(call)
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
-            if self._joined:
-                self._share_with_joined(call.key, result)
-
-    def _share_with_joined(self, key: bytes, result: Any) -> None:
-        for joined in self._joined.pop(key, ()):
-            if self._closed:
-                return
-            self._share(joined, result)
+            for joined in self._joined.pop(call.key, ()):
+                if self._closed:
+                    return
+                self._share(joined, result)
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -604,12 +597,11 @@ class LedgerSession:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
     def _latency(self, call: Call) -> float:
-        return self._clock() - call.began if call.attempt else 0.0
+        return self._scheduler.clock() - call.began if call.attempt else 0.0
 
     def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
         # spec: Ledger!Answer
         writer = self._writer
-        assert writer is not None
         if writer.failure is not None:
             raise writer.failure
         is_error = type(result) is Failed
@@ -640,10 +632,9 @@ class LedgerSession:
                     result = self._result_of(adopted[number])
             complete(call, value_of(result))
         if self._behind and not self._closed:
-            assert self._writer is not None
             self._behind = self._writer.is_behind
             if not self._behind:
-                self._hold(self._waits)
+                self._scheduler.hold(self._waits)
 
     def _failed(self, error: BaseException) -> None:
         if self._closed:
@@ -653,7 +644,7 @@ class LedgerSession:
                 if call.key == error.key:
                     error = self._conflict(call, error.other)
                     break
-        self._stop(error)
+        self._scheduler.stop(error)
 
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
         try:
@@ -664,37 +655,33 @@ class LedgerSession:
 
     # -- other attempts of the task -----------------------------------------------------------
 
-    def _make_lease(self) -> Lease | None:
+    def _lease_name(self) -> str | None:
         # A task that is tried again has the same rows in the same order, so the first one names it. Rows that
         # another function gave come in any order: those that it was given name them.
         first = self._first if not self._is_behind else None if self._leader is None else self._leader._first
-        if first is None:
+        if first is None or self.claimed is not None or not self._is_local:
+            # Where rows are claimed one by one, attempts of a task share its calls by that; and an object
+            # store has no locks.
             return None
+        # Other jobs that use a cache may begin with the same row, and have others behind it.
+        job = "" if self._ledger.cache is None else f" {self._execution.hex()}"
+        return f"{first.hex()} {self._attempt}{job}"
+
+    def _is_to_call(self) -> bool:
         try:
-            name = f"{first.hex()} {self._attempt}"
-            if self._ledger.cache is not None:
-                # Other jobs may begin with the same row, and have others behind it.
-                name += f" {self._execution.hex()}"
-            return self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
+            if self._lease is None and (name := self._lease_name()) is not None:
+                self._lease = self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
+            self._leased = self._lease is not None and self._lease.acquire()
+            self._lease_checked = time.monotonic()
+            return self._leased or self._lease is None
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.
-            log.warning("no lease for this task: %s: %s", type(error).__name__, error)
-            return None
-
-    def _is_to_call(self, lease: Lease) -> bool:
-        try:
-            self._leased = lease.acquire()
-            self._lease_checked = time.monotonic()
-            return self._leased
-        except (OSError, LedgerError) as error:
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
             return True
 
     def _try_lease(self) -> None:
         # spec: Ledger!Acquire
-        assert self._lease is not None
-        assert self._writer is not None
-        waited, self._waits = self._waits, not self._is_to_call(self._lease)
+        waited, self._waits = self._waits, not self._is_to_call()
         if self._waits:
             if not waited:
                 log.warning(
@@ -702,15 +689,16 @@ class LedgerSession:
                     self._scope,
                     HUNG_AFTER_S,
                 )
-                self._hold(True)
+                self._scheduler.hold(True)
             self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
             return
-        self._writer.hold(self._lease)
+        if self._lease is not None:
+            self._writer.hold(self._lease)
         # What another attempt has done up to its end.
         self._reader.refresh()
         if waited:
             self._take_replayed()
-            self._hold(self._behind)
+            self._scheduler.hold(self._behind)
 
     def _poll(self) -> None:
         if self._closed:
@@ -721,10 +709,10 @@ class LedgerSession:
             if self._hits != self._hits_before:
                 # The other one gets on: its time begins anew.
                 self._hits_before = self._hits
-                self._lease = self._make_lease() or self._lease
+                self._lease = None
             self._try_lease()
         except BaseException as error:
-            self._stop(error)
+            self._scheduler.stop(error)
 
     def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""
@@ -757,8 +745,7 @@ class LedgerSession:
                 self.stale.log(self._ledger, self._scope.run)
             else:
                 self._tell(self.stale)
-        writer = self._writer
-        if writer is None:
+        if not self._is_bound:
             return None
         done = asyncio.Event()
         failure: BaseException | None = None
@@ -766,7 +753,7 @@ class LedgerSession:
         def close() -> None:
             nonlocal failure
             try:
-                writer.close(CLOSE_TIMEOUT_S)
+                self._writer.close(CLOSE_TIMEOUT_S)
             except Exception as error:
                 # Where that matters, `stop` has been told of it.
                 log.warning("the last results were not kept: %s: %s", type(error).__name__, error)

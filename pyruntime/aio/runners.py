@@ -33,7 +33,6 @@ which makes an async function of a blocking one. Calls of batches are in `batch_
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import sys
 import threading
@@ -94,22 +93,15 @@ class Runner:
 
     # `limit` is an attribute that `CallScheduler` sets, not a question to it: each row asks.
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        fn: Callable[..., Any],
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Any]) -> None:
         self._scheduler = scheduler
         self._fn = fn
         self._threads = fn if isinstance(fn, CallThreads) else None
-        self._name = name
-        self._context = context
-        self._loop = loop
+        self._name = scheduler.name
+        self._context = scheduler.context
+        self._loop = scheduler.loop
         self._gen_ai = scheduler.meter.gen_ai
-        self._gen_ai.context = context
+        self._gen_ai.context = self._context
         self._executions: set[Any] = set()
         self._active = 0
         self._closed = False
@@ -238,15 +230,8 @@ class _Worker(Execution):
 class CoroutineRunner(Runner):
     """Carries calls through an async function, in tasks that take one call after the other."""
 
-    def __init__(
-        self,
-        scheduler: CallScheduler,
-        fn: Callable[..., Awaitable[Any]],
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(scheduler, fn, name, context, loop)
+    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Awaitable[Any]]) -> None:
+        super().__init__(scheduler, fn)
         self._starting = 0
         self._streak = 0
 
@@ -532,13 +517,10 @@ class CollectorRunner(Runner):
         self,
         scheduler: CallScheduler,
         fn: Callable[[Any, Collector[Any]], object],
-        name: str,
-        context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
         mailbox: TaskMailbox,
         priority: int = 0,
     ) -> None:
-        super().__init__(scheduler, fn, name, context, loop)
+        super().__init__(scheduler, fn)
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
         self._dispatching = False

@@ -7,6 +7,7 @@ Confined to the mailbox thread. The operator admits rows and emits results; a ru
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -41,31 +42,14 @@ class SchedulerState(NamedTuple):
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
+    name: that of the function, for errors. context: what each call's context is a copy of.
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    keep_late: takes an answer that came after its time-out, and its cost. convert: makes of results the form
+    convert: makes of results the form
     in which they leave; what it raises is the error of the attempt.
     more_rows: returns True if more rows may come before any result has left.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
-
-    __slots__ = (
-        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker"),
-        *(
-            "is_closed",
-            "_held",
-            "_allowed",
-            "convert",
-            "convert_all",
-            "convert_fallback",
-            "looks_at_results",
-            "rejects_results",
-        ),
-        *("look_first", "look_again", "keep_all"),
-        *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
-        *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
-        *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
-    )
 
     runner: Runner
 
@@ -75,25 +59,27 @@ class CallScheduler:
         meter: Meter,
         loop: asyncio.AbstractEventLoop,
         *,
+        name: str,
+        context: contextvars.Context,
         finish: Callable[[Call, Any], None],
         finished: Callable[[], int],
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
         more_rows: Callable[[], bool],
-        keep_late: Callable[[Call, Any, float], None] | None = None,
         convert: ResultConverter | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
+        self.name = name
+        self.context = context
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
         self.renew = renew
         self.more_rows = more_rows
         self.stop = stop
-        self._loop = loop
+        self.loop = loop
         self._finish_call = finish
         self._finished = finished
-        self._keep_late = keep_late
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
         # What stands for a result is nothing that could be parsed.
@@ -101,7 +87,10 @@ class CallScheduler:
             convert.convert_value if isinstance(convert, ParsingConverter) else self.convert
         )
         self.is_closed = False
-        # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
+        self.rows_of = None if convert is None else convert.rows_of
+        # Where there is a ledger: what takes an answer that came after its time-out, and its cost; whether
+        # the first rows may be called; whether another attempt has done so.
+        self.keep_late: Callable[[Call, Any, float], None] | None = None
         self.look_first: Callable[..., bool] | None = None
         self.look_again: Callable[[Call], bool] | None = None
         # Takes the results of a batch that are one block; returns False for any others.
@@ -131,25 +120,28 @@ class CallScheduler:
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
-        self._costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
+        self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
-        self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
-        # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
+        # By the limit that they are of.
+        self._deadlines: list[tuple[str, CallDeadlines[Any]]] = []
+        self._timeouts = self.make_deadlines("timeout", options.timeout.total, self._timed_out)
+        # A batch has one time to live for all of its rows, which `BatchRunner` sees to.
         one = options.timeout.attempt if options.batch is None else None
-        self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
-        self._batch_timeouts: CallDeadlines[Any] | None = None
+        self._attempt_timeouts = self.make_deadlines("timeout.attempt", one, self._attempt_timed_out)
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
         self._plain = not self.looks_at_results and all(each is None for each in needed)
 
-    def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
-        """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
-        self._batch_timeouts = self._make_deadlines(self.options.timeout.attempt, expired)
-        return self._batch_timeouts
-
-    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
-        return None if seconds is None else CallDeadlines(self._loop, seconds, partial(self.guarded, expired))
+    def make_deadlines(
+        self, limit: str, seconds: float | None, expired: Callable[[T], None]
+    ) -> CallDeadlines[T] | None:
+        """Deadlines of calls, or of batches whose first row is `calls[0]`; None where there is no limit."""
+        if seconds is None:
+            return None
+        deadlines = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
+        self._deadlines.append((limit, deadlines))
+        return deadlines
 
     def start(self) -> None:
         """Begin to let calls through."""
@@ -164,9 +156,8 @@ class CallScheduler:
             if call.pause is not None:
                 call.pause.cancel()
         self.pausing.clear()
-        for deadlines in (self._timeouts, self._attempt_timeouts, self._batch_timeouts):
-            if deadlines is not None:
-                deadlines.close()
+        for _, deadlines in self._deadlines:
+            deadlines.close()
         if self.throttle is not None:
             self.throttle.stop()
 
@@ -188,10 +179,8 @@ class CallScheduler:
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
         found = []
-        kept = (self._timeouts, self._attempt_timeouts, self._batch_timeouts)
-        for limit, deadlines in zip(("timeout", "timeout.attempt", "timeout.attempt"), kept, strict=True):
-            oldest = None if deadlines is None else deadlines.oldest()
-            if deadlines is not None and oldest is not None:
+        for limit, deadlines in self._deadlines:
+            if (oldest := deadlines.oldest()) is not None:
                 call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
                 found.append((call, limit, deadlines.seconds, oldest[1]))
         return min(found, key=lambda late: late[3], default=None)
@@ -350,7 +339,7 @@ class CallScheduler:
         if self.looks_at_results or type(result) is Result:
             try:
                 if not is_billed:
-                    result = self._costs.bill_result(call, result)
+                    result = self.costs.bill_result(call, result)
                 retry = self._retry
                 is_bad = self.rejects_results and retry is not None and retry.rejects(result)
                 rejected = ResultRejected(result) if is_bad else None
@@ -414,7 +403,7 @@ class CallScheduler:
         self.count_retries(error, 1)
         call.error = error
         self.pausing.add(call)
-        call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
+        call.pause = self.loop.call_later(pause, self.guarded, self._pause_over, call)
 
     def pause(self, calls: list[Call], error: BaseException) -> float | None:
         """Seconds until the attempt that follows after `error`; None if there is none.
@@ -433,7 +422,7 @@ class CallScheduler:
         if not retry.waits_out or not self._is_refusal(error):
             return retry.pause(first.charged, error)
         breaker = self._open_breaker()
-        now = self._loop.time()
+        now = self.loop.time()
         for call in calls:
             if call.refused_since is None:
                 call.refused_since = now
@@ -489,10 +478,10 @@ class CallScheduler:
             assert retry is not None
             reached = self._finished()
             answered = min(reached, self.options.capacity)
-            self.breaker = CircuitBreaker(self._loop.time, retry.backoff, retry.max_outage, answered, reached)
+            self.breaker = CircuitBreaker(self.loop.time, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.throttle is None:
-                self.throttle = Throttle(None, None, self._loop, self._dispatch_guarded)
+                self.throttle = Throttle(None, None, self.loop, self._dispatch_guarded)
             self.throttle.breaker = self.breaker
         return self.breaker
 
@@ -551,12 +540,10 @@ class CallScheduler:
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
-        for deadlines, deadline in (
-            (self._timeouts, call.deadline),
-            (self._attempt_timeouts, call.attempt_deadline),
-        ):
-            if deadlines is not None:
-                deadlines.cancel(deadline)
+        if self._timeouts is not None:
+            self._timeouts.cancel(call.deadline)
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
@@ -568,7 +555,7 @@ class CallScheduler:
 
     def resume(self, calls: Sequence[Call]) -> None:
         """These may begin as soon as there are slots."""
-        now = self._loop.time()
+        now = self.loop.time()
         # Before the rows that have not been tried: in order, they would wait for these anyway. Not before
         # one that the throttle holds back, which might wait for ever.
         place = 1 if self.throttle is not None and self.throttle.holds else 0
@@ -595,36 +582,27 @@ class CallScheduler:
             return
         cost = 0.0
         if not is_billed:
-            result, cost = self._costs.bill_late(call, result)
-        if self._keep_late is not None and not self.rejects_results:
+            result, cost = self.costs.bill_late(call, result)
+        if self.keep_late is not None and not self.rejects_results:
             try:
                 converted = result if self.convert is None else self.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
-            self._keep_late(call, converted, cost)
-
-    def bill(self, calls: list[Call], usage: Usage) -> None:
-        """Count what one call for the rows of `calls` used."""
-        self._costs.bill(calls, usage)
+            self.keep_late(call, converted, cost)
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request of a call that still runs used. On an event loop, of any thread."""
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio.get_running_loop() is not self.loop:
             # A blocking function may have a loop of its own.
-            self._loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
+            self.loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
         elif not self.is_closed:
-            self._costs.bill_request(calls, usage, seconds, knows_cost)
-
-    @property
-    def bills_requests(self) -> bool:
-        """True if the cost of requests was counted while the function ran: results need not say it."""
-        return self._costs.bills_requests
+            self.costs.bill_request(calls, usage, seconds, knows_cost)
 
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
         if not self.is_closed:
-            self._costs.bill_error(calls, error)
+            self.costs.bill_error(calls, error)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
@@ -638,14 +616,8 @@ class CallScheduler:
     def count_retries(self, error: BaseException, rows: int) -> None:
         """So many rows are tried again because of `error`."""
         self.meter.retries += rows
-        reason = (
-            "timeout.attempt"
-            if isinstance(error, CallTimeout)
-            else "result"
-            if isinstance(error, ResultRejected)
-            else type(error).__name__
-        )
-        self.meter.retries_by_reason[reason] += rows
+        names = {CallTimeout: "timeout.attempt", ResultRejected: "result"}
+        self.meter.retries_by_reason[names.get(type(error), type(error).__name__)] += rows
 
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts is not None:
@@ -683,23 +655,21 @@ class CallScheduler:
         if attempts and not is_pausing and call.execution is not None:
             # A batch has its rows before its call begins.
             attempts -= getattr(call.execution, "started", True)
+        state = CallState(call.row, attempts, call.elapsed(now), cost=call.cost)
         if not attempts:
-            return CallState(call.row, 0, call.elapsed(now), None, None, call.cost)
+            return state
         pause = None
         if is_pausing:
             timer = call.pause if call.execution is None else call.execution.timer
-            pause = 0.0 if timer is None else max(0.0, timer.when() - self._loop.time())
-        return CallState(
-            call.row,
-            attempts,
-            call.elapsed(now),
-            pause,
-            call.error,
-            call.cost,
-            call.uncharged,
-            call.refusals,
-            None if call.refused_since is None else self._loop.time() - call.refused_since,
-            call.repeats,
+            pause = 0.0 if timer is None else max(0.0, timer.when() - self.loop.time())
+        since = call.refused_since
+        return state._replace(
+            pause=pause,
+            error=call.error,
+            uncharged=call.uncharged,
+            refusals=call.refusals,
+            refused_for=None if since is None else self.loop.time() - since,
+            repeats=call.repeats,
         )
 
     def restore_call(self, call: Call, state: CallState) -> None:
@@ -720,10 +690,10 @@ class CallScheduler:
             call.began = self.clock()
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
-            call.refused_since = None if since is None else self._loop.time() - since
+            call.refused_since = None if since is None else self.loop.time() - since
         if self.options.batch is not None:
             # Rows that come are given these; these have come before.
-            call.waits_since = self._loop.time()
+            call.waits_since = self.loop.time()
             try:
                 call.weight = self.options.batch.weight_of(call.row)
             except BaseException as raised:
@@ -733,7 +703,7 @@ class CallScheduler:
             self.waiting.append(call)
         else:
             self.pausing.add(call)
-            call.pause = self._loop.call_later(state.pause, self.guarded, self._pause_over, call)
+            call.pause = self.loop.call_later(state.pause, self.guarded, self._pause_over, call)
 
     # -- timers -------------------------------------------------------------------------------
 

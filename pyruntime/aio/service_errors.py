@@ -156,7 +156,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if each is None:
             return
         yield each
-        each = each.__cause__
+        # The cause of a failed call may be a stand-in, for people.
+        each = each.cause if isinstance(each, CallFailed) else each.__cause__
 
 
 def _answer_of(carrier: Any, response: Any) -> Answer:

@@ -182,10 +182,10 @@ class ClaimedCalls:
         """Return True while rows wait for other tasks' calls."""
         return bool(self._waiting)
 
-    def bind(self, scheduler: CallScheduler, loop: asyncio.AbstractEventLoop) -> None:
+    def bind(self, scheduler: CallScheduler) -> None:
         """Have the rows of `scheduler` claimed before they are called."""
         self._scheduler = scheduler
-        self._loop = loop
+        self._loop = scheduler.loop
         scheduler.look_first = self.claim_first
         scheduler.look_again = self.look_again
 

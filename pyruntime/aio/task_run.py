@@ -1,10 +1,14 @@
-"""Runs of a task whose operators call functions, from their opening to their end.
+"""Runs of a task whose operators call functions, from their opening to their end, with input and results.
 
 `TaskRun` is the task on its event loop. `ResultStream` is the whole of it, for the consumer of the results:
 the input that is read ahead, functions that are resources, the task, the results. With a consumer in a thread
 it has three threads: one reads the input ahead, the loop's thread runs the task and makes the calls, and the
 caller's takes the results. A consumer in a coroutine has the task on its own loop, since what it passes in
 belongs to that: sessions, locks, queues; only an input that may block is read in a thread.
+
+Rows come in batches, whose rows weigh the same, so that nothing has to be weighed row by row. Results leave
+in chunks, to another thread or to a coroutine of the same loop. Inputs and outputs are confined to the
+mailbox thread, but for what says otherwise.
 """
 
 # One coroutine opens the functions, runs the task and closes them again, whoever takes the results. To enter
@@ -12,16 +16,30 @@ belongs to that: sessions, locks, queues; only an input that may block is read i
 # with cancel scopes of anyio and with task groups, which must be left by the coroutine that has entered them.
 # And a run has one place where it ends, however it does: by its last row, by an error, by `close` from
 # another thread while a function is being opened, by the end of the loop.
+#
+# Alternatives of inputs and outputs, and why they are worse.
+#
+# To read an iterable on the loop's thread, item by item: one that waits for a file or a database holds up
+# every call. To read each in a thread of its own: a list would cost a hand-over for nothing. So collections
+# in memory are read in place, and of the rest only what is known to be asynchronous is read on the loop.
+#
+# To hand results over one by one: a lock, a wake-up and a change of threads a row, which is more than a call
+# that returns at once costs. To hand over full chunks only: whoever asks for five rows waits for two thousand
+# calls. So the first chunk is one result, and each that is taken doubles the next.
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
+import logging
 import threading
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AsyncExitStack
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
@@ -30,12 +48,17 @@ from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
+from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post
-from pillarbox.task import StreamTask
-from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointOptions, TaskSnapshot
-from pillarbox.task.protocols import TaskCancelled, TaskInput, TaskOutput, TaskState
+from pillarbox.task import InputStatus, StreamTask
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, TaskOutput, TaskState
+
+log = logging.getLogger("pillarbox")
+
+CANCEL_TIMEOUT_S = 1.0
+"""Seconds that an async iterable has to end after its reading was cancelled."""
 
 STALL_TIMEOUT_S = 5.0
 """Seconds by which a deadline may be missed before the event loop counts as blocked."""
@@ -43,8 +66,420 @@ STALL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that ending a run early may take before its threads are left to themselves."""
 
-UNALIGNED = CheckpointOptions(aligned=False)
-"""A checkpoint that waits for no mail before it. In a task without operators that yield that is all."""
+TAKE_S = 1.0
+"""Seconds that a consumer waits for results before it looks whether there is a reason to wait on."""
+
+BATCH_ROWS = 1024
+"""Rows of a collection that become one batch."""
+
+CHUNK_BYTES = 32 * 1024 * 1024
+"""Bytes of rows and results in a chunk, at most, unless one row has more: an Arrow column holds 2 GiB."""
+
+IN_MEMORY = (list, tuple, range, set, frozenset, dict)
+"""Collections whose iteration never waits; others may read a file or a database."""
+
+Chunk = list[tuple[Call, Any]]
+
+_numbers = itertools.count(1)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+class CollectionInput:
+    """Rows that are all in memory: read where they are used, with no thread between.
+
+    The base of inputs, of which others have something to begin and to end.
+    """
+
+    def __init__(self, rows: Collection[Any]) -> None:
+        # In slices: a thread between would cost more than the reading.
+        self._rows = iter(rows)
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read ahead in `context`, where something is read ahead."""
+
+    def stop(self) -> None:
+        """Have a thread that reads end at its next item. Any thread."""
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of a thread that reads, for `timeout` seconds at most. Blocks. Any thread."""
+
+    async def closed(self) -> None:
+        """Wait for the end of a coroutine that reads, for a time."""
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the next rows. They weigh nothing more where they are admitted."""
+        rows = list(islice(self._rows, BATCH_ROWS))
+        if not rows:
+            return InputStatus.END_OF_INPUT
+        output.collect(RowBatch(rows, 0))
+        return InputStatus.MORE_AVAILABLE
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when there are rows, or none come any more; None if that is so now."""
+        return None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._rows = iter(())
+
+
+class IterableInput(CollectionInput):
+    """Rows of an iterable, which a thread of its own reads ahead.
+
+    Subclasses read items that are more than a row, by at most `ahead` items and `ahead_bytes`, as `weigh`
+    gives them; None for any.
+    """
+
+    def __init__(self, items: Any, ahead: int, ahead_bytes: int | None = None) -> None:
+        super().__init__(())
+        self._items = items
+        self._handover = Handover(ahead, ahead_bytes)
+        self._reader: threading.Thread | None = None
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read, in a thread that runs in `context`."""
+        name = f"pillarbox-read-{next(_numbers)}"
+        self._reader = threading.Thread(target=context.run, args=(self._read,), name=name, daemon=True)
+        self._reader.start()
+
+    def stop(self) -> None:
+        """Have the reading thread end at its next item. Any thread."""
+        self._handover.close()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the reading thread, for `timeout` seconds at most. Blocks. Any thread."""
+        if self._reader is not None:
+            self._reader.join(timeout)
+            if self._reader.is_alive():
+                log.warning("thread %s still waits for input; it is left behind", self._reader.name)
+
+    def weigh(self, item: Any) -> int:
+        """The bytes of an item. On the reading thread."""
+        return 0
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the rows that have been read; raises what the reading failed with."""
+        try:
+            items = self._handover.take_all()
+        except HandoverClosedError:
+            return InputStatus.END_OF_INPUT
+        if not items:
+            return InputStatus.NOTHING_AVAILABLE
+        output.collect(RowBatch([*chain.from_iterable(items)], None))
+        return InputStatus.MORE_AVAILABLE
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when something is read, or the input ends or fails."""
+        future: Future[None] = Future()
+        return future if self._handover.arm_wakeup_consumer(partial(future.set_result, None)) else None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._handover.close()
+
+    def _read(self) -> None:
+        handover, weigh = self._handover, self.weigh
+        weighs = type(self).weigh is not IterableInput.weigh
+        try:
+            for item in self._items:
+                # In a tuple, since a handover does not take None, and an iterable may yield it.
+                if not handover.put((item,), weigh(item) if weighs else 0):
+                    return
+        except BaseException as error:
+            handover.fail(error)
+        else:
+            handover.finish()
+
+
+class AsyncIterableInput(IterableInput):
+    """Rows of an async iterable, read by a coroutine of the task's loop, at most `ahead` in front.
+
+    An async generator is closed when it is not read to its end.
+    """
+
+    def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop, ahead: int) -> None:
+        super().__init__(rows, ahead)
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read, in a coroutine that runs in `context`."""
+        self._task = context.run(asyncio.Task, self._read_ahead(), loop=self._loop)
+
+    def stop(self) -> None:
+        """Do nothing: `close`, on the loop, cancels the coroutine."""
+
+    def close(self) -> None:
+        """Cancel the coroutine that reads."""
+        super().close()
+        # The end of the loop cancels it as well, and a second time would cut the generator's own end short.
+        if self._task is not None and not self._is_ending:
+            self._task.cancel()
+
+    async def closed(self) -> None:
+        """Wait for the end of the coroutine that reads, for `CANCEL_TIMEOUT_S` seconds at most."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=CANCEL_TIMEOUT_S)
+            if not self._task.done():
+                log.warning("%r did not end after it was cancelled; it is left behind", self._items)
+                self._task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def _read_ahead(self) -> None:
+        handover = self._handover
+        iterator = None
+        try:
+            iterator = self._items.__aiter__()
+            while True:
+                try:
+                    row = await iterator.__anext__()
+                except StopAsyncIteration:
+                    break
+                while not handover.try_put((row,)):
+                    room = self._loop.create_future()
+                    if handover.ended:
+                        return
+                    # The consumer is on this loop too.
+                    if handover.arm_wakeup_producer(partial(_set_done, room)):
+                        await room
+            handover.finish()
+        except BaseException as error:
+            handover.fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._is_ending = True
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
+
+
+def input_of(
+    rows: Iterable[Any] | AsyncIterable[Any] | CollectionInput,
+    loop: asyncio.AbstractEventLoop,
+    ahead: int,
+    *,
+    awaits: bool,
+) -> CollectionInput:
+    """The input of a task on `loop` over `rows`, of which at most `ahead` are read in front.
+
+    awaits: rows that can be iterated either way are iterated with `async for`.
+    """
+    if isinstance(rows, CollectionInput):
+        return rows
+    if isinstance(rows, IN_MEMORY):
+        return CollectionInput(rows)
+    if isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
+        return AsyncIterableInput(rows, loop, ahead)
+    return IterableInput(rows, ahead)
+
+
+# -- results -------------------------------------------------------------------------------------------
+
+
+def cut_chunk(chunk: Chunk, max_bytes: int) -> tuple[Chunk, int]:
+    """The first results whose rows and results hold at most so many bytes, and their bytes; one at least."""
+    held = 0
+    for place, (call, _) in enumerate(chunk):
+        if place and held + call.held > max_bytes:
+            return chunk[:place], held
+        held += call.held
+    return chunk, held
+
+
+class ChunkOutput:
+    """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
+
+    The first result is handed over at once, and each chunk that is taken doubles the next one, up to `rows`:
+    who wants a few rows has them after a few calls, and then stops, or never asks for more.
+    With `linger` 0 each emission is handed over as it is. A chunk is cut where its rows and results hold more
+    than `chunk_bytes`.
+
+    Confined to the mailbox thread, but for the consumer's end: `take` for a thread, `take_async` for a
+    coroutine of the task's own loop, one of them at a time, and `close`.
+
+    Event time ends here: a watermark is not for whoever takes results, but a task that ends without the last
+    one has lost some of its input.
+    """
+
+    # Both kinds of consumer are behind one handover, though one on the task's own loop needs no lock. An
+    # output of its own for that one has the same state, snapshot and cutting, and its own mistakes; the lock
+    # costs less than a microsecond a chunk.
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        rows: int = 1,
+        linger: float = 0.0,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.has_ended = False
+        """The last watermark has come, so that all rows before it have."""
+        self.held_bytes = 0
+        # A chunk waits while another is built: what is not taken stays in the operator's window. The handover
+        # counts rows as its bytes.
+        self._handover = Handover(1)
+        self._chunk: Chunk = []
+        self._chunk_bytes = chunk_bytes
+        self._loop = loop
+        self._call_soon: Callable[[Callable[[], None]], object] = loop.call_soon_threadsafe
+        self._rows = 1
+        self._max_rows = rows
+        self._linger = linger
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = False
+        self._wake: Callable[[], object] | None = None
+        self._ending: Callable[[], object] | None = None
+
+    # -- the consumer's end -------------------------------------------------------------------
+
+    def take(self, idle: Callable[[], object]) -> Chunk | None:
+        """The next results, as (call, result) pairs, waiting for them; None at the end. Consumer's thread.
+
+        idle: called after each second without a result; what it raises, this raises. Raises what the task
+        failed with.
+        """
+        while True:
+            try:
+                chunk: Chunk | None = self._handover.take(TAKE_S)
+            except HandoverClosedError:
+                return None
+            if chunk is not None:
+                return chunk
+            idle()
+
+    async def take_async(self) -> Chunk | None:
+        """As `take`, for a coroutine of the task's own loop."""
+        # Room that is made on the loop's own thread need not wake the loop.
+        self._call_soon = self._loop.call_soon
+        while True:
+            try:
+                chunk: Chunk | None = self._handover.try_take()
+            except HandoverClosedError:
+                return None
+            if chunk is not None:
+                return chunk
+            ready = self._loop.create_future()
+            # Nothing is armed where a chunk has come since.
+            if self._handover.arm_wakeup_consumer(partial(_set_done, ready)):
+                await ready
+
+    def close(self) -> None:
+        """Take no more: results that were not taken, and those to come, are dropped. Any thread."""
+        # A coroutine that waits is not woken by the close itself.
+        self._handover.wake_up()
+        self._handover.close()
+
+    # -- the task's end -----------------------------------------------------------------------
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Note the last watermark."""
+        self.has_ended = self.has_ended or timestamp == MAX_WATERMARK
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Do nothing: nobody takes snapshots of such a task."""
+
+    def collect(self, batch: RowBatch) -> None:
+        """Take results; they reach the other side at once or after the linger time."""
+        self.held_bytes += batch.held_bytes
+        if not self._chunk:
+            self._chunk = batch.rows
+        else:
+            self._chunk.extend(batch.rows)
+        if not self._linger or self._is_full:
+            self._push()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._linger, self._push)
+
+    @property
+    def is_available(self) -> bool:
+        """True if a chunk that is full has found its place."""
+        return not self._chunk or not self._is_full or self._push()
+
+    @property
+    def room(self) -> int | None:
+        """While the output grows, what a chunk lacks: all that waits would be one chunk, and calls follow."""
+        return None if self._rows >= self._max_rows else self._rows - len(self._chunk)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._chunk) >= self._rows or self.held_bytes >= self._chunk_bytes
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
+        self._wake = wake
+
+    def finish(self) -> None:
+        """Hand over what is left, then the end, waiting for room without blocking."""
+        self._ending = self._handover.finish
+        self._push()
+
+    def fail(self, error: BaseException) -> None:
+        """Hand over what is left, then `error`, waiting for room without blocking."""
+        self._ending = partial(self._handover.fail, error)
+        self._push()
+
+    def _push(self) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._chunk:
+            if self._try_put():
+                continue
+            if self._armed or self._handover.arm_wakeup_producer(self._room, len(self._next()[0])):
+                self._armed = True
+                return False
+        if self._ending is not None:
+            ending, self._ending = self._ending, None
+            ending()
+        elif self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake()
+        return True
+
+    def _next(self) -> tuple[Chunk, int]:
+        """The results to hand over next, and their bytes."""
+        if self.held_bytes <= self._chunk_bytes:
+            return self._chunk, self.held_bytes
+        return cut_chunk(self._chunk, self._chunk_bytes)
+
+    def _try_put(self) -> bool:
+        chunk, held = self._next()
+        # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
+        if self._handover.try_put(chunk, len(chunk)):
+            self._chunk = [] if chunk is self._chunk else self._chunk[len(chunk) :]
+            self.held_bytes -= held
+            if self._rows < self._max_rows:
+                self._rows = min(self._max_rows, 2 * self._rows)
+            return True
+        if self._handover.ended:
+            self._chunk = []
+            self.held_bytes = 0
+            return True
+        return False
+
+    def _room(self) -> None:
+        # Called by the consumer, once per arming.
+        try:
+            self._call_soon(self._room_now)
+        except RuntimeError:
+            # The loop has been closed, so nobody waits for the results any more.
+            return
+
+    def _room_now(self) -> None:
+        self._armed = False
+        self._push()
+
+
+def _set_done(ready: asyncio.Future[None]) -> None:
+    # Whoever waited may have been cancelled.
+    if not ready.done():
+        ready.set_result(None)
+
+
+# -- the run -----------------------------------------------------------------------------------------
 
 
 class ResultOutput(TaskOutput, Protocol):
@@ -64,15 +499,14 @@ class TaskRun:
     """A task whose operators call functions. Confined to the thread of `loop`.
 
     stages: the functions, each of which gets what the one in front gives. input, output: those of the task;
-    the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from.
-    spread, watched: as `AsyncWaitOperator` says. `ended` is a future of the loop that is done when the task
-    has ended, whatever the reason.
+    the output hears of its end. identify: see `places_of`. spread, watched: as `AsyncWaitOperator` says.
+    `ended` is a future of the loop that is done when the task has ended, whatever the reason.
     """
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        input: TaskInput,
+        input: Any,
         output: ResultOutput,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -80,11 +514,9 @@ class TaskRun:
         identify: Identify | None = None,
         spread: bool = False,
         watched: bool = False,
-        snapshot: TaskSnapshot | None = None,
     ) -> None:
         self._loop = loop
         self._output = output
-        self._snapshot = snapshot
         self.operators = [
             AsyncWaitOperator(
                 stage.fn,
@@ -113,9 +545,6 @@ class TaskRun:
         """Run to the end; whatever that is, the output hears of it. Raises nothing but interrupts."""
         failure: BaseException | None = None
         try:
-            snapshot, self._snapshot = self._snapshot, None
-            if snapshot is not None:
-                self.task.restore(snapshot)
             await self.task.run_async()
             if not self._output.has_ended:
                 failure = RuntimeError("the task ended before its input: MAX_WATERMARK has not come")
@@ -170,7 +599,7 @@ class ResultStream:
     def __init__(
         self,
         stages: Sequence[Stage],
-        rows: Iterable[Any] | AsyncIterable[Any] | RowInput,
+        rows: Iterable[Any] | AsyncIterable[Any] | CollectionInput,
         *,
         loop_thread: LoopThread | None,
         read_ahead_items: int = 1,
@@ -180,7 +609,6 @@ class ResultStream:
         idle: Callable[[], None] | None = None,
         identify: Identify | None = None,
         spread: bool = False,
-        snapshot: TaskSnapshot | None = None,
     ) -> None:
         self._stages = stages
         self._loop_thread = loop_thread
@@ -191,7 +619,7 @@ class ResultStream:
         self._opening: asyncio.Task[None] | None = None
         self._ended = threading.Event()
         self._stopped = False
-        self._input = row_input(rows, loop, read_ahead_items, awaits=loop_thread is None)
+        self._input = input_of(rows, loop, read_ahead_items, awaits=loop_thread is None)
         max_bytes = stages[-1].options.buffer.max_bytes
         self.output = ChunkOutput(
             loop,
@@ -213,7 +641,6 @@ class ResultStream:
                 identify=identify,
                 spread=spread,
                 watched=True,
-                snapshot=snapshot,
             )
 
         whole = self._run_to_end(make_run)
@@ -273,26 +700,9 @@ class ResultStream:
         if self._idle is not None:
             self._idle()
 
-    def statistics(self) -> Totals | None:
-        """Counts of the last function so far; None before it has begun. Any thread."""
-        return None if self._run is None else self._run.operators[-1].statistics()
-
-    def statistics_by_uid(self) -> dict[str, Totals | None]:
-        """Counts so far of the functions that have names; none before they have begun. Any thread."""
-        operators = () if self._run is None else self._run.operators
-        return {each.uid: each.statistics() for each in operators if each.uid is not None}
-
-    def checkpoint(self, checkpoint_id: int) -> Future[TaskSnapshot]:
-        """Take a snapshot of the task as it is; ids grow, in all lives of a task. Any thread.
-
-        The future gets `CheckpointDeclined` where none is taken; the task goes on.
-        """
-        return asyncio.run_coroutine_threadsafe(self._checkpoint(checkpoint_id), self._loop)
-
-    async def _checkpoint(self, checkpoint_id: int) -> TaskSnapshot:
-        if self._run is None:
-            raise CheckpointDeclined(checkpoint_id, "the task has not begun")
-        return await asyncio.wrap_future(self._run.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED))
+    def statistics(self) -> dict[str | None, Totals | None]:
+        """Counts so far of the functions in order, by `uid`; none before they have begun. Any thread."""
+        return {} if self._run is None else {each.uid: each.statistics() for each in self._run.operators}
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -371,6 +781,5 @@ class ResultStream:
             f"The event loop has not had its turn for {STALL_TIMEOUT_S:g} s since: an async function blocks "
             f"it, here:\n{self._loop_thread.stack()}"
         )
-        redact = redaction.about(call.row)
-        row = None if redact.rows else shorten(call.row, redact=redact)
-        raise CallTimeout(limit, seconds, call.attempt, row, redact.text(detail))
+        row = None if redaction.rows else shorten(call.row, redact=redaction)
+        raise CallTimeout(limit, seconds, call.attempt, row, redaction.text(detail))

@@ -279,7 +279,7 @@ class CostTracker:
         try:
             value = self.bill_result(call, result)
         except BaseException as error:
-            text = said(error, self._redact.about(call.row, result))
+            text = said(error, self._redact)
             log.warning("usage raised for a late result: %s: %s", type(error).__name__, text)
             value = result.value if type(result) is Result else result
         cost, call.cost = call.cost - before, before

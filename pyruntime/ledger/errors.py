@@ -45,6 +45,8 @@ class LedgerValueError(LedgerError, TypeError):
 class LedgerConflictError(LedgerError):
     """Two rows of one execution have one key and different inputs, so that it names neither."""
 
+    is_own = True
+
     def __init__(self, key: bytes, input: bytes, other: bytes, message: str = "") -> None:
         super().__init__(
             message or f"two rows of this execution have the key {key.hex()} and different inputs"

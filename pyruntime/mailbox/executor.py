@@ -95,44 +95,26 @@ class MailboxExecutor(futures.Executor):
 
     # -- any thread: putting work ----------------------------------------------------------------
 
-    def execute(
-        self,
-        fn: Callable[..., object],
-        *args: Any,
-        description: str | Callable[[], str] | None = None,
-        urgent: bool = False,
-        deferrable: bool = False,
-    ) -> None:
+    def execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> None:
         """Have `fn(*args)` run on the mailbox thread. Any thread.
 
-        An exception of `fn` ends the task. `deferrable` work is left by a yield that does not ask for it, and
-        by nothing else. A `description` that is a function is called only when it is shown. Raises
-        `MailboxClosedError` once the mailbox is quiesced, RuntimeError once this executor was shut down.
+        options: `urgent`, `deferrable` and `description` of the `Mail`. An exception of `fn` ends the task.
+        `deferrable` work is left by a yield that does not ask for it, and by nothing else. A `description`
+        that is a function is called only when it is shown. Raises `MailboxClosedError` once the mailbox is
+        quiesced, RuntimeError once this executor was shut down.
         """
-        mail = Mail(
-            fn, *args, priority=self._priority, urgent=urgent, deferrable=deferrable, description=description
-        )
+        mail = Mail(fn, *args, priority=self._priority, **options)
         if self._shut_down:
             raise self._refused(mail)
         self._mailbox.put(mail)
 
-    def try_execute(
-        self,
-        fn: Callable[..., object],
-        *args: Any,
-        description: str | Callable[[], str] | None = None,
-        urgent: bool = False,
-        deferrable: bool = False,
-    ) -> bool:
-        """As `execute`, but returns whether the work was accepted. Any thread.
+    def try_execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> bool:
+        """As `execute`, with its options, but returns whether the work was accepted. Any thread.
 
         For completions, which may come after the end: no error, they are ignored. What a quiesced
         mailbox refuses is counted as rejected in its statistics.
         """
-        mail = Mail(
-            fn, *args, priority=self._priority, urgent=urgent, deferrable=deferrable, description=description
-        )
-        return self.try_put(mail)
+        return self.try_put(Mail(fn, *args, priority=self._priority, **options))
 
     def try_put(self, mail: Mail) -> bool:
         """Put a mail of one's own, once more when it has run; False where none is taken. Any thread."""

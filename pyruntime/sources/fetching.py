@@ -255,7 +255,7 @@ class Fetcher(Generic[S]):
         split_ids = [*self._active, *(held.split.split_id for held in self._waiting)]
         failure = ReadFailed(split_ids, f"{type(error).__name__}: {DEFAULT.told(error)}")
         # Spark prints it too.
-        failure.__cause__ = DEFAULT.chain(error)
+        failure.__cause__ = DEFAULT.sealed(error)
         # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
         self.handover.fail(failure)
 

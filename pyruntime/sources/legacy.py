@@ -28,10 +28,9 @@ from typing import Any, Protocol, runtime_checkable
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext
-from pillarbox.sources.serializer import ExactJsonSerializer, Serializer
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import ExactJsonSerializer, Serializer, Split
 from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
 log = logging.getLogger("pillarbox")

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pillarbox.sources.serializer import Serializer
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import Serializer, Split
 
 
 class OperatorEvent:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, Records, SplitReader, SplitsAdded
-from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.source import Boundedness, Options, Source
 from pillarbox.sources.split import OffsetSplit, Split
 
 if TYPE_CHECKING:
@@ -104,8 +104,6 @@ class SimpleSource(Source[S, Any]):
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> Any:
         """The source whose fields these options are. Its columns are its own. Raises ValueError."""
-        from pillarbox.sources.connectors.options import Options
-
         if not is_dataclass(cls):
             return super().from_options(options, schema)
         return cls(**Options(options).arguments(cls))

@@ -1,19 +1,24 @@
-"""A source: what makes the enumerator and the readers of one input. The same for batch, stream and task.
+"""A source: makes the enumerator and the readers of one input, for batch, stream and task; and its options.
 
-The idea is Flink's `Source` (FLIP-27, "Refactor Source Interface").
+The idea is Flink's `Source` (FLIP-27, "Refactor Source Interface"). Options are declared once, as the fields
+of a dataclass, and from there parsed and checked: a field's type and its `Rule` say what is allowed; an
+argument and Spark's option of its name are held to them. What may hold a secret, as an address does, has no
+rule: so no error shows it. Any thread.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import formatannotation, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, SourceReader
-from pillarbox.sources.serializer import DataclassSerializer, JsonSerializer, Serializer
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import DataclassSerializer, JsonSerializer, Serializer, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,3 +87,109 @@ class Source(ABC, Generic[S, C]):
         option, for one that is missing, unknown or bad.
         """
         raise TypeError(f"{cls.__name__} cannot be made from options: it must have from_options")
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+ON_DATA_LOSS = ("fail", "ignore")
+FLAGS = {"true": True, "false": False}
+KINDS: dict[str, tuple[tuple[type, ...], Callable[[str], Any], str]] = {
+    "int": ((int,), int, "a whole number"),
+    "float": ((int, float), float, "a number"),
+    "bool": ((bool,), lambda text: FLAGS[text.lower()], "true or false"),
+    "str": ((str,), str, "text"),
+}
+"""Of each type: what an argument may be, what reads an option, and the words for both."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A restriction of an option besides its type: one of some texts, or a number with a bound, in some unit.
+
+    parse: reads an option whose type is none of `KINDS`.
+    """
+
+    one_of: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    unit: str = ""
+    parse: Callable[[str], Any] | None = None
+
+    def refusal(self, value: Any) -> str | None:
+        """Say what a value of the right type must be; None where it is allowed."""
+        if self.one_of:
+            return None if value in self.one_of else " or ".join(map(repr, self.one_of))
+        # What is not a number is neither.
+        if self.at_least is not None and not value >= self.at_least:
+            return f"at least {self.at_least:g}"
+        if self.above is not None and not value > self.above:
+            return f"{self.unit} above {self.above:g}"
+        return None
+
+
+def option(default: Any = MISSING, **rule: Any) -> Any:
+    """Declare an option as a field of a dataclass: its default, none if it must be given, and its `Rule`."""
+    return field(default=default, metadata={"rule": Rule(**rule)})
+
+
+def check_options(source: Any) -> None:
+    """Check the fields of a dataclass. Raises TypeError or ValueError: name, value and what is allowed."""
+    for each in fields(source):
+        value, rule, (kind, or_none) = getattr(source, each.name), each.metadata.get("rule"), _kind(each)
+        if rule is None or kind not in KINDS or (value is None and or_none):
+            continue
+        types, _, words = KINDS[kind]
+        right = isinstance(value, types) and isinstance(value, bool) == (bool in types)
+        refusal = rule.refusal(value) if right else words
+        if refusal is not None:
+            error = ValueError if right else TypeError
+            raise error(f"{each.name}={value!r}: must be {refusal}{' or None' * or_none}")
+
+
+class Options:
+    """Options that Spark hands over. Errors name the option, its value and what is allowed."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = dict(options)
+
+    def arguments(self, kind: type) -> dict[str, Any]:
+        """Those that were given, as the fields of the dataclass `kind` say: its arguments.
+
+        Fields of a type that text does not say, and without a rule that parses it, are not options. Raises
+        ValueError for an option that is not a field, missing, or not of its type.
+        """
+        declared = {each.name: each for each in fields(kind)}
+        left, known, arguments = dict(self._given), [], {}
+        # In the order of the arguments.
+        for name in signature(kind).parameters:
+            each, option_name = declared[name], name.lower()
+            parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
+            if parse is None and _kind(each)[0] in KINDS:
+                _, parse, allowed = KINDS[_kind(each)[0]]
+            if parse is None:
+                continue
+            known.append(option_name)
+            if option_name in left:
+                text = left.pop(option_name)
+                try:
+                    arguments[name] = parse(text)
+                except (ValueError, KeyError):
+                    raise ValueError(f"option {option_name!r} is {text!r}: must be {allowed}") from None
+            elif each.default is each.default_factory is MISSING:
+                raise ValueError(f"option {option_name!r} is missing")
+        if left:
+            raise ValueError(f"option {min(left)!r} is unknown; there are {', '.join(known)}")
+        return arguments
+
+
+def words(text: str) -> list[str]:
+    """Return what stands between the commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _kind(each: Field[Any]) -> tuple[str, bool]:
+    """The type of a field, and whether it may be None instead."""
+    # A module without `from __future__ import annotations` has types where others have text.
+    text = each.type if isinstance(each.type, str) else formatannotation(each.type)
+    kind = re.sub(r"(?:typing\.)?Optional\[(\w+)\]| \| None", r"\1", text)
+    return kind, kind != text

@@ -5,13 +5,13 @@ import warnings
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import async_udf
 from pillarbox.spark.client_columns import embed_text, lookup
+from pillarbox.spark.data_source import register_source
 from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.questions import ask
 from pillarbox.spark.retry_failed import retry_failed
-from pillarbox.spark.source.data_source import register_source
 from pillarbox.spark.stream.async_stream import async_stream
 
 __all__ = [

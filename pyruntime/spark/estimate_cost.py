@@ -26,8 +26,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
-from pillarbox.aio.observe.formatting import number, seconds
-from pillarbox.aio.observe.totals import Totals, from_json, to_json
+from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import (
     UNSET,
     Budget,

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
-from pillarbox.aio.observe.formatting import number, seconds
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.observe.totals import Totals, number, seconds
 from pillarbox.spark.progress import Progress
 from pillarbox.validate import check_bool, check_function_or_none
 

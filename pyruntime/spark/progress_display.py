@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, TextIO
 
-from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.series import Point
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.observe.totals import Totals, number, seconds
 
 LINE_INTERVAL_S = 5.0
 """Seconds between two lines where the output is not a terminal."""

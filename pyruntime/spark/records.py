@@ -27,8 +27,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import is_async
-from pillarbox.aio.snapshots import PlainRows
-from pillarbox.aio.task_io import IterableInput
+from pillarbox.aio.task_run import IterableInput
 from pillarbox.kernel import HandoverClosedError
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import RowBatch, TaskOutput
@@ -243,8 +242,6 @@ class ArrowInput(IterableInput):
     the rest is confined to the mailbox thread.
     """
 
-    __slots__ = ("_ready", "_unpack")
-
     def __init__(self, slices: Iterable[Slice], unpack: Callable[[Any], RowBatch] = rows_of) -> None:
         super().__init__(slices, READ_AHEAD_SLICES, READ_AHEAD_BYTES)
         self._unpack = unpack
@@ -260,13 +257,10 @@ class ArrowInput(IterableInput):
             try:
                 self._ready.extend(item for (item,) in self._handover.take_all())
             except HandoverClosedError:
-                return self._end()
+                return InputStatus.END_OF_INPUT
             if not self._ready:
                 return InputStatus.NOTHING_AVAILABLE
-        batch = self._unpack(self._ready.popleft())
-        # Slices that were read ahead are in no snapshot: Spark has a task that is tried again read the same
-        # rows in the same order, however the slices are cut then.
-        self._emit(batch.rows, output, batch.row_bytes)
+        output.collect(self._unpack(self._ready.popleft()))
         return InputStatus.MORE_AVAILABLE
 
 
@@ -285,31 +279,6 @@ def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow IPC stream."""
     with pa.ipc.open_stream(data) as reader:
         yield from reader
-
-
-class ArrowRows(PlainRows):
-    """Makes bytes of the rows of a task on Spark: of records, a batch for each slice that some are of.
-
-    Only the rows that are asked for are in it, so that none of them keeps a whole slice. Any thread.
-    """
-
-    def encode(self, rows: Sequence[Any]) -> Any:
-        """Rows as values of a snapshot."""
-        if not rows or not all(isinstance(row, Record) for row in rows):
-            return super().encode(rows)
-        slices: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
-        for row in rows:
-            slices.setdefault(id(row._columns), (row._columns.batch, []))[1].append(row._index)
-        places = {each: place for place, each in enumerate(slices)}
-        taken = [to_ipc(batch.take(pa.array(rows, pa.int64()))) for batch, rows in slices.values()]
-        return {"slices": taken, "order": [places[id(row._columns)] for row in rows]}
-
-    def decode(self, given: Any) -> list[Any]:
-        """The rows that were encoded."""
-        if not isinstance(given, dict) or "slices" not in given:
-            return super().decode(given)
-        found = [iter(rows_of(batch).rows) for ipc in given["slices"] for batch in from_ipc(ipc)]
-        return [next(found[place]) for place in given["order"]]
 
 
 # -- values of Arrow columns ----------------------------------------------------------------------

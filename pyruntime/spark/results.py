@@ -33,12 +33,7 @@ _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 class ResultError(PillarboxError, TypeError):
-    """A function's result that does not fit the schema; says the result and the column.
-
-    `without_data` says the same without the result.
-    """
-
-    without_data: str | None = None
+    """A function's result that does not fit the schema; says the result and the column."""
 
 
 class Block(list[pa.Array]):
@@ -187,9 +182,7 @@ class RowEncoder:
 
     def _misfit(self, result: Any, error: Exception) -> ResultError:
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
-        misfit = ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
-        misfit.without_data = f"the result does not fit the schema ({columns}): {type(error).__name__}"
-        return misfit
+        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
 
     def _row(self, row: Any) -> tuple[Any, ...]:
         values = self._values(row)

@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
@@ -28,8 +29,7 @@ from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.parsing import with_parse
-from pillarbox.aio.task_io import Chunk, IterableInput
-from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, IterableInput, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
@@ -242,7 +242,7 @@ def _run_job(
             identify=_identity_behind(plans),
         )
         reporters += [
-            ProgressReporter(each.progress, _totals_of(job, each.uid))
+            ProgressReporter(each.progress, partial(_totals_of, job, each.uid))
             for each in plans
             if each.progress is not None
         ]
@@ -270,8 +270,7 @@ def _run_job(
             for reporter in reporters:
                 reporter.close()
         ok = True
-        statistics = job.statistics()
-        if ended is not None and statistics is not None:
+        if ended is not None and (statistics := job.statistics()[plans[-1].uid]) is not None:
             ended(statistics)
     finally:
         if job is not None and not job.close():
@@ -282,9 +281,9 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _totals_of(job: ResultStream, uid: str | None) -> Callable[[], Totals | None]:
+def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:
     """Gives the counts of one function so far; None before it has begun."""
-    return job.statistics if uid is None else lambda: job.statistics_by_uid().get(uid)
+    return job.statistics().get(uid)
 
 
 def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:

@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
-from pillarbox.aio.task_io import Chunk
+from pillarbox.aio.task_run import Chunk
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.records import Columns, take_rows

@@ -1,6 +1,6 @@
 """The operators of a task, one behind the other, and the links between them, where elements wait for room.
 
-Confined to the mailbox thread, or to the holder of the lock where a task shares one with a legacy source.
+Confined to the mailbox thread.
 """
 
 # Why links, and not calls from one operator to the next as in Flink's chain. There `output.collect` calls
@@ -18,10 +18,6 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 # Why the state that links share lies in the chain. As an object of its own it was handed the chain's
 # methods, and one had to read both to know who moves what.
 #
-# Why a barrier is an element of the first link only. Between the operators it would have to be sorted among
-# watermarks that are merged and batches that are cut; instead the chain works everything off and then asks
-# each operator in turn.
-#
 # Why a mail of an operator is told by its priority and not by who put it. An executor may be handed on, and
 # its mail is still that operator's: while it yields, nothing may pass it.
 
@@ -31,7 +27,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
@@ -39,7 +34,8 @@ from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext
-from pillarbox.task.protocols import MAX_WATERMARK, Idleness, LatencyMarker, RowBatch, TaskOutput, Watermark
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, RowBatch, TaskOutput, Watermark
+from pillarbox.task.timers import ProcessingTimeService
 
 log = logging.getLogger("pillarbox")
 
@@ -77,11 +73,18 @@ class Link:
         chain.check()
         if chain.closed:
             raise RuntimeError(f"record {record!r} was emitted after the task had closed the chain")
+        if chain.data_ended and self is chain.entry:
+            raise RuntimeError(f"the input emitted {record!r} after the end of its data")
         self.queue.append(record)
         chain.dirty = True
 
     def emit_watermark(self, timestamp: float) -> None:
         """Put a watermark, in seconds of event time, on its way; the newest of several that wait counts."""
+        if timestamp == MAX_WATERMARK and self is self._chain.entry:
+            if self._chain.time_ended:
+                # An input that was restored at its end says the end again.
+                return
+            self._chain.time_ended = True
         # spec: Chain!ProcessWatermark
         if self.queue and type(self.queue[-1]) is Watermark:
             self.queue.pop()
@@ -90,10 +93,6 @@ class Link:
     def emit_status(self, idle: bool) -> None:
         """Put on its way that nothing comes for a while, or that this is over."""
         self.collect(Idleness(idle))
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Put a marker on its way: no operator holds it, with room or without."""
-        self.collect(marker)
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Raise RuntimeError: the chain sends barriers itself."""
@@ -122,7 +121,6 @@ class Link:
         self._chain.check()
         self._waiters.append(wake)
         self._chain.waits = True
-        self._chain.look_outside()
 
     def emptied(self) -> Future[None] | None:
         """A future that is done when nothing waits here; None where nothing does."""
@@ -189,12 +187,6 @@ class OutputLink(Link):
             if emit_status is not None:
                 emit_status(idle)
 
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Give a marker to the task's output, if that wants it and the task was not cancelled."""
-        emit = getattr(self._chain.output, "emit_latency_marker", None)
-        if emit is not None and not self._chain.cancelled and not self._chain.closed:
-            emit(marker)
-
     @property
     def is_available(self) -> bool:
         """True while the task's output has room and nothing is kept back for it."""
@@ -228,58 +220,6 @@ class OutputLink(Link):
         self._is_armed = False
 
 
-class InputLink(Link):
-    """The link behind the task's input: the queue of the first operator. Confined.
-
-    After an aligned barrier it takes nothing until the barrier has been worked off, after the end of
-    the data nothing but barriers.
-    """
-
-    __slots__ = ("overtaking", "refusal")
-
-    def __init__(self, chain: OperatorChain, target: Operator) -> None:
-        super().__init__(chain, target)
-        self.refusal: str | None = None
-        """The reason for which no record is taken; None where records are."""
-        self.overtaking: deque[CheckpointBarrier] = deque()
-        """Unaligned barriers that the input has emitted and that were not taken yet."""
-
-    def collect(self, record: Any) -> None:
-        """Take a record of the input. Raises RuntimeError after a barrier and after the end of the data."""
-        if self.refusal is not None:
-            raise RuntimeError(f"the input emitted {record!r} {self.refusal}")
-        super().collect(record)
-        self._chain.work_off_outside()
-
-    def emit_watermark(self, timestamp: float) -> None:
-        """Take a watermark of the input, the last one once. Raises RuntimeError as `collect` does."""
-        chain = self._chain
-        if timestamp == MAX_WATERMARK and chain.time_ended and self.refusal is None:
-            # An input that was restored at its end says the end again.
-            return
-        super().emit_watermark(timestamp)
-        chain.time_ended |= timestamp == MAX_WATERMARK
-
-    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Take a barrier: an aligned one in its place, an unaligned one before all that waits.
-
-        Neither is taken before the input's call has returned: only then does the input know its position.
-        """
-        self._chain.check()
-        if barrier.options.aligned:
-            self.queue.append(barrier)
-            self._chain.dirty = True
-            if self.refusal is None:
-                self.refusal = AFTER_BARRIER
-        else:
-            self.overtaking.append(barrier)
-        self._chain.work_off_outside()
-
-
-AFTER_BARRIER = "after a barrier, in the same call; a barrier must be the last element of a call"
-AFTER_DATA = "after the end of its data"
-
-
 class OperatorChain:
     """Runs elements through operators. Confined.
 
@@ -304,13 +244,11 @@ class OperatorChain:
 
     __slots__ = (
         "_at_work",
-        "_depth",
         "_exit",
         "_finished",
         "_first_free",
         "_links",
         "_mail_ended",
-        "_on_barrier",
         "_process",
         "_process_batch",
         "_waits_for_room",
@@ -318,6 +256,7 @@ class OperatorChain:
         "check",
         "closed",
         "contexts",
+        "data_ended",
         "dirty",
         "entry",
         "operators",
@@ -352,9 +291,12 @@ class OperatorChain:
         self.cancelled = False
         """No element moves, and none leaves the task."""
         self.closed = False
+        self.data_ended = False
+        """The input may emit nothing any more."""
         self.time_ended = False
         """`MAX_WATERMARK` is on its way or has left, in this life or in one before: it comes once."""
-        self.entry = InputLink(self, self.operators[0])
+        self.entry = Link(self, self.operators[0])
+        """The link behind the task's input."""
         self._exit = OutputLink(self)
         behind = (Link(self, operator) for operator in self.operators[1:])
         self._links: list[Link] = [self.entry, *behind]
@@ -370,7 +312,6 @@ class OperatorChain:
         self._at_work: list[Any] = [NOTHING] * len(self.operators)
         self._finished = [False] * len(self.operators)
         self._first_free = 0
-        self._depth = 0
         self._mail_ended = False
         self.contexts: tuple[OperatorContext, ...] = ()
 
@@ -381,23 +322,17 @@ class OperatorChain:
         executor: Callable[[int], MailboxExecutor],
         clock: Callable[[], float],
         fail: Callable[[BaseException], None],
-        on_barrier: Callable[[CheckpointBarrier], None],
     ) -> None:
-        """Give each operator its context, with an executor of its own and what ends the task.
-
-        on_barrier: called with each barrier of the input, when all before it has been worked off.
-        """
+        """Give each operator its context, with an executor and timers of its own and what ends the task."""
         self.check()
-        self._on_barrier = on_barrier
         self._exit.setup(executor(MIN_PRIORITY))
-        last = len(self.operators) - 1
         contexts = []
         for position, uid in enumerate(self.uids):
-            output = self._exit if position == last else self._links[position + 1]
-            admitted = partial(self._admitted, position)
-            contexts.append(OperatorContext(uid, position, executor(position), output, clock, admitted, fail))
+            own, output = executor(position), [*self._links[1:], self._exit][position]
+            timers = ProcessingTimeService(own, clock)
+            contexts.append(OperatorContext(uid, position, own, output, timers, fail))
         self.contexts = tuple(contexts)
-        for operator, context in zip(self.operators, contexts, strict=True):
+        for operator, context in zip(self.operators, self.contexts, strict=True):
             operator.setup(context)
 
     def open(self, snapshots: Mapping[str, OperatorSnapshot] | None = None, time_ended: bool = False) -> None:
@@ -429,22 +364,19 @@ class OperatorChain:
     def finishing(self) -> Iterator[Future[Any]]:
         """Finish the operators, from the input to the output; the caller waits for each future given.
 
-        Event time comes to its end first. For each: wait until it has taken all that is on its way to it, end
-        its input, wait for what is under way, for timers that had begun, finish it, and wait for its mail.
-        Of those that were restored as finished only the timers end. Once the task has failed or was
-        cancelled, which any step may bring about, no operator is finished.
+        Event time comes to its end first. For each that was not restored as finished: wait until it has taken
+        all that is on its way to it, end its input, wait for what is under way and for timers that had begun,
+        finish it, and wait for its mail. Once the task has failed or was cancelled, which any step may bring
+        about, no operator is finished.
         """
         left = [position for position, finished in enumerate(self._finished) if not finished]
         if left and not self.time_ended:
             # spec: Chain!EndOfInput
             self._links[left[0]].queue.append(END_OF_TIME)
             self.time_ended = self.dirty = True
-        self.end_data()
         self.work_off()
-        for position, (operator, context) in enumerate(zip(self.operators, self.contexts, strict=True)):
-            if self._finished[position]:
-                yield from self._quiesce_timers(context)
-                continue
+        for position in left:
+            operator = self.operators[position]
             # spec: Chain!EndInput
             while (on_its_way := self._links[position].emptied()) is not None:
                 yield on_its_way
@@ -454,36 +386,29 @@ class OperatorChain:
             self.work_off()
             if under_way is not None:
                 yield under_way
-            yield from self._quiesce_timers(context)
+            yield self._timers_done(position)
             # spec: Chain!Finish
             if self.closed or self.cancelled:
                 return
             self._call(position, operator.finish)
             self._finished[position] = True
             self.work_off()
-            yield context.executor.submit(_nothing)
+            yield self.contexts[position].executor.submit(_nothing)
             self.work_off()
 
-    def end_data(self) -> None:
-        """Take nothing from the input any more but barriers."""
-        self.check()
-        self.entry.refusal = AFTER_DATA
+    def timers_done(self) -> Iterator[Future[Any]]:
+        """Let no timer begin any more; the caller waits for each future given. Idempotent."""
+        yield from map(self._timers_done, range(len(self.contexts)))
+
+    def _timers_done(self, position: int) -> Future[None]:
+        timers = self.contexts[position].timers
+        timers.quiesce()
+        return timers.timers_done()
 
     def end_mail(self) -> None:
         """From now on a mail that puts mail, such as itself again, just ends: the mailbox is quiesced."""
         self.check()
         self._mail_ended = True
-
-    def quiesce_timers(self) -> Iterator[Future[Any]]:
-        """Let no timer begin any more; the caller waits for each future given. Idempotent."""
-        self.check()
-        for context in self.contexts:
-            yield from self._quiesce_timers(context)
-
-    def _quiesce_timers(self, context: OperatorContext) -> Iterator[Future[Any]]:
-        timers = context.quiesce_timers()
-        if timers is not None:
-            yield timers.timers_done()
 
     def stop(self, failures: Failures) -> None:
         """Let no operator emit any more, and drop what is on its way. Idempotent."""
@@ -493,11 +418,10 @@ class OperatorChain:
         self.closed = True
         for link in (*self._links, self._exit):
             link.queue.clear()
-        for position, operator in enumerate(self.operators):
-            if position < len(self.contexts):
-                step = f"ending the timers of operator {self.uids[position]!r}"
-                failures.run(step, self.contexts[position].shutdown_timers)
-            failures.run(f"stopping operator {self.uids[position]!r}", operator.stop)
+        for context in self.contexts:
+            failures.run(f"ending the timers of operator {context.uid!r}", context.timers.shutdown)
+        for uid, operator in zip(self.uids, self.operators, strict=True):
+            failures.run(f"stopping operator {uid!r}", operator.stop)
 
     def close(self, failures: Failures) -> dict[str, Any]:
         """Stop and close every operator, whatever the others raise; returns the futures to wait for."""
@@ -517,16 +441,12 @@ class OperatorChain:
 
     def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Call `fn(*args)`, an action of the task, then move what it has emitted."""
-        self._depth += 1
-        try:
-            mail = getattr(fn, "__self__", None)
-            result: T = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
-            if self.dirty:
-                self.work_off()
-            if (self.waits or self.dirty) and not self.cancelled:
-                self.wake()
-        finally:
-            self._depth -= 1
+        mail = getattr(fn, "__self__", None)
+        result: T = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
+        if self.dirty:
+            self.work_off()
+        if (self.waits or self.dirty) and not self.cancelled:
+            self.wake()
         return result
 
     def _run_mail(self, mail: Mail, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -579,14 +499,6 @@ class OperatorChain:
         element = queue[0]
         kind = type(element)
         operator = self.operators[position]
-        if kind is CheckpointBarrier:
-            queue.popleft()
-            self._barrier(element)
-            return True
-        if kind is LatencyMarker:
-            queue.popleft()
-            self.contexts[position].output.emit_latency_marker(element)
-            return True
         if self._waits_for_room[position] and not operator.has_room:
             return False
         first = self._first_free
@@ -646,95 +558,49 @@ class OperatorChain:
         self.check()
         self.cancelled = True
 
-    def _barrier(self, barrier: CheckpointBarrier) -> None:
-        if self.entry.refusal is AFTER_BARRIER:
-            self.entry.refusal = None
-        self._on_barrier(barrier)
-
-    def take_overtaking(self) -> None:
-        """Take the barriers that pass what waits, when the input's call that emitted them has returned."""
-        overtaking = self.entry.overtaking
-        while overtaking:
-            self._on_barrier(overtaking.popleft())
-
-    def _admitted(self, position: int) -> None:
-        self.check()
-        self._at_work[position] = NOTHING
-
-    def work_off_outside(self) -> None:
-        """Move what the input emits outside of an action, as a thread that holds the task's lock does."""
-        if self._depth == 0:
-            self.take_overtaking()
-            self.work_off()
-            self.look_outside()
-
-    def look_outside(self) -> None:
-        """Wake who has begun to wait outside of an action: nobody else would look for room then."""
-        if self._depth == 0 and not self.cancelled:
-            self.wake()
-
     # -- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self, barrier: CheckpointBarrier, check: Callable[[], None]) -> dict[str, OperatorSnapshot]:
+    def snapshot(self, barrier: CheckpointBarrier) -> dict[str, OperatorSnapshot]:
         """The state of all operators and what is on its way to them, by `uid`.
 
-        `check()` raises `CheckpointDeclined` when the checkpoint is no longer wanted. What an operator raises
-        declines it, and so does an operator that fails the task; those that have heard of it hear of that.
+        What an operator raises declines the checkpoint, and so does an operator that fails the task.
         """
         self.check()
-        heard = []
-        asked = 0
+        states: list[Any] = []
         try:
-            if barrier.options.aligned:
-                # What a restore has left in front of an operator must be in it before it prepares.
-                self.work_off()
-            for position, operator in enumerate(self.operators):
-                asked = position
-                heard.append(position)
-                self._call(position, operator.prepare_snapshot, barrier)
-                if barrier.options.aligned:
-                    self.work_off()
-            check()
-            states = []
-            for asked, operator in enumerate(self.operators):  # noqa: B007
-                states.append(operator.snapshot_state(barrier))
-            check()
-            if self.closed:
-                # What was on its way is dropped, and operators that were stopped have let go of their rows.
-                raise CheckpointDeclined(barrier.id, "the task had failed before it was taken")
+            # A loop, for the error names the operator behind the last state.
+            for operator in self.operators:
+                states.append(operator.snapshot_state(barrier))  # noqa: PERF401
+        except CheckpointDeclined:
+            raise
         except Exception as error:
-            # spec: Chain!Decline
-            for position in heard:
-                self._call(position, self.operators[position].notify_checkpoint_aborted, barrier.id)
-            if isinstance(error, CheckpointDeclined):
-                raise
-            reason = f"operator {self.uids[asked]!r} raised {type(error).__name__}: {error}"
+            reason = f"operator {self.uids[len(states)]!r} raised {type(error).__name__}: {error}"
             raise CheckpointDeclined(barrier.id, reason) from error
+        if self.closed:
+            # What was on its way is dropped, and operators that were stopped have let go of their rows.
+            raise CheckpointDeclined(barrier.id, "the task had failed before it was taken")
         return {
             uid: OperatorSnapshot(state, self._pending(position), self._finished[position])
             for position, (uid, state) in enumerate(zip(self.uids, states, strict=True))
         }
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Tell every operator that a checkpoint is complete."""
+        for position, operator in enumerate(self.operators):
+            self._call(position, operator.notify_checkpoint_complete, checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """Tell every operator that a checkpoint will not complete."""
+        for position, operator in enumerate(self.operators):
+            self._call(position, operator.notify_checkpoint_aborted, checkpoint_id)
 
     def _pending(self, position: int) -> tuple[Any, ...]:
         at_work = self._at_work[position]
         waiting = (
             element.rest() if type(element) is RowBatch else element
             for element in self._links[position].queue
-            if type(element) not in (CheckpointBarrier, LatencyMarker)
         )
         return tuple(waiting) if at_work is NOTHING else (at_work, *waiting)
-
-    def notify_complete(self, checkpoint_id: int) -> None:
-        """Tell every operator that a checkpoint is complete."""
-        self.check()
-        for position, operator in enumerate(self.operators):
-            self._call(position, operator.notify_checkpoint_complete, checkpoint_id)
-
-    def notify_aborted(self, checkpoint_id: int) -> None:
-        """Tell every operator that a checkpoint will not complete."""
-        self.check()
-        for position, operator in enumerate(self.operators):
-            self._call(position, operator.notify_checkpoint_aborted, checkpoint_id)
 
 
 def uid_of(position: int, operator: Operator) -> str:

@@ -1,19 +1,25 @@
-"""A checkpoint of one task: its options, its barrier, its snapshot, and the order among checkpoints.
+"""A checkpoint of one task: options, barrier, snapshot and requests, and the order among checkpoints.
 
-Values are plain and may go to any thread. `CheckpointOrder` is confined to the mailbox thread.
+Values are plain and may go to any thread.
 """
 
 # Why ids must grow, where one could remember which checkpoints have been seen. An abort may overtake its
-# checkpoint, and a barrier may come twice after a restart of whoever sends them. The newest id answers all
+# checkpoint, and a request may come twice after a restart of whoever sends it. The newest id answers all
 # of that in constant space; a set of ids would have to be forgotten at some time, and each rule for that
 # forgets one too early.
+#
+# Why a request is a mail of its own class. A mail that is dropped when the mailbox closes tells nobody, but
+# for one that can be cancelled. A mailbox either drops a mail or has refused it, never both, so that exactly
+# one thread declines a request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from pillarbox.kernel import PillarboxError
+from pillarbox.kernel import Mail, PillarboxError
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class OperatorSnapshot(NamedTuple):
     state: Any
     """The value that its `snapshot_state` returned."""
     pending: tuple[Any, ...]
-    """Elements that were on their way to it, oldest first; always empty in an aligned checkpoint."""
+    """Elements that were on their way to it, oldest first: in an aligned checkpoint those without room."""
     finished: bool = False
     """Its `finish` has returned: after a restore neither that nor `end_input` is called again."""
 
@@ -78,7 +84,7 @@ class TaskSnapshot(NamedTuple):
 class CheckpointDeclined(PillarboxError):
     """The task does not take a checkpoint; it goes on without it.
 
-    `id` is the checkpoint, `reason` says why. Operators raise it in `prepare_snapshot` and `snapshot_state`.
+    `id` is the checkpoint, `reason` says why. Operators raise it in `snapshot_state`.
     """
 
     def __init__(self, id: int, reason: str) -> None:
@@ -90,40 +96,53 @@ class CheckpointDeclined(PillarboxError):
         return f"checkpoint {self.id} is declined: {self.reason}"
 
 
-class CheckpointResponder(Protocol):
-    """Hears how a task's checkpoints come out. On the mailbox thread; what it raises ends the task."""
+class CheckpointRequest(Mail):
+    """A request about a checkpoint, of which `CheckpointDeclined` is the answer if the task ends before.
 
-    def acknowledge(self, snapshot: TaskSnapshot) -> None:
-        """The task has taken a checkpoint."""
+    answer: called on the mailbox thread. `future` gets what it returns, or raises; what is not a
+    `CheckpointDeclined` ends the task as well.
+    """
 
-    def decline(self, error: CheckpointDeclined) -> None:
-        """The task has declined one."""
+    def __init__(self, checkpoint_id: int, answer: Callable[[], Any], **mail: Any) -> None:
+        super().__init__(self._run, answer, **mail)
+        self._checkpoint_id = checkpoint_id
+        self.future: Future[Any] = Future()
+
+    def _run(self, answer: Callable[[], Any]) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = answer()
+        except BaseException as error:
+            # Both who asked and the task must hear of it.
+            self.future.set_exception(error)
+            if not isinstance(error, CheckpointDeclined):
+                raise
+        else:
+            self.future.set_result(result)
+
+    def cancel(self) -> None:
+        """Decline the request: the task has ended. Any thread."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(CheckpointDeclined(self._checkpoint_id, "the task has ended"))
 
 
 class CheckpointOrder:
     """The order of a task's checkpoints: which may still begin, and whose ends it waits for. Confined.
 
     Ids only grow: once a checkpoint has begun, older ones that come later are declined. An abort may
-    come before the checkpoint that it aborts. The owner's methods check the thread, for it has no other user.
+    come before the checkpoint that it aborts.
     """
 
-    __slots__ = ("_aborted", "_ended", "_newest", "_taken")
+    __slots__ = ("_aborted", "_newest", "_taken")
 
     def __init__(self) -> None:
         self._newest = -1
         self._taken: set[int] = set()
         self._aborted: set[int] = set()
-        self._ended: str | None = None
-
-    @property
-    def newest(self) -> int:
-        """The newest checkpoint that has begun; -1 when none has."""
-        return self._newest
 
     def begin(self, id: int) -> None:
         """A checkpoint begins. Raises `CheckpointDeclined` if it must not."""
-        if self._ended is not None:
-            raise CheckpointDeclined(id, self._ended)
         if id in self._aborted:
             raise CheckpointDeclined(id, "it was aborted before it began")
         if id <= self._newest:
@@ -143,24 +162,17 @@ class CheckpointOrder:
         self._taken.add(id)
 
     def complete(self, id: int) -> bool:
-        """The checkpoint is complete everywhere, and older ones no longer matter.
-
-        Returns False, and changes nothing, if this task has not taken it.
-        """
+        """Drop the checkpoint and older ones: it is complete everywhere. False if it was not taken here."""
         if id not in self._taken:
             return False
         self._taken = {taken for taken in self._taken if taken > id}
         return True
 
     def abort(self, id: int) -> bool:
-        """The checkpoint will not complete. Returns whether this task had taken it."""
+        """Drop the checkpoint, which will not complete; False if it was not taken here."""
         if id in self._taken:
             self._taken.remove(id)
             return True
         if id >= self._newest:
             self._aborted.add(id)
         return False
-
-    def end(self, reason: str | None) -> None:
-        """Decline every checkpoint that begins from now on, for `reason`; None ends that."""
-        self._ended = reason

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -26,75 +26,22 @@ from pillarbox.task.protocols import OperatorOutput, RowBatch
 from pillarbox.task.timers import ProcessingTimeService
 
 
-class OperatorContext:
+class OperatorContext(NamedTuple):
     """An operator's view of its task. Confined to the mailbox thread, but for `executor.execute`, `submit`.
 
     `uid` names the operator's state in snapshots, `position` is its place in the chain: 0 is next to the
     input. `executor` has the position as its priority, so a yield runs only mail of this operator and of
-    those behind it. `output` takes what the operator emits.
+    those behind it. `output` takes what the operator emits. `timers` fire as its mail; in `finish` and
+    `close` none begins any more.
     """
 
-    __slots__ = (
-        "_admitted", "_clock", "_closed", "_quiesced", "_timers",
-        "executor", "fail", "output", "position", "uid",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        uid: str,
-        position: int,
-        executor: MailboxExecutor,
-        output: OperatorOutput,
-        clock: Callable[[], float],
-        admitted: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.uid = uid
-        self.position = position
-        self.executor = executor
-        self.output = output
-        self.fail = fail
-        """End the task at once with an error that comes outside of any action, as in a coroutine."""
-        self._clock = clock
-        self._admitted = admitted
-        self._timers: ProcessingTimeService | None = None
-        self._quiesced = self._closed = False
-
-    @property
-    def timers(self) -> ProcessingTimeService:
-        """The operator's timers, which fire as its mail. Made when they are first asked for.
-
-        In `finish` and `close` no timer begins any more, whether they were asked for before or not.
-        """
-        if self._timers is None:
-            self.executor.mailbox.check_is_mailbox_thread()
-            self._timers = ProcessingTimeService(self.executor, self._clock)
-            if self._closed:
-                self._timers.shutdown()
-            elif self._quiesced:
-                self._timers.quiesce()
-        return self._timers
-
-    def quiesce_timers(self) -> ProcessingTimeService | None:
-        """Let no timer begin any more; the timers, if the operator ever asked for them. The chain only."""
-        self._quiesced = True
-        if self._timers is not None:
-            self._timers.quiesce()
-        return self._timers
-
-    def shutdown_timers(self) -> None:
-        """Let no timer fire any more. The chain only."""
-        self._closed = True
-        if self._timers is not None:
-            self._timers.shutdown()
-
-    def admitted(self) -> None:
-        """Say that the element which `process` works on is part of the operator's state from now on.
-
-        Needed only by an operator that yields *after* it has taken the element in. Until then a snapshot
-        taken in the yield keeps the element as pending, and a restored operator gets it again.
-        """
-        self._admitted()
+    uid: str
+    position: int
+    executor: MailboxExecutor
+    output: OperatorOutput
+    timers: ProcessingTimeService
+    fail: Callable[[BaseException], None]
+    """End the task at once with an error that comes outside of any action, as in a coroutine."""
 
 
 class Operator:
@@ -105,8 +52,8 @@ class Operator:
     2. What `process` emits is handed on when it has returned, or yields. So no operator is ever seen half-way
        through an element, but at its own yields.
     3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
-       checkpoint may be taken in each of its yields: its state must then be whole. Yield before the
-       element changes the state, and before you emit, or say `context.admitted()`.
+       checkpoint may be taken in each of its yields, and has the element at work as one that is still to
+       come: yield before the element changes the state, and before you emit.
     4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs, its
        timers too; deferrable mail only if the yield asks for it.
 
@@ -163,9 +110,6 @@ class Operator:
         """Hear that nothing comes for a while, or that this is over. Hands it on, unless overridden."""
         self.context.output.emit_status(idle)
 
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        """Emit what should not go into the snapshot. May raise `CheckpointDeclined`."""
-
     def snapshot_state(self, barrier: CheckpointBarrier) -> Any:
         """The state as it is now, as a value that the operator does not change any more. Must not yield.
 
@@ -177,7 +121,7 @@ class Operator:
         """A checkpoint with this operator's snapshot, and with it every older one, is complete everywhere."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint for which `prepare_snapshot` was called will not complete."""
+        """A checkpoint that was begun will not complete."""
 
     def end_input(self) -> Future[Any] | None:
         """No element comes any more. A future says when all that is under way has come out; None: at once.

@@ -43,15 +43,6 @@ class Idleness(NamedTuple):
     idle: bool
 
 
-class LatencyMarker(NamedTuple):
-    """Measures how long elements are on their way. It waits in links as records do, and in no operator.
-
-    marked_at: when it set out, in seconds of its sender's clock.
-    """
-
-    marked_at: float
-
-
 class RowBatch:
     """Rows that travel together, as one element, with a position. Confined to the mailbox thread.
 
@@ -96,8 +87,8 @@ class InputStatus(enum.Enum):
     """The answer of `TaskInput.emit_next`. Any thread.
 
     `MORE_AVAILABLE` and `NOTHING_AVAILABLE` alternate freely. Then comes one of `END_OF_DATA` and `STOPPED`,
-    once; after it the input gives no record and no watermark, only barriers. `END_OF_INPUT` is last. An
-    input that says it without one of the other two has come to the end of its data as well.
+    once; after it the input gives no record and no watermark. `END_OF_INPUT` is last. An input that says it
+    without one of the other two has come to the end of its data as well.
     """
 
     MORE_AVAILABLE = "more available"
@@ -151,8 +142,7 @@ class TaskOutput(Protocol):
 
     `is_available` is False when no more records should come for now. Records that come nevertheless must be
     accepted: one call of an operator may emit several. An output that has a method `emit_status(idle: bool)`
-    hears when its input becomes idle and when it is no longer, one that has `emit_latency_marker(marker)` of
-    the markers that the input has emitted.
+    hears when its input becomes idle and when it is no longer.
 
     One that keeps what it has collected until somebody takes it has `snapshot_state()` and
     `restore_state(state)` besides, as `StatefulInput` has: the state is what was collected and not taken, and
@@ -188,9 +178,6 @@ class OperatorOutput(TaskOutput, Protocol):
 
     def emit_status(self, idle: bool) -> None:
         """Say that nothing comes for a while, or that this is over."""
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Send a marker behind what was emitted before it. Not part of any snapshot."""
 
     @property
     def room(self) -> int | None:

@@ -10,6 +10,15 @@ checkpoint requests, the notices and `state` are for any thread.
 # each step is a mail: between two of them timers fire, calls complete and checkpoints are taken as at any
 # other time.
 #
+# Why a checkpoint is one action. Flink takes the states on the task's thread and uploads them on others,
+# each operator's for itself, because states are large there. Here they are references and counts; taken in
+# one action they belong to one instant, and nothing has to be put together afterwards. Who has asked for the
+# snapshot makes bytes of it and knows where they are kept.
+#
+# Why checkpoints come from requests alone, and no barrier from the input. A barrier among the elements is
+# how Flink's tasks hear of a checkpoint from those in front of them. Here nobody is in front: whoever wants
+# a checkpoint knows the task.
+#
 # Why errors have two ways. What an action raises ends the loop by itself, as any exception does. An error
 # of a coroutine comes while no action runs, so `fail` must stop the operators at once: until the loop has
 # its turn they could still emit.
@@ -27,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
@@ -36,11 +46,12 @@ from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,
     CheckpointBarrier,
+    CheckpointDeclined,
     CheckpointOptions,
-    CheckpointResponder,
+    CheckpointOrder,
+    CheckpointRequest,
     TaskSnapshot,
 )
-from pillarbox.task.checkpointing import Checkpointing
 from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator
 from pillarbox.task.protocols import (
@@ -50,6 +61,7 @@ from pillarbox.task.protocols import (
     TaskOutput,
     TaskState,
     restore_end,
+    state_of,
 )
 from pillarbox.task.timers import monotonic_epoch
 from pillarbox.validate import check_methods
@@ -74,7 +86,6 @@ class StreamTask:
        a yield runs it too. Notices have the highest priority.
 
     clock: for timers and metrics, in seconds, never going back; None: seconds since 1970.
-    responder: hears how checkpoints come out.
     mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
@@ -90,7 +101,6 @@ class StreamTask:
         *,
         name: str = "task",
         clock: Callable[[], float] | None = None,
-        responder: CheckpointResponder | None = None,
         mailbox: TaskMailbox | None = None,
         latency_interval: float | None = 1.0,
     ) -> None:
@@ -110,15 +120,13 @@ class StreamTask:
             latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
-        self._checkpointing = Checkpointing(input, self.chain, self.processor, responder)
+        self._order = CheckpointOrder()
         self._state = TaskState.CREATED
         self._in_loop = False
         self._cancelled = False
         self._closed = False
-        self._data_ended = False
         self._complete = False
         self._failure: BaseException | None = None
-        self._held: Future[None] | None = None
 
     # -- any thread ---------------------------------------------------------------------------
 
@@ -153,7 +161,14 @@ class StreamTask:
         Raises TypeError or ValueError for a bad id.
         """
         timestamp = time.time() if timestamp is None else timestamp
-        return self._checkpointing.trigger(CheckpointBarrier(checkpoint_id, timestamp, options))
+        barrier = CheckpointBarrier(checkpoint_id, timestamp, options)
+        return self._ask(
+            checkpoint_id,
+            partial(self._take_checkpoint, barrier),
+            priority=MIN_PRIORITY if options.aligned else MAX_PRIORITY,
+            urgent=not options.aligned,
+            description=partial(str, barrier),
+        )
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint is complete everywhere. Any thread.
@@ -161,14 +176,20 @@ class StreamTask:
         The future says whether this task had taken it; otherwise the operators do not hear of it. The
         mail has the highest priority, so a yield runs it.
         """
-        return self._checkpointing.notify(checkpoint_id, self._checkpointing.complete, "complete")
+        return self._ask(checkpoint_id, partial(self._end_checkpoint, checkpoint_id, True))
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint will not complete. Any thread; as `notify_checkpoint_complete_async`.
 
         If it has not begun here, it is declined when it comes.
         """
-        return self._checkpointing.notify(checkpoint_id, self._checkpointing.abort, "aborted")
+        return self._ask(checkpoint_id, partial(self._end_checkpoint, checkpoint_id, False))
+
+    def _ask(self, checkpoint_id: int, answer: Callable[[], Any], **mail: Any) -> Future[Any]:
+        request = CheckpointRequest(checkpoint_id, answer, **{"priority": MAX_PRIORITY, **mail})
+        if not self._executor.try_put(request):
+            request.cancel()
+        return request.future
 
     # -- life, on the mailbox thread ----------------------------------------------------------
 
@@ -190,7 +211,7 @@ class StreamTask:
             raise
 
     def run(self) -> None:
-        """Run until the task has ended or is suspended; restore it first if it was not. Mailbox thread.
+        """Run until the task has ended; restore it first if it was not. Mailbox thread.
 
         Raises the first error of the task, `TaskCancelled` for a cancelled one, RuntimeError for one that has
         ended before.
@@ -256,9 +277,47 @@ class StreamTask:
             self._close(None)
 
     def _restore(self, snapshot: TaskSnapshot | None) -> None:
-        self._open(snapshot)
-        self._checkpointing.refuse(None)
+        self.chain.setup(self.processor.executor, self._clock, self.fail)
+        if snapshot is not None:
+            restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
+            restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
+            self.chain.open(snapshot.operators, snapshot.time_ended)
+        else:
+            self.chain.open()
         self._state = TaskState.RUNNING
+
+    def _take_checkpoint(self, barrier: CheckpointBarrier) -> TaskSnapshot:
+        """Take a checkpoint: the state of the task at one moment, then its barrier goes to the output."""
+        if self._state is TaskState.CREATED:
+            # An operator may yield while it is opened, and a yield runs urgent checkpoints.
+            raise CheckpointDeclined(barrier.id, "the task is being restored")
+        self._order.begin(barrier.id)
+        if barrier.options.aligned:
+            # What a restore has left in front of an operator, which may yield, and a yield may overtake this.
+            self.chain.work_off()
+        self._order.check(barrier.id)
+        # spec: Chain!Snapshot
+        position = _state_of("input", self._input, barrier)
+        try:
+            operators = self.chain.snapshot(barrier)
+            rows = _state_of("output", self.output, barrier)
+        except CheckpointDeclined:
+            # spec: Chain!Decline
+            self.chain.notify_aborted(barrier.id)
+            raise
+        self._order.taken(barrier.id)
+        self.output.emit_barrier(barrier)
+        return TaskSnapshot(barrier, position, operators, rows, self.chain.time_ended)
+
+    def _end_checkpoint(self, checkpoint_id: int, is_complete: bool) -> bool:
+        """Tell the operators how a checkpoint has ended; False, without effect, if it was not taken here."""
+        if is_complete:
+            was_taken, notify = self._order.complete(checkpoint_id), self.chain.notify_complete
+        else:
+            was_taken, notify = self._order.abort(checkpoint_id), self.chain.notify_aborted
+        if was_taken:
+            notify(checkpoint_id)
+        return was_taken
 
     @contextmanager
     def _living(self) -> Iterator[None]:
@@ -307,15 +366,6 @@ class StreamTask:
         self.processor.drain()
         self._raise_if_failed()
         return True
-
-    def _open(self, snapshot: TaskSnapshot | None) -> None:
-        self.chain.setup(self.processor.executor, self._clock, self.fail, self._checkpointing.barrier)
-        if snapshot is not None:
-            restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
-            restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
-            self.chain.open(snapshot.operators, snapshot.time_ended)
-        else:
-            self.chain.open()
 
     def _close(self, cause: BaseException | None) -> None:
         """Close everything, waiting for operators that close on another thread. Once."""
@@ -377,26 +427,58 @@ class StreamTask:
         if self._cancelled:
             raise TaskCancelled(self.name)
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- input: the default action, and its end -------------------------------------------------
 
-    def _end_data(self, then: Callable[[], None]) -> None:
-        """Read no more, finish the operators, then call `then`. Once."""
-        self._data_ended = True
-        self._advance(self.chain.finishing(), partial(self._finished, self._hold_input(), then))
+    def _process_input(self, controller: Controller) -> None:
+        entry = self.chain.entry
+        # spec: Chain!Read, Chain!SuspendInput
+        if not entry.is_available:
+            entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
+            return
+        status = self._input.emit_next(entry)
+        if status is InputStatus.MORE_AVAILABLE:
+            return
+        if status is InputStatus.NOTHING_AVAILABLE:
+            if entry.queue or entry.is_available:
+                self._suspend_until(self._input.available(), controller)
+            else:
+                entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
+            return
+        if not isinstance(status, InputStatus):
+            raise TypeError(f"the input of task {self.name!r} said {status!r}; it must say an InputStatus")
+        self._input_ended(status, controller)
 
-    def _finished(self, held: Future[None], then: Callable[[], None]) -> None:
-        self._held = None
-        then()
-        held.set_result(None)
+    def _input_ended(self, status: InputStatus, controller: Controller) -> None:
+        """Finish the operators at the end of the data, and end the task at that of the input, in mail."""
+        is_last = status is InputStatus.END_OF_INPUT
+        if self.chain.data_ended and not is_last:
+            raise RuntimeError(f"the input of task {self.name!r} said {status} after the end of its data")
+        self.chain.work_off()
+        finishes = not (self.chain.data_ended or status is InputStatus.STOPPED)
+        self.chain.data_ended = True
+        steps = self.chain.finishing() if finishes else iter(())
+        if is_last:
+            steps = chain(steps, self.chain.timers_done())
+        suspension = controller.suspend_default_action("idle")
+        self._advance(steps, self._end_loop if is_last else suspension.resume)
 
     def _end_loop(self) -> None:
-        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
-        self._advance(self.chain.quiesce_timers(), partial(self._loop_ended, self._hold_input()))
-
-    def _loop_ended(self, held: Future[None]) -> None:
         self._complete = True
         self.processor.all_actions_completed()
-        held.set_result(None)
+
+    def _suspend_until(self, future: Future[Any] | None, controller: Controller) -> None:
+        """Read nothing until `future` is done, which any thread may complete; None is done.
+
+        Its error ends the task; a cancelled one is just done.
+        """
+        if future is not None:
+            future.add_done_callback(partial(self._resume, controller.suspend_default_action("idle")))
+
+    def _resume(self, suspension: Suspension, future: Future[Any]) -> None:
+        """Any thread."""
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self.processor.report_error(error)
+        suspension.resume()
 
     def _advance(self, steps: Iterator[Future[Any]], then: Callable[[], None]) -> None:
         """Go on to the next future that is not done, and behind the last one call `then`. Other mail runs.
@@ -416,66 +498,6 @@ class StreamTask:
         raise_of(future)
         self._advance(steps, then)
 
-    def _hold_input(self) -> Future[None]:
-        held: Future[None] = Future()
-        self._held = held
-        return held
-
-    # -- input: the default action ------------------------------------------------------------
-
-    def _process_input(self, controller: Controller) -> None:
-        if self._held is not None:
-            self._suspend_until(self._held, controller)
-            return
-        entry = self.chain.entry
-        # spec: Chain!Read, Chain!SuspendInput
-        if not entry.is_available:
-            entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
-            return
-        status = self._input.emit_next(entry)
-        if entry.overtaking:
-            self.chain.take_overtaking()
-        if status is InputStatus.MORE_AVAILABLE:
-            return
-        if status is InputStatus.NOTHING_AVAILABLE:
-            if entry.queue or entry.is_available:
-                self._suspend_until(self._input.available(), controller)
-            else:
-                entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
-            return
-        self.chain.work_off()
-        self._input_ended(status)
-
-    def _suspend_until(self, future: Future[Any] | None, controller: Controller) -> None:
-        """Read nothing until `future` is done, which any thread may complete; None is done.
-
-        Its error ends the task; a cancelled one is just done.
-        """
-        if future is not None:
-            future.add_done_callback(partial(self._resume, controller.suspend_default_action("idle")))
-
-    def _resume(self, suspension: Suspension, future: Future[Any]) -> None:
-        """Any thread."""
-        if not future.cancelled() and (error := future.exception()) is not None:
-            self.processor.report_error(error)
-        suspension.resume()
-
-    def _input_ended(self, status: InputStatus) -> None:
-        if status is InputStatus.END_OF_INPUT:
-            if self._data_ended:
-                self._end_loop()
-            else:
-                self._end_data(self._end_loop)
-        elif self._data_ended:
-            raise RuntimeError(f"the input of task {self.name!r} said {status} after the end of its data")
-        elif status is InputStatus.END_OF_DATA:
-            self._end_data(_nothing)
-        elif status is InputStatus.STOPPED:
-            self._data_ended = True
-            self.chain.end_data()
-        else:
-            raise TypeError(f"the input of task {self.name!r} said {status!r}; it must say an InputStatus")
-
 
 async def _ended(futures: Iterable[asyncio.Future[Any]]) -> asyncio.CancelledError | None:
     """Wait until all of them are done, however often it is cancelled; returns the last cancellation."""
@@ -494,5 +516,12 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
         log.warning("an operator could not be closed: %s: %s", type(error).__name__, error)
 
 
-def _nothing() -> None:
-    """Follow the end of the data with nothing: the input goes on to its own end."""
+def _state_of(name: str, end: Any, barrier: CheckpointBarrier) -> Any:
+    """The state of the task's input or output; what that raises declines the checkpoint."""
+    try:
+        return state_of(end)
+    except CheckpointDeclined:
+        raise
+    except Exception as error:
+        reason = f"the {name} raised {type(error).__name__}: {error}"
+        raise CheckpointDeclined(barrier.id, reason) from error

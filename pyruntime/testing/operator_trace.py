@@ -396,7 +396,6 @@ class _RecordedOperator(AsyncWaitOperator):
         super()._hand_on(call, result, called)
 
     def _take_found(self, call: Call, result: Any) -> None:
-        self._trace.of("find", call)
         self._trace.decided.discard(call)
         super()._take_found(call, result)
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier
-from pillarbox.task.protocols import Idleness, LatencyMarker, OperatorOutput, RowBatch, TaskOutput, Watermark
+from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, TaskOutput, Watermark
 
 
 def emit(element: Any, output: TaskOutput) -> None:
@@ -32,10 +32,6 @@ def emit(element: Any, output: TaskOutput) -> None:
         output.emit_watermark(element.timestamp)
     elif isinstance(element, Idleness):
         cast("OperatorOutput", output).emit_status(element.idle)
-    elif isinstance(element, LatencyMarker):
-        cast("OperatorOutput", output).emit_latency_marker(element)
-    elif isinstance(element, CheckpointBarrier):
-        output.emit_barrier(element)
     else:
         output.collect(element)
 
@@ -146,11 +142,19 @@ class ReplayedInput:
         """Nothing: the elements stay."""
 
 
-class _KeptElements:
-    """Keeps what comes, in order: records, and what travels between them as objects. Mailbox thread."""
+class CollectedOutput:
+    """An output that keeps what comes, in order: records, and what travels between them as objects.
+
+    It has room, until `block` is called. What comes is taken all the same. Mailbox thread, but for `block`
+    and `unblock`.
+    """
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
+        self._lock = threading.Lock()
+        self._wakes: list[Callable[[], object]] = []
+        self.is_available = True
+        """True if it is not blocked. Any thread."""
 
     def collect(self, record: Any) -> None:
         """Keep a record."""
@@ -164,27 +168,9 @@ class _KeptElements:
         """Keep an `Idleness`."""
         self.elements.append(Idleness(idle))
 
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Keep a `LatencyMarker`."""
-        self.elements.append(marker)
-
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Keep a barrier."""
         self.elements.append(barrier)
-
-
-class CollectedOutput(_KeptElements):
-    """An output that keeps what comes, in order: records, and what travels between them as objects.
-
-    It has room, until `block` is called. What comes is taken all the same.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self._wakes: list[Callable[[], object]] = []
-        self.is_available = True
-        """True if it is not blocked. Any thread."""
 
     def call_when_room(self, wake: Callable[[], object]) -> None:
         """Call `wake` when it is not blocked."""
@@ -208,17 +194,17 @@ class CollectedOutput(_KeptElements):
 
     @property
     def records(self) -> list[Any]:
-        """The records alone. Mailbox thread."""
-        marks = (Watermark, Idleness, LatencyMarker, CheckpointBarrier)
+        """The records alone."""
+        marks = (Watermark, Idleness, CheckpointBarrier)
         return [element for element in self.elements if not isinstance(element, marks)]
 
     @property
     def watermarks(self) -> list[float]:
-        """The timestamps of the watermarks alone, in seconds. Mailbox thread."""
+        """The timestamps of the watermarks alone, in seconds."""
         return [element.timestamp for element in self.elements if isinstance(element, Watermark)]
 
 
-class LimitedOutput(_KeptElements):
+class LimitedOutput(CollectedOutput):
     """An output with room for so many `batches`, and then for none until `make_room`. Mailbox thread.
 
     It keeps the rows of the batches. Raises AssertionError if one comes while there is no room.
@@ -227,23 +213,11 @@ class LimitedOutput(_KeptElements):
     def __init__(self, batches: float = math.inf) -> None:
         super().__init__()
         self._room_left = self._batches = batches
-        self._wakes: list[Callable[[], object]] = []
-
-    @property
-    def is_available(self) -> bool:
-        """True if it takes a batch."""
-        return self._room_left > 0
-
-    def call_when_room(self, wake: Callable[[], object]) -> None:
-        """Call `wake` when it takes a batch again."""
-        self._wakes.append(wake)
 
     def make_room(self) -> None:
         """Take as many batches again."""
         self._room_left = self._batches
-        wakes, self._wakes = self._wakes, []
-        for wake in wakes:
-            wake()
+        self.unblock()
 
     def collect(self, record: Any) -> None:
         """Keep a record, or the rows of a batch."""
@@ -251,6 +225,8 @@ class LimitedOutput(_KeptElements):
         if not self.is_available and not isinstance(self.elements[-1], (Watermark, Idleness)):
             self.emitted_without_room(record)
         self._room_left -= 1
+        if self._room_left <= 0:
+            self.block()
         self.elements += record.rows[record.position :] if type(record) is RowBatch else [record]
 
     def emitted_without_room(self, record: Any) -> None:

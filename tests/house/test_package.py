@@ -18,7 +18,7 @@ import pillarbox
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     *("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp", "IPython"),
-    *("redis", "uvloop", "prometheus_client", "opentelemetry", "jinja2", "matplotlib"),
+    *("redis", "uvloop", "prometheus_client", "opentelemetry", "jinja2"),
 )
 
 

@@ -18,9 +18,12 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.clients.chat": {"AnswerInvalid", "ReplyCut", "ReplyRefused"},
         "pillarbox.clients.openai_api": {"AnswerError"},
         "pillarbox.clients.transport": {"HttpStatusError"},
+        "pillarbox.sources.connectors.files": {"FileSource"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},
+        "pillarbox.sources.connectors.kafka": {"KafkaSource"},
+        "pillarbox.sources.connectors.redis_streams": {"RedisStreamSource"},
         "pillarbox.spark.async_udf": {"AsyncUdf"},
-        "pillarbox.spark.source.data_source": {"PillarboxSource"},
+        "pillarbox.spark.data_source": {"PillarboxSource"},
     }
     for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):
         for path in folder.rglob("__init__.py"):

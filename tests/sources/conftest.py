@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.sources.connectors.files import discovery
+from pillarbox.sources.connectors import file_discovery as discovery
 
 
 @pytest.fixture(autouse=True)

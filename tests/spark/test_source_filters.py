@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.data_source import PillarboxSource
+from pillarbox.spark.data_source import PillarboxSource
 from tests.versions import needs_pyspark
 
 needs_filters = needs_pyspark(4, 1, "readers that take filters")

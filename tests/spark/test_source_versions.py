@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.data_source import PillarboxSource
+from pillarbox.spark.data_source import PillarboxSource
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource, append
 from tests.versions import pyspark_version

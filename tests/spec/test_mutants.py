@@ -19,7 +19,7 @@ from spec.manifest import read_all
         ("SplitFetch", 19),
         ("SplitPerThread", 17),
         ("SplitAssignment", 38),
-        ("Yielding", 9),
+        ("Yielding", 8),
         ("SeenFiles", 5),
     ],
 )

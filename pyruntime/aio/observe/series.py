@@ -81,11 +81,11 @@ class Point(NamedTuple):
     spent: tuple[float, ...]
     """Seconds of the slots' time by its use until then, in the order of `SPENT`."""
     in_flight: float
-    """Calls in flight, in the mean since the point before."""
+    """Calls in flight."""
     finished_waiting: float
-    """Finished rows waiting for their order, in the mean since the point before."""
+    """Finished rows waiting for their order."""
     capacity: float
-    """Calls that may be in flight, in the mean since the point before."""
+    """Calls that may be in flight."""
 
 
 _FIRST_LEVEL = Point._fields.index("in_flight")
@@ -104,51 +104,33 @@ def point(seconds: float, totals: Totals) -> Point:
 
 
 class Series:
-    """Points at equal steps, at most `max_points`. When it is full, each two points become one.
+    """Points at equal steps, at most `max_points` and the latest one. When it is full, every other one goes.
 
-    Counts stay exact, since they are counts since the beginning; levels become means. The idea is that of
-    a round-robin database (RRDtool) with one archive, which grows coarser instead of forgetting.
+    Counts stay exact, since they are counts since the beginning. The idea is that of a round-robin database
+    (RRDtool) with one archive, which grows coarser instead of forgetting.
     """
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
-        self._pairs = (max_points - 1) // 2
-        # Whole points, the one that is not whole yet, and the looks in that: one value, so that any thread
-        # sees what belongs together.
-        self._state: tuple[list[Point], Point | None, int] = ([], None, 0)
-        self._looks_per_point = 1
+        self._max_points = max_points
+        self._kept: list[Point] = []
+        self._looks, self._looks_per_point = 0, 1
+        # Replaced as a whole, so that any thread sees what belongs together.
+        self._points: list[Point] = []
 
     def add(self, seconds: float, totals: Totals) -> None:
         """Add the totals of so many seconds after the beginning; times may not go back."""
-        points, pending, looks = self._state
-        pending = _join_points(pending, looks, point(seconds, totals))
-        looks += 1
-        if looks < self._looks_per_point:
-            self._state = points, pending, looks
-            return
-        points = [*points, pending]
-        # The beginning stays a point of its own, or the first step would be lost.
-        rest = points[1:]
-        if len(rest) == self._pairs * 2:
+        latest = point(seconds, totals)
+        if self._looks % self._looks_per_point == 0:
+            self._kept.append(latest)
+        self._looks += 1
+        if len(self._kept) > self._max_points:
+            self._kept = self._kept[::2]
             self._looks_per_point *= 2
-            pairs = zip(rest[::2], rest[1::2], strict=True)
-            points = [points[0], *(_join_points(first, 1, last) for first, last in pairs)]
-        self._state = points, None, 0
+        self._points = [*self._kept, *([] if self._kept[-1] is latest else [latest])]
 
     def points(self) -> list[Point]:
-        """All points in order of time, the one that is not whole yet included. Any thread."""
-        points, pending, _ = self._state
-        return [*points] if pending is None else [*points, pending]
-
-
-def _join_points(first: Point | None, looks: int, last: Point) -> Point:
-    """One point of two, of which the first stands for so many looks and the last for one."""
-    if first is None:
-        return last
-    levels = (
-        (before * looks + after) / (looks + 1)  # type: ignore[operator]
-        for before, after in zip(first[_FIRST_LEVEL:], last[_FIRST_LEVEL:], strict=True)
-    )
-    return Point(*last[:_FIRST_LEVEL], *levels)  # type: ignore[arg-type]
+        """All points in order of time, the latest one included. Any thread."""
+        return [*self._points]
 
 
 class Watch:

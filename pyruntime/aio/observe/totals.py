@@ -11,6 +11,7 @@ Values without state: safe in any thread. The bar, the report, the exporters and
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,80 +54,59 @@ class Instrument(NamedTuple):
     """The label that the keys of a table go to."""
 
 
-def _instrument(
-    kind: str, help: str, export: str | None = "", unit: str = "", label: str = "", default: Any = 0
-) -> Any:
-    made = Instrument(kind, help, export, unit, label)
-    return field(default=default, metadata={"instrument": made})
-
-
-def _row(help: str) -> Any:
-    return _instrument("row", help)
-
-
-def _count(help: str, export: str | None = "", default: float = 0) -> Any:
-    return _instrument("count", help, export, default=default)
-
-
-def _level(help: str, export: str = "", unit: str = "", default: float = 0) -> Any:
-    return _instrument("level", help, export, unit, default=default)
-
-
-def _table(help: str, export: str, label: str, unit: str = "") -> Any:
-    made = Instrument("table", help, export, unit, label)
-    return field(default_factory=dict, metadata={"instrument": made})
-
-
-def _durations(help: str, export: str) -> Any:
-    return _instrument("histogram", help, export, "seconds", default=NO_LATENCY)
-
-
-def _series(kind: str, help: str) -> Any:
-    """A field that only `pillarbox.aio.observe.gen_ai` exports, by the series of `pillarbox.aio.gen_ai`."""
-    made = Instrument(kind, help, None, "", "")
-    return field(default_factory=dict, metadata={"instrument": made})
+def _of(kind: str, help: str, export: str | None = "", label: str = "", unit: str = "") -> Any:
+    """The field of `Totals` of this description. export: "" for the name of the field."""
+    metadata = {"instrument": Instrument(kind, help, export, unit, label)}
+    if kind in ("table", "histograms"):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=NO_LATENCY if kind == "histogram" else 0, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Totals:
     """The counts of one operator, or of several added up, at one moment."""
 
-    rows_in: int = _row("Rows admitted")
-    results: int = _row("Rows whose results were emitted")
-    not_called: int = _row("Rows not called, since a budget was used up")
-    found: int = _row("Rows whose results were found in the ledger")
-    calls: int = _count("Attempts at calls: what the service saw; with batches, rows in them")
-    retries: int = _count("Attempts that failed and were followed by another", None)
-    errors: int = _count("Rows that failed for good, time-outs included", None)
-    timeouts: int = _count("Attempts and rows that met a limit of time")
-    late: int = _count("Outcomes that came after their call's time-out and were ignored")
-    abandoned: int = _count("Calls that did not end when they were cancelled")
-    shared: int = _count("Rows that shared the call of an equal one")
-    batches: int = _count("Calls made with a list of rows")
-    tokens: float = _count("Tokens, as the usage function gives them", default=0.0)
-    cost: float = _count("Cost, as the usage function gives it", default=0.0)
-    rate_granted: int = _count("Calls that the rate has let through")
-    cool_downs: int = _count("Times that all calls were held back for an overloaded service")
-    elapsed: float = _count("Seconds that operators have run", None, default=0.0)
-    in_flight: int = _level("Calls in flight")
-    waiting: int = _level("Rows that wait for a slot, the rate or their retry")
-    finished_waiting: int = _level("Finished rows that wait to be emitted, most of them for their order")
-    held_bytes: int = _level("Bytes of rows held, by estimate; 0 without max_bytes", "held", "bytes")
-    capacity: int = _level("Calls that may be in flight")
-    retries_by_reason: Mapping[str, int] = _table("Attempts followed by another", "retries", "reason")
+    rows_in: int = _of("row", "Rows admitted")
+    results: int = _of("row", "Rows whose results were emitted")
+    not_called: int = _of("row", "Rows not called, since a budget was used up")
+    found: int = _of("row", "Rows whose results were found in the ledger")
+    calls: int = _of("count", "Attempts at calls: what the service saw; with batches, rows in them")
+    retries: int = _of("count", "Attempts that failed and were followed by another", None)
+    errors: int = _of("count", "Rows that failed for good, time-outs included", None)
+    timeouts: int = _of("count", "Attempts and rows that met a limit of time")
+    late: int = _of("count", "Outcomes that came after their call's time-out and were ignored")
+    abandoned: int = _of("count", "Calls that did not end when they were cancelled")
+    shared: int = _of("count", "Rows that shared the call of an equal one")
+    batches: int = _of("count", "Calls made with a list of rows")
+    tokens: float = _of("count", "Tokens, as the usage function gives them")
+    cost: float = _of("count", "Cost, as the usage function gives it")
+    rate_granted: int = _of("count", "Calls that the rate has let through")
+    cool_downs: int = _of("count", "Times that all calls were held back for an overloaded service")
+    elapsed: float = _of("count", "Seconds that operators have run", None)
+    in_flight: int = _of("level", "Calls in flight")
+    waiting: int = _of("level", "Rows that wait for a slot, the rate or their retry")
+    finished_waiting: int = _of("level", "Finished rows that wait to be emitted, most for their order")
+    held_bytes: int = _of(
+        "level", "Bytes of rows held, by estimate; 0 without max_bytes", "held", unit="bytes"
+    )
+    capacity: int = _of("level", "Calls that may be in flight")
+    retries_by_reason: Mapping[str, int] = _of("table", "Attempts followed by another", "retries", "reason")
     """The class of the error; "result" for a predicate, "timeout.attempt" for a limit of time."""
-    errors_by_type: Mapping[str, int] = _table("Rows that failed for good", "errors", "type")
-    spent: Mapping[str, float] = _table("Time of operators by what it went on", "spent", "on", "seconds")
+    errors_by_type: Mapping[str, int] = _of("table", "Rows that failed for good", "errors", "type")
+    spent: Mapping[str, float] = _of(
+        "table", "Time of operators by what it went on", "spent", "on", "seconds"
+    )
     """See `SPENT`."""
-    latency: LatencySnapshot = _durations("How long attempts took", "attempt_duration")  # noqa: RUF009
-    call_latency: LatencySnapshot = _durations(  # noqa: RUF009
-        "How long rows took over all their attempts", "call_duration"
+    latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
+    call_latency: LatencySnapshot = _of(  # noqa: RUF009
+        "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"
     )
-    operation_duration: Mapping[str, LatencySnapshot] = _series(
-        "histograms", "How long calls to generative AI took"
+    # Only `pillarbox.aio.observe.gen_ai` exports these, by the series of `pillarbox.aio.gen_ai`.
+    operation_duration: Mapping[str, LatencySnapshot] = _of(
+        "histograms", "How long calls to generative AI took", None
     )
-    token_usage: Mapping[str, LatencySnapshot] = _series("histograms", "Tokens of calls to generative AI")
-    tokens_used: Mapping[str, float] = _series("table", "Tokens of calls to generative AI in all")
+    token_usage: Mapping[str, LatencySnapshot] = _of("histograms", "Tokens of calls to generative AI", None)
+    tokens_used: Mapping[str, float] = _of("table", "Tokens of calls to generative AI in all", None)
 
     @property
     def mean_latency(self) -> float:
@@ -228,3 +208,45 @@ def from_json(written: Any) -> Totals:
     """The totals that `to_json` wrote. Raises ValueError, which names the field, for anything else."""
     # Added up, buckets are looked up: a bound that no histogram has is refused here, and not in a later sum.
     return merge([Totals(), _CODEC.from_json(written)])
+
+
+# -- numbers as people read them -------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """A number with three digits that count at least, as in 1,234,567, 12.3, 0.00123."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    text = f"{value:.{min(digits, 12)}f}"
+    return text.rstrip("0").rstrip(".") if digits > 2 else text
+
+
+def compact(value: float) -> str:
+    """A number of at most eight characters, as in 123,456, 12.35 M, 1.2 T."""
+    for least, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= least * 0.9995 and math.isfinite(value):
+            return f"{float(f'{value / least:.4g}'):g} {unit}"
+    return number(value)
+
+
+def seconds(value: float) -> str:
+    """A duration with its unit, as in 250 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    if not math.isfinite(value):
+        return str(value)
+    for least, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        # What rounds up to a thousand of a unit is one of the next.
+        if least * 0.9995 <= value < 59.95:
+            return f"{float(f'{value / least:.3g}'):g} {unit}"
+    if value < 1e-6:
+        return "0 s" if value <= 0 else f"{value * 1e9:.0f} ns"
+    whole = round(value)
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 10:
+        return f"{round(value / 3600):,} h"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -23,10 +23,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from pillarbox.sources.connectors.options import check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.simple import ListingEnumerator, SimpleSource
-from pillarbox.sources.source import Boundedness
+from pillarbox.sources.source import Boundedness, check_options, option
 from pillarbox.sources.split import OffsetSplit
 
 EVENT_TIME = pa.timestamp("us", "UTC")

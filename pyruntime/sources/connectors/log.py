@@ -29,11 +29,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded
-from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
 from pillarbox.sources.split import DataLossError, Split
 
 log = logging.getLogger("pillarbox")

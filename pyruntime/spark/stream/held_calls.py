@@ -49,7 +49,7 @@ from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
-    from pillarbox.aio.task_io import Chunk
+    from pillarbox.aio.task_run import Chunk
     from pillarbox.spark.dead_letters import DeadLetterTarget
 
 log = logging.getLogger("pillarbox")

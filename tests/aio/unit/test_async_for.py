@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer, CallFailed, Errors, Options, Outcome, async_map
-from pillarbox.aio.async_map import READ_AHEAD_ITEMS
 from pillarbox.aio.errors import OpenFailed
 from pillarbox.aio.loop_watcher import CAN_READ_FRAMES
+from pillarbox.api import READ_AHEAD_ITEMS
 from tests.aio.unit.virtual import VirtualLoop, play
 from tests.threads import begun
 

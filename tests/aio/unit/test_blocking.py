@@ -223,7 +223,7 @@ def test_the_time_of_calls_that_block_is_that_of_the_loop_and_so_is_the_advice(
     assert counts is not None
     assert max(counts.spent, key=lambda name: counts.spent[name]) == "loop"
     assert counts.spent["loop"] >= 0.8 * rows * seconds
-    pytest.importorskip("matplotlib", reason="the report needs it")
+    pytest.importorskip("jinja2", reason="the report needs it")
     page = report(results, tmp_path / "report.html").read_text()
     assert "held the event loop up, so that calls waited for one another" in page
     assert "larger partitions" not in page

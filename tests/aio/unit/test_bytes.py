@@ -14,7 +14,7 @@ from pillarbox import Batch, Buffer, Dedupe, Options, async_map
 from pillarbox.aio.calls import Call
 from pillarbox.aio.shared_calls import SingleFlight
 from pillarbox.aio.sizes import size_of
-from pillarbox.aio.task_io import Chunk, ChunkOutput, cut_chunk
+from pillarbox.aio.task_run import Chunk, ChunkOutput, cut_chunk
 from pillarbox.task.protocols import RowBatch
 from tests.aio.unit.virtual import Rig, play
 

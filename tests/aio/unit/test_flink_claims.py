@@ -23,7 +23,6 @@ from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, Task
 from pillarbox.task.protocols import (
     MAX_WATERMARK,
     Idleness,
-    LatencyMarker,
     RowBatch,
     TaskCancelled,
     Watermark,
@@ -245,10 +244,6 @@ CLAIMS = {
          "test_watermarks_between_which_no_row_came_share_an_entry_of_the_window",),
         ("test_watermarks_and_statuses_wait_at_the_link_while_the_window_is_full_and_adjacent_ones_merge",),
     ),
-    "latency markers": Claim(
-        "They pass at once, whatever is under way.",
-        here=("test_a_latency_marker_passes_at_once_though_the_window_is_full",),
-    ),
 }  # fmt: skip
 """By the name of Flink's test, or in words where it has no test of its own."""
 
@@ -445,8 +440,6 @@ class Several(Operator):
                 self.output.emit_watermark(element.timestamp)
             elif isinstance(element, Idleness):
                 self.output.emit_status(element.idle)
-            elif isinstance(element, LatencyMarker):
-                self.output.emit_latency_marker(element)
             else:
                 self.output.collect(element)
 
@@ -480,23 +473,6 @@ def test_watermarks_and_statuses_wait_at_the_link_while_the_window_is_full_and_a
         link, left = await waiting(3, 1, first, Idleness(True), Idleness(False), second, 2, 3)
         assert link == [3], "what no row parts has one entry while there is room, the newest of each kind"
         assert left == [2, Idleness(False), second, 4, 6, END]
-
-    play(script)
-
-
-@pytest.mark.contract
-def test_a_latency_marker_passes_at_once_though_the_window_is_full() -> None:
-    async def script() -> None:
-        running = Running(doubled_after({1: 5.0, 2: 9.0}), ordered=True, capacity=2, buffer=Buffer(2))
-        running.push(1, LatencyMarker(0.1), 2)
-        await asyncio.sleep(1.0)
-        assert running.left == [LatencyMarker(0.1)]
-        running.push(RowBatch([3, 4]))
-        await running.end()
-        assert running.left == [LatencyMarker(0.1), 2, 4, 6, 8, END]
-        # Where rows wait for room it waits behind them: that is what it measures. No snapshot has it.
-        link, left = await waiting(1, 1, LatencyMarker(0.1), 2, LatencyMarker(0.2), 3)
-        assert link == [2, 3] and left == [LatencyMarker(0.1), 2, LatencyMarker(0.2), 4, 6, END]
 
     play(script)
 

@@ -19,11 +19,11 @@ import pytest
 from pyarrow import fs
 
 from pillarbox import Options, async_map
-from pillarbox.aio.async_map import open_ledgers
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
+from pillarbox.api import open_ledgers
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.errors import LedgerConflictError, LedgerValueError, LedgerWarning
 from pillarbox.ledger.keys import execution_id

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
@@ -18,6 +18,8 @@ from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.kernel import TaskMailbox
@@ -70,21 +72,26 @@ class Attempt:
         self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
         self.session = ledger_session.LedgerSession(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
-        self.waiting: deque[Call] = deque()
         self.left: list[tuple[Any, Any]] = []
         self.holds: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "writer", make)
-            self.session.bind(
-                self.mailbox,
+            scheduler = CallScheduler(
+                self.options,
+                Meter(),
                 asyncio.get_running_loop(),
-                self.waiting,
-                100,
-                complete=self._leaves,
-                replayed=self._found,
-                share=self._leaves,
-                hold=self.holds.append,
+                name="fn",
+                context=contextvars.copy_context(),
+                finish=unexpected,
+                finished=int,
+                renew=unexpected,
                 stop=unexpected,
+                more_rows=bool,
+            )
+            scheduler.hold = self.holds.append  # type: ignore[method-assign]
+            self.waiting = scheduler.waiting
+            self.session.bind(
+                scheduler, self.mailbox, complete=self._leaves, replayed=self._found, share=self._leaves
             )
         (self.writer,) = writers
 

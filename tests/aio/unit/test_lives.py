@@ -27,19 +27,16 @@ from pillarbox import Batch, Buffer, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.writer import LedgerWriter
 from pillarbox.task import Operator
-from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.testing.suites.operator import OperatorMachine
 from tests.search import examples
 
 SCOPE = Scope.of("run", "uid", {"key": None})
 EXECUTION = execution_id("lives")
 
-CODEC = SnapshotCodec()
 
 PAUSE_S = 2.0
 TOLERANCE_S = 0.01
@@ -83,12 +80,6 @@ class Lives(OperatorMachine):
         if self.max_retries is None:
             return None
         return RetryBudget(0.0, self.max_retries, seconds=LONG_S)
-
-    def encode(self, snapshot: TaskSnapshot) -> bytes:
-        return CODEC.encode(snapshot)
-
-    def decode(self, data: bytes) -> TaskSnapshot:
-        return CODEC.decode(data)
 
     def called(self, uid: str, number: int) -> None:
         running = sum(call.uid == uid and not call.is_cancelled for call in self.calls)

@@ -32,8 +32,7 @@ from pillarbox.aio.errors import Failed
 from pillarbox.aio.limits.rate import LocalLimiter
 from pillarbox.aio.options import UNSET
 from pillarbox.aio.sizes import size_of
-from pillarbox.aio.task_io import Chunk
-from pillarbox.aio.task_run import TaskRun
+from pillarbox.aio.task_run import Chunk, TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput

@@ -73,18 +73,6 @@ class Results:
     def lookup_all(self, calls: list[Any]) -> list[tuple[Any, Any]]:
         return [(call, found) for call in calls if (found := self.lookup(call)) is not None]
 
-    def may_call(self) -> bool:
-        return True
-
-    def may_have_news(self, calls: Any) -> bool:
-        return True
-
-    def lookup_again(self, call: Any, news: bool = False) -> bool:
-        return False
-
-    def record_late(self, call: Any, result: Any, cost: float) -> None:
-        raise AssertionError("no answer is late")
-
     def unsaved_results(self) -> dict[Any, Any]:
         return {call: (result, 1.0) for call, result in self.held.items()}
 
@@ -329,7 +317,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
             assert len(rig.results) == 1
         finally:
             may_return.set()
-        calls: Any = rig.operator._calls
+        calls: Any = rig.operator._runner
         while calls._executions:
             await asyncio.sleep(0)
         assert calls.late == 1

@@ -10,8 +10,7 @@ import pytest
 
 from pillarbox import Options
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.task_io import ChunkOutput, CollectionInput
-from pillarbox.aio.task_run import TaskRun
+from pillarbox.aio.task_run import ChunkOutput, CollectionInput, TaskRun
 from pillarbox.task.protocols import RowBatch
 from tests.aio.unit.virtual import HOUR, play
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import pickle
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask
@@ -120,8 +121,7 @@ class Life:
 
         async def main() -> bool:
             if self.snapshot is not None:
-                codec = SnapshotCodec()
-                task.restore(codec.decode(codec.encode(self.snapshot)))
+                task.restore(pickle.loads(pickle.dumps(self.snapshot)))
             for at in snapshots_at:
                 self.loop.call_later(at, take)
             running = asyncio.ensure_future(task.run_async())

@@ -13,7 +13,7 @@ from pillarbox.aio import observe
 from pillarbox.aio.observe import exporters, html_report
 from pillarbox.aio.observe.totals import Totals
 
-CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2", "matplotlib")
+CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2")
 
 
 def modules_after(statement: str) -> set[str]:

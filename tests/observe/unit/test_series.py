@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,15 +26,6 @@ def test_however_many_looks_the_points_are_few_in_order_and_exact(looks: int, mo
     assert seconds == sorted(set(seconds))
     # Not thinner than it must be.
     assert len(points) >= min(looks, most // 2)
-
-
-def test_levels_become_means_and_no_peak_of_one_look_stands_for_many() -> None:
-    series = Series(8)
-    for look in range(64):
-        series.add(float(look), Totals(in_flight=100 if look % 2 else 0, capacity=100))
-    points = series.points()[1:]
-    assert [point.in_flight for point in points[:-1]] == pytest.approx([50.0] * (len(points) - 1))
-    assert {point.capacity for point in points} == {100.0}
 
 
 def test_a_point_has_the_sums_that_rates_are_made_of() -> None:

@@ -7,8 +7,6 @@ import logging
 import os
 import shutil
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ from pyarrow import fs
 from pyarrow import parquet as pq
 
 from pillarbox.redaction import reason_of
-from pillarbox.sources.connectors.files import FileSource, listing
-from pillarbox.sources.connectors.files import source as files_source
+from pillarbox.sources.connectors import file_discovery as listing
+from pillarbox.sources.connectors import files as files_source
+from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 
@@ -148,18 +147,16 @@ def test_what_vanishes_while_a_folder_is_listed_is_not_there(
     text(tmp_path / "a.json", '{"id": 1}\n')
     gone = text(tmp_path / "gone.json", '{"id": 2}\n')
     folder = text(tmp_path / "folder" / "b.json", '{"id": 3}\n').parent
-    scandir = os.scandir
+    listdir = os.listdir
 
-    @contextmanager
-    def scan(path: str) -> Iterator[list[os.DirEntry[str]]]:
+    def list_names(path: str) -> list[str]:
         if path == str(folder):
             shutil.rmtree(folder)
-        with scandir(path) as entries:
-            found = list(entries)
+        found = listdir(path)
         gone.unlink(missing_ok=True)
-        yield found
+        return found
 
-    monkeypatch.setattr(listing.os, "scandir", scan)
+    monkeypatch.setattr(listing.os, "listdir", list_names)
     found = listing.list_files(fs.LocalFileSystem(), str(tmp_path), recursive=True)
     assert [file.path for file in found] == [str(tmp_path / "a.json")]
     assert not folder.exists()

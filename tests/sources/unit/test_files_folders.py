@@ -11,7 +11,6 @@ import pytest
 from pyarrow import parquet as pq
 
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.connectors.files.reading import columns_in
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 
@@ -86,7 +85,7 @@ def test_a_folder_stands_above_a_column_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_folders_above_the_path_are_none(path: str, given: str, found: dict[str, str]) -> None:
-    assert columns_in(path, given) == found
+    assert FileSource.columns_in(path, given) == found
 
 
 def test_a_pattern_leaves_the_files_of_other_folders_alone_and_its_folders_give_columns(

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.client import KafkaSplit
+from pillarbox.sources.connectors.kafka import KafkaSource, KafkaSplit
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.testing import SourceHarness
@@ -328,7 +327,7 @@ def test_a_source_pickles_and_shows_no_secret(server: KafkaServer) -> None:
 def test_the_next_reader_of_a_process_has_the_consumer_of_the_one_before(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
-    from pillarbox.sources.connectors.kafka import client
+    from pillarbox.sources.connectors import kafka as client
 
     server.create("kept", 2)
     for partition in range(2):

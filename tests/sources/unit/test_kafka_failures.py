@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets, KafkaSplit, Partition
-from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
+from pillarbox.sources.connectors.kafka import (
+    KafkaClients,
+    KafkaOffsets,
+    KafkaSource,
+    KafkaSplit,
+    KafkaSplitReader,
+    Partition,
+)
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.split import DataLossError
@@ -250,7 +255,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
 def test_a_range_that_brings_nothing_for_long_is_given_up(
     server: KafkaServer, source: Callable[..., KafkaSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.reader.RANGE_TIMEOUT_S", 3.0)
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.RANGE_TIMEOUT_S", 3.0)
     server.create("still")
     server.produce("still", *range(10))
     # Offsets that nobody has written yet never come.
@@ -261,7 +266,7 @@ def test_a_range_that_brings_nothing_for_long_is_given_up(
         rows.extend(row for fetched in read_splits(reader, [piece]) for row in rows_of(fetched.records))
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert len(rows) == 10
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.reader.RANGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.RANGE_TIMEOUT_S", 0.3)
     server.stop(signal.SIGSTOP)
     try:
         with pytest.raises(ReadFailed, match="nothing came"):
@@ -287,7 +292,7 @@ def test_one_who_may_reads_through_the_guarded_door(
 def test_a_wrong_password_is_an_error_that_shows_no_password(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.client.ANSWER_S", 2.0)
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.ANSWER_S", 2.0)
     wrong = {**server.security, "sasl.password": "not-" + PASSWORD}
     source = KafkaSource(wrong, "guarded", bounded=True, schema=PLACES)
     with SourceHarness(source) as harness, pytest.raises(ConnectionError, match="Authentication") as caught:

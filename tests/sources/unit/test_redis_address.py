@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources.connectors.redis_streams.source import RedisAddress
+from pillarbox.sources.connectors.redis_streams import RedisAddress
 
 SECRET = "correct-horse"
 

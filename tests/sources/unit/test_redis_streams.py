@@ -20,9 +20,7 @@ import pyarrow as pa
 import redis
 
 from pillarbox.sources import Fetched
-from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
-from pillarbox.sources.connectors.redis_streams.source import RedisStreamReader
+from pillarbox.sources.connectors.redis_streams import RedisStreamReader, RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import SplitsAdded

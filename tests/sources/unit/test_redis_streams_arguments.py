@@ -10,9 +10,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import pyarrow as pa
 
-from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.connectors.redis_streams.entries import DEFAULT, to_batch
-from pillarbox.sources.connectors.redis_streams.source import RedisAddress
+from pillarbox.sources.connectors.redis_streams import DEFAULT, RedisAddress, RedisStreamSource, to_batch
 
 SECRET = "correct-horse"
 URL = f"redis://:{SECRET}@127.0.0.1:6379/0"

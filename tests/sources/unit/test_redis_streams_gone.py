@@ -18,9 +18,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 
 from pillarbox.sources import SourceCoordinator, SourceInput
-from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.connectors.redis_streams.entries import RedisStreamSplit
-from pillarbox.sources.connectors.redis_streams.source import RedisStreamReader
+from pillarbox.sources.connectors.redis_streams import RedisStreamReader, RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import SplitsAdded
 from pillarbox.sources.split import DataLossError

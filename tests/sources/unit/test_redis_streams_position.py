@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pillarbox.sources.connectors.redis_streams.entries import (
+from pillarbox.sources.connectors.redis_streams import (
     FIRST,
     LAST_SEQUENCE,
     EntryId,

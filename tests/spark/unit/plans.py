@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.sources import Source
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, MicroBatches, Offset, OffsetCodec
+from pillarbox.spark.micro_batches import MAX_SPLITS_LIMITED, MicroBatches, Offset, OffsetCodec
 
 LONG = 20.0
 

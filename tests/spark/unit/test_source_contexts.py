@@ -9,8 +9,7 @@ import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.source.data_source import deal_out
-from pillarbox.spark.source.options import Read
+from pillarbox.spark.data_source import Read, deal_out
 from tests.sources.unit.found import Findable, Finder, World
 from tests.spark.unit import plans
 

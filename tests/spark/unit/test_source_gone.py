@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pillarbox.sources.connectors import kafka as kafka_source
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka import source as kafka_source
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.split import DataLossError
+from pillarbox.spark import micro_batches as planning
 from pillarbox.spark import register_source
-from pillarbox.spark.source import planning
 from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer

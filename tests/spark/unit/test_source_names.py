@@ -15,8 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.data_source import PillarboxSource
-from pillarbox.spark.source.options import CONNECTORS, AllowedSources, Read
+from pillarbox.spark.data_source import CONNECTORS, AllowedSources, PillarboxSource, Read
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pillarbox.sources import Split
 from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.options import AllowedSources, Read
-from pillarbox.spark.source.planning import OffsetCodec, cut, pack
+from pillarbox.spark.data_source import AllowedSources, Read
+from pillarbox.spark.micro_batches import OffsetCodec, cut, pack
 from tests.sources.unit.found import NoContext
 from tests.spark.unit.plans import Stream, all_are_closed, look
 from tests.spark.unit.source_logs import LogEnumerator, LogSource, LogSplit, RangeSource, append
@@ -166,7 +166,7 @@ def test_a_split_that_is_discovered_twice_is_an_error(tmp_path: Path) -> None:
 def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
     at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.spark.source.planning.MAX_SPLITS_LIMITED", at_a_time)
+    monkeypatch.setattr("pillarbox.spark.micro_batches.MAX_SPLITS_LIMITED", at_a_time)
     folder = tmp_path / "log"
     for file in "abc":
         append(folder, file, range(4))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.options import Read
+from pillarbox.spark.data_source import Read
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource, RangeSource, append
 from tests.spark.unit.streams import Collected, until
@@ -204,7 +204,7 @@ def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> Non
     # Where PySpark has them.
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from pillarbox.spark.source.stream import StreamReader
+    from pillarbox.spark.data_source import StreamReader
 
     append(tmp_path / "log", "a", range(3))
     read = Read.of(LogSource(str(tmp_path / "log")), {}, source_logs.SCHEMA, 2)

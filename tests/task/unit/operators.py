@@ -40,23 +40,6 @@ class Numbers:
         return None
 
 
-class Buffers(Operator):
-    """Has no state: a checkpoint has it emit what it keeps."""
-
-    uid = "buffers"
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def process(self, record: Any) -> None:
-        self.kept.append(record)
-
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        for record in self.kept:
-            self.output.collect(record)
-        self.kept.clear()
-
-
 class Logging(Operator):
     """Hands records on, and writes down what is asked of it. `fails` names the calls that raise."""
 
@@ -83,9 +66,6 @@ class Logging(Operator):
     def process_watermark(self, timestamp: float) -> None:
         self.note(f"watermark {timestamp}")
         super().process_watermark(timestamp)
-
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        self.note(f"prepare {barrier.id}")
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> Any:
         self.note(f"snapshot {barrier.id}")
@@ -175,40 +155,18 @@ class Door(Operator):
 
 
 class Declining(Operator):
-    """Hands records on, and declines the checkpoints in `declined`, in its `prepare` or its `snapshot`."""
+    """Hands records on, and declines the checkpoints in `declined`."""
 
-    def __init__(self, *declined: int, prepare: bool = False, uid: str = "declining") -> None:
+    def __init__(self, *declined: int, uid: str = "declining") -> None:
         self.uid = uid
         self.declined = declined
-        self.prepare = prepare
 
     def process(self, record: Any) -> None:
         self.output.collect(record)
 
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        if self.prepare:
-            self._decline(barrier)
-
     def snapshot_state(self, barrier: CheckpointBarrier) -> None:
-        self._decline(barrier)
-
-    def _decline(self, barrier: CheckpointBarrier) -> None:
         if barrier.id in self.declined:
             raise CheckpointDeclined(barrier.id, "not now")
-
-
-class Responses:
-    """Writes down what the task says of its checkpoints."""
-
-    def __init__(self) -> None:
-        self.acknowledged: list[TaskSnapshot] = []
-        self.declined: list[CheckpointDeclined] = []
-
-    def acknowledge(self, snapshot: TaskSnapshot) -> None:
-        self.acknowledged.append(snapshot)
-
-    def decline(self, error: CheckpointDeclined) -> None:
-        self.declined.append(error)
 
 
 class ImpatientMailbox(TaskMailbox):
@@ -226,14 +184,7 @@ class Rig:
     def __init__(self, *operators: Operator, input: TaskInput | None = None, **options: Any) -> None:
         self.input = PushedInput()
         self.output = CollectedOutput()
-        self.responses = Responses()
-        self.task = StreamTask(
-            self.input if input is None else input,
-            operators,
-            self.output,
-            responder=self.responses,
-            **options,
-        )
+        self.task = StreamTask(self.input if input is None else input, operators, self.output, **options)
 
     def push(self, *records: Any) -> None:
         self.input.push(*records)

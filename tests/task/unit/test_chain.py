@@ -12,7 +12,7 @@ import pytest
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
-from pillarbox.task.protocols import MAX_WATERMARK, Idleness, TaskOutput, Watermark
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, Watermark
 from pillarbox.testing.test_io import PushedInput
 from tests.task.unit.operators import Counted, Door, ImpatientMailbox, Logging, Map, Rig
 
@@ -228,24 +228,6 @@ def test_an_operator_may_not_emit_a_barrier() -> None:
         Rig(Sends(), Map(str)).run(1)
 
 
-def test_an_input_may_not_emit_after_a_barrier_in_the_same_call() -> None:
-    class TooMuch:
-        def emit_next(self, output: TaskOutput) -> InputStatus:
-            output.emit_barrier(CheckpointBarrier(1, 0.0))
-            output.collect("late")
-            return InputStatus.END_OF_INPUT
-
-        def available(self) -> None:
-            return None
-
-        def close(self) -> None:
-            return None
-
-    rig = Rig(Map(str), input=TooMuch())
-    with pytest.raises(RuntimeError, match="'late' after a barrier"):
-        rig.task.run()
-
-
 @pytest.mark.contract(convicts=["stopped_input_goes_on"])
 @pytest.mark.parametrize("end", [InputStatus.END_OF_DATA, InputStatus.STOPPED])
 def test_an_input_may_not_emit_records_after_the_end_of_its_data(end: InputStatus) -> None:
@@ -362,7 +344,7 @@ def test_no_element_reaches_an_operator_while_its_own_mail_is_in_a_yield() -> No
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("step", ["open", "prepare", "end_input", "finish", "complete", "aborted"])
+@pytest.mark.parametrize("step", ["open", "end_input", "finish", "complete", "aborted"])
 def test_no_element_reaches_an_operator_that_yields_in_another_of_its_methods(step: str) -> None:
     log: list[str] = []
     behind = Yields("b", log, step, lambda: rig.task.chain.contexts[0].output.collect("x"))

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import Operator
-from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, CheckpointOptions
+from pillarbox.task.checkpoint import (
+    CheckpointBarrier,
+    CheckpointDeclined,
+    CheckpointOptions,
+    OperatorSnapshot,
+    TaskSnapshot,
+)
 from pillarbox.task.protocols import MAX_WATERMARK, TaskCancelled, TaskState, Watermark
 from tests.task.unit.operators import Counted, Declining, Logging, Map, Rig
 
@@ -32,33 +37,29 @@ def test_an_older_checkpoint_that_comes_later_is_declined_and_the_task_goes_on()
     with pytest.raises(CheckpointDeclined, match="checkpoint 1 is declined: checkpoint 2 has already begun"):
         older.result(timeout=0)
     assert barriers(rig) == [2]
-    assert [error.id for error in rig.responses.declined] == [1]
     assert rig.output.records == [("x", 0)]
 
 
-@pytest.mark.contract(convicts=["declined_snapshot_half_told"])
+@pytest.mark.contract
 def test_one_that_is_overtaken_while_it_is_taken_is_declined() -> None:
-    class YieldsInPrepare(Operator):
-        uid = "yields"
-
+    class Yields(Map):
         def process(self, record: Any) -> None:
-            self.output.collect(record)
-
-        def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-            if barrier.id == 1:
-                futures.append(rig.task.trigger_checkpoint_async(2, UNALIGNED))
-                self.context.executor.yield_()
+            # What a restore has left in front of it is worked off by an aligned checkpoint.
+            futures.append(rig.task.trigger_checkpoint_async(2, UNALIGNED))
+            self.context.executor.yield_()
 
     log: list[str] = []
     futures: list[Future[Any]] = []
-    rig = Rig(YieldsInPrepare(), Logging("b", log))
+    rig = Rig(Yields(str, "yields"), Logging("b", log))
+    states = {"yields": OperatorSnapshot(None, ("x",)), "b": OperatorSnapshot(None, ())}
+    rig.task.restore(TaskSnapshot(CheckpointBarrier(0, 0.0), None, states))
     futures.append(rig.task.trigger_checkpoint_async(1))
     rig.run()
     with pytest.raises(CheckpointDeclined, match="checkpoint 2 has overtaken it"):
         futures[0].result(timeout=0)
     assert futures[1].result(timeout=0).barrier.id == 2
     assert barriers(rig) == [2]
-    assert log[:5] == ["b open", "b prepare 2", "b snapshot 2", "b prepare 1", "b aborted 1"]
+    assert "b snapshot 2" in log
     assert "b snapshot 1" not in log
 
 
@@ -90,11 +91,13 @@ def test_the_same_checkpoint_is_not_taken_twice() -> None:
     rig.task.close()
 
 
-@pytest.mark.contract("A checkpoint that an operator declines sends no barrier, and the task goes on.")
-@pytest.mark.parametrize("prepare", [True, False])
-def test_one_that_an_operator_declines_sends_no_barrier_and_the_task_goes_on(prepare: bool) -> None:
+@pytest.mark.contract(
+    "A checkpoint that an operator declines sends no barrier, and the task goes on.",
+    convicts=["declined_snapshot_half_told"],
+)
+def test_one_that_an_operator_declines_sends_no_barrier_and_the_task_goes_on() -> None:
     log: list[str] = []
-    rig = Rig(Logging("a", log), Declining(1, prepare=prepare), Logging("c", log))
+    rig = Rig(Logging("a", log), Declining(1), Logging("c", log))
     declined = rig.task.trigger_checkpoint_async(1)
     rig.step()
     taken = rig.task.trigger_checkpoint_async(2)
@@ -103,20 +106,8 @@ def test_one_that_an_operator_declines_sends_no_barrier_and_the_task_goes_on(pre
         declined.result(timeout=0)
     assert taken.result(timeout=0).barrier.id == 2
     assert barriers(rig) == [2]
-    assert [str(error) for error in rig.responses.declined] == ["checkpoint 1 is declined: not now"]
     assert rig.output.records == ["x"]
-    # Whoever has heard of it hears of its end.
-    assert log.count("a aborted 1") == 1
-    assert log.count("c aborted 1") == log.count("c prepare 1") == (not prepare)
-
-
-def test_a_declined_barrier_of_the_input_reaches_the_responder_only() -> None:
-    rig = Rig(Declining(1))
-    rig.push(CheckpointBarrier(1, 0.0), "x")
-    rig.step()
-    assert rig.output.elements == ["x"]
-    assert [error.id for error in rig.responses.declined] == [1]
-    rig.task.close()
+    assert log.count("a aborted 1") == log.count("c aborted 1") == 1
 
 
 @pytest.mark.contract(convicts=["declined_counts_as_taken", "older_checkpoint_completes_later"])

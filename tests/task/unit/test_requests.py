@@ -9,27 +9,18 @@ from typing import Any
 import pytest
 
 from pillarbox.mailbox.processor import MailboxProcessor
-from pillarbox.task.checkpoint import CheckpointDeclined
-from pillarbox.task.checkpointing import RequestMail
-
-
-def answered(future: Future[Any]) -> None:
-    future.set_result("answered")
+from pillarbox.task.checkpoint import CheckpointDeclined, CheckpointRequest
 
 
 def ask(processor: MailboxProcessor) -> Future[Any]:
-    executor = processor.executor()
-    return RequestMail(1, answered, executor.priority).put(executor)
+    request = CheckpointRequest(1, lambda: "answered")
+    assert processor.executor().try_put(request)
+    return request.future
 
 
 @pytest.fixture
 def processor() -> MailboxProcessor:
     return MailboxProcessor(lambda controller: None)
-
-
-def test_a_request_after_the_end_of_the_task_is_declined(processor: MailboxProcessor) -> None:
-    processor.close()
-    assert isinstance(ask(processor).exception(0), CheckpointDeclined)
 
 
 def test_a_request_that_is_cancelled_is_left_alone_by_the_end_of_the_task(

@@ -394,25 +394,6 @@ def test_a_timer_does_not_outlive_the_task() -> None:
     assert fired == []
 
 
-@pytest.mark.parametrize("step", ["finish", "close"])
-def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> None:
-    clock = FakeClock()
-    fired: list[float] = []
-
-    class SetsAtTheEnd(Logging):
-        def note(self, what: str) -> None:
-            if what == step:
-                timers = self.context.timers
-                timers.register_timer(1.0, fired.append)
-                assert timers is self.context.timers
-                ended.append(timers.timers_done().done())
-
-    ended: list[bool] = []
-    Rig(SetsAtTheEnd("a", []), clock=clock).run(1)
-    clock.advance(10.0)
-    assert (fired, ended) == ([], [True])
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_thread_for_timers_that_are_asked_for_in_close_does_not_outlive_the_task(cancelled: bool) -> None:
     class SetsInClose(Map):

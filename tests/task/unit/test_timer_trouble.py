@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.task.timers import ProcessingTimeService
+from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.testing import FakeClock
 
 
@@ -39,7 +39,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("refused")
 def test_timers_fire_after_one_whose_thread_did_not_start() -> None:
     processor = MailboxProcessor(idle)
-    timers = ProcessingTimeService(processor.executor())
+    timers = ProcessingTimeService(processor.executor(), monotonic_epoch())
     fired: list[str] = []
 
     def fire(timestamp: float) -> None:
@@ -58,7 +58,7 @@ def test_timers_fire_after_one_whose_thread_did_not_start() -> None:
 
 @pytest.mark.usefixtures("refused")
 def test_timers_whose_thread_did_not_start_can_be_shut_down() -> None:
-    timers = ProcessingTimeService(MailboxProcessor(idle).executor())
+    timers = ProcessingTimeService(MailboxProcessor(idle).executor(), monotonic_epoch())
     with pytest.raises(RuntimeError, match="can't start new thread"):
         timers.register_timer(timers.current_processing_time() + 3600.0, print)
     timers.shutdown()

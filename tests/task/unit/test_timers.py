@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.task.timers import MAX_DEFERRAL_S, ProcessingTimeService, monotonic_epoch
+from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.testing import FakeClock
 from tests.search import examples
 
@@ -47,14 +47,18 @@ class Task:
 @pytest.fixture
 def real() -> Iterator[tuple[MailboxProcessor, ProcessingTimeService]]:
     processor = MailboxProcessor(lambda controller: None)
-    timers = ProcessingTimeService(processor.executor(), name="timers under test")
+    timers = ProcessingTimeService(processor.executor(), monotonic_epoch())
     yield processor, timers
     timers.shutdown()
     processor.close()
 
 
-def timer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "timers under test"]
+def timer_threads(known: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "pillarbox-timers" and thread not in known
+    ]
 
 
 # ---- firing
@@ -197,37 +201,15 @@ def test_while_a_timer_yields_others_fire() -> None:
 
 
 @pytest.mark.contract
-def test_only_what_a_mail_has_left_fires_in_deferrable_mail() -> None:
-    task = Task(timers_a_mail=2)
-    for second in range(4):
-        task.at(float(second))
-    task.clock.advance(3.0)
-    assert [mail.deferrable for mail in task.processor.mailbox.drain()] == [False]
-    task.timers._fire()
-    assert task.fired == [0.0, 1.0]
-    assert not task.executor.try_yield()
-    (rest,) = task.processor.mailbox.drain()
-    assert rest.deferrable
-    rest.run()
-    assert task.fired == [0.0, 1.0, 2.0, 3.0]
-
-
-@pytest.mark.contract
 def test_a_yield_that_asks_for_no_deferrable_mail_gets_every_timer_that_is_due() -> None:
     task = Task(timers_a_mail=3)
     for second in range(100):
         task.at(float(second))
     task.clock.advance(100.0)
-    moves = 0
     while len(task.fired) < 100:
-        if not task.executor.try_yield():
-            # What a mail has left waits for the loop, but no longer than this.
-            task.clock.advance(MAX_DEFERRAL_S)
-            moves += 1
-            assert task.executor.try_yield()
+        assert task.executor.try_yield()
         assert len(task.processor.mailbox) <= 2
     assert task.fired == [float(second) for second in range(100)]
-    assert moves == 33
     task.at(200.0)
     task.run()
     task.clock.set(200.0)
@@ -245,20 +227,18 @@ def test_a_timer_registered_while_the_rest_waits_fires_in_a_yield(later: float |
         task.at(later)
     task.clock.set(1.0)
     assert task.executor.try_yield()
-    task.clock.advance(MAX_DEFERRAL_S)
+    assert task.fired == [1.0]
+    # The mail for the rest waits, and is for this one too.
+    task.at(0.5)
     assert task.executor.try_yield()
-    assert task.fired == [1.0, 1.0]
-    # The rest still waits, and has nothing left to do; a yield skips it.
-    assert not task.executor.try_yield()
+    assert task.executor.try_yield()
+    assert task.fired == [1.0, 0.5, 1.0]
+    while task.executor.try_yield():
+        pass
     task.at(2.0)
     task.clock.set(2.0)
     assert task.executor.try_yield()
-    assert task.fired[2:] == [2.0]
-    task.at(0.5)
-    assert not task.executor.try_yield()
-    task.clock.advance(MAX_DEFERRAL_S)
-    assert task.executor.try_yield()
-    assert task.fired[3:] == [0.5]
+    assert task.fired[3:] == [2.0]
 
 
 @pytest.mark.contract
@@ -379,11 +359,11 @@ def test_with_a_real_clock_a_timer_fires_when_its_time_has_come(real: Any) -> No
         if len(fired) == 3:
             processor.all_actions_completed()
 
-    assert timer_threads() == []
+    known = set(threading.enumerate())
     timers.register_timer(timers.current_processing_time() + LONG, fired.append)
     for seconds in (0.02, 0.01, 0.0):
         timers.register_timer(timers.current_processing_time() + seconds, callback)
-    assert len(timer_threads()) == 1
+    assert len(timer_threads(known)) == 1
     processor.run_mailbox_loop()
     assert len(fired) == 3
     assert all(0.0 <= late < LONG / 2 for late in fired)
@@ -391,7 +371,7 @@ def test_with_a_real_clock_a_timer_fires_when_its_time_has_come(real: Any) -> No
 
 def test_no_wake_up_is_lost_while_timers_are_registered_cancelled_and_fired() -> None:
     processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
-    timers = ProcessingTimeService(processor.executor(), timers_a_mail=3)
+    timers = ProcessingTimeService(processor.executor(), monotonic_epoch(), timers_a_mail=3)
     rng = random.Random(3)
     waiting: dict[int, Any] = {}
     early = fired = registered = 0
@@ -445,20 +425,12 @@ def test_another_thread_may_move_the_clock_and_each_timer_fires_once() -> None:
 
 def test_shutdown_ends_the_thread_of_the_timers(real: Any) -> None:
     _, timers = real
+    known = set(threading.enumerate())
     timers.register_timer(timers.current_processing_time() + LONG, print)
-    (thread,) = timer_threads()
+    (thread,) = timer_threads(known)
     timers.shutdown()
     assert not thread.is_alive()
     timers.shutdown()
-
-
-def test_the_thread_of_the_timers_ends_when_the_mailbox_takes_no_mail(real: Any) -> None:
-    processor, timers = real
-    processor.prepare_close()
-    timers.register_timer(timers.current_processing_time(), print)
-    for thread in timer_threads():
-        thread.join(LONG)
-    assert timer_threads() == []
 
 
 def test_only_the_mailbox_thread_uses_timers() -> None:
@@ -493,9 +465,6 @@ def test_only_the_mailbox_thread_uses_timers() -> None:
         (lambda timers: timers.register_timer("soon", print), TypeError, "timestamp='soon'"),
         (lambda timers: timers.register_timer(float("inf"), print), ValueError, "timestamp=inf"),
         (lambda timers: timers.register_timer(1.0, None), TypeError, "callback=None"),
-        (lambda timers: ProcessingTimeService(None, lambda: -1.0), ValueError, "reads -1.0"),
-        (lambda timers: ProcessingTimeService(None, timers_a_mail=0), ValueError, "timers_a_mail=0"),
-        (lambda timers: ProcessingTimeService(None, timers_a_mail=1.5), TypeError, "timers_a_mail=1.5"),
     ],
 )
 def test_a_bad_argument_is_named_with_its_value(call: Any, error: type[Exception], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Plans: offsets of a stream, `MicroBatches`, which makes one after the other, and partitions, `pack`.
+"""Micro-batches: offsets of a stream, `MicroBatches`, which plans them one after the other, and `pack`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
@@ -12,6 +12,9 @@ the offset. Spark asks a Python data source for no preferred machines, so nearne
 from __future__ import annotations
 
 import heapq
+import json
+import lzma
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import wait
@@ -23,12 +26,17 @@ from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
 
 VERSION = 1
+DEFAULT_MAX_FILES = 10_000
+"""Files of a micro-batch where no option says how many: its plan stands in the offset, and in its tasks."""
+PACKING_PRESET = 1
+"""Of LZMA: six times as fast as by default, a fifth larger. Each offset has all open splits packed."""
+MAX_INLINE_CHARS = 4_000
+"""Characters of a list of splits that stands in the offset as it is."""
 
 Json = dict[str, Any]
 
@@ -106,16 +114,22 @@ class OffsetCodec(Generic[S, C]):
         return self._read(end, "slices")
 
     def _write(self, splits: tuple[S, ...]) -> Any:
-        # A source with a place of its own for long lists says so.
-        write_list = getattr(self._splits, "list_to_json", None)
-        return [self._splits.to_json(split) for split in splits] if write_list is None else write_list(splits)
+        written = [self._splits.to_json(split) for split in splits]
+        text = json.dumps(written, separators=(",", ":"))
+        if len(text) <= MAX_INLINE_CHARS:
+            return written
+        return {"packed": b64encode(lzma.compress(text.encode(), preset=PACKING_PRESET)).decode()}
 
-    def _read(self, written: Json, name: str) -> tuple[S, ...]:
-        read, split_version = self._splits.from_json, written["split_version"]
-        read_list = getattr(self._splits, "list_from_json", None)
-        if read_list is not None:
-            return tuple(read_list(split_version, written[name]))
-        return tuple(read(split_version, each) for each in written[name])
+    def _read(self, offset: Json, name: str) -> tuple[S, ...]:
+        written = offset[name]
+        if not isinstance(written, list):
+            try:
+                written = json.loads(lzma.decompress(b64decode(written["packed"])))
+            except (lzma.LZMAError, KeyError, TypeError, ValueError):
+                raise ValueError(
+                    f"{name}={written!r:.200}: must be a list of splits as it was written"
+                ) from None
+        return tuple(self._splits.from_json(offset["split_version"], each) for each in written)
 
 
 def number_of(written: Json) -> int:

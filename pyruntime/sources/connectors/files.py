@@ -1,42 +1,59 @@
-"""`FileSource`: files as a source. A plain value; made on the driver, used in any process."""
+"""Files as a source: Parquet, JSON lines and text, of a folder or of any file system that Arrow knows.
+
+`FileSource` is a plain value; made on the driver, used in any process.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import fs
 
 from pillarbox.redaction import shown_address
-from pillarbox.sources.connectors.files import listing
-from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer, StateFolder
-from pillarbox.sources.connectors.files.listing import open_file_system, root_of
-from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
-from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option, words
+from pillarbox.sources.connectors.file_discovery import (
+    READ_ERRORS,
+    FileEnumerator,
+    FileSplit,
+    Known,
+    KnownSerializer,
+    StateFolder,
+    hiding,
+    list_files,
+    open_file_system,
+    retold,
+    root_of,
+)
+from pillarbox.sources.connectors.file_formats import (
+    FileFormat,
+    JsonFormat,
+    ParquetFormat,
+    TextFormat,
+    check_columns,
+    read_split,
+    without,
+)
 from pillarbox.sources.enumerator import EnumeratorContext
-from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import ReaderContext, SourceReader
-from pillarbox.sources.serializer import Serializer
-from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.fetching import FetchingReader
+from pillarbox.sources.reader import ReaderContext
+from pillarbox.sources.simple import LoopReader
+from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
+from pillarbox.sources.split import Serializer
 from pillarbox.validate import check_duration
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import fs
-
-    from pillarbox.sources.connectors.files.reading import FileFormat
-
-# By name, and imported when a file is read: the driver may name a source of files, put it into a plan and
-# print it without having pyarrow's readers in memory. CSV is not among them, since Spark's own reader has
-# many options for it, which would have to mean the same here.
-FORMATS = {
-    "parquet": ("parquet", "ParquetFormat"),
-    "json": ("lines", "JsonFormat"),
-    "text": ("lines", "LinesFormat"),
-}
-"""The modules and classes of formats."""
+# CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.
+FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": TextFormat}
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a folder, `name=value`, as Hive and Spark write null."""
+# So many digits always fit into 64 bits; a longer number stays text, as an identifier should.
+WHOLE = re.compile(r"-?\d{1,18}")
+DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
 
 @dataclass(frozen=True)
@@ -48,17 +65,14 @@ class FileSource(Source[FileSplit, Known]):
     path: a file, a folder, a pattern (`*`, `?`, `[...]`, `**`), or a URI that `pyarrow.fs` knows.
     format: "parquet", "json" (an object a line, needs `schema`) or "text" (a row a line).
     schema: the columns, by name; None: those of the first file of Parquet, `value` of text.
-    columns: names of those columns that are read; None: all of them.
     recursive: whether files in folders within the folder count. What begins with "." or "_" never does.
     discovery_interval: seconds between two looks for new files; None: one look at each start, and no other.
     split_bytes: large files are read in parts of about so many bytes: ranges of lines, row groups.
     batch_bytes: bytes of a batch, about.
     on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
         warning. Errors that may pass (of a network, of permission) fail all the same.
-    on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
-        be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
-    on_change: "ignore" to tell of a file that has changed since a stream took it, of which nothing is read
-        any more, and go on; "fail" to end the query as well.
+    on_bad_row: "fail", which names file, place and value; "null" for null in the place of a value that cannot
+        be read.
     settle: seconds that a file must not have been modified to be taken; None: 2, or 0 in an object store.
     state: a folder, as a path or a URI, of one query: for what it has read, which its checkpoint then names.
         Without one a checkpoint remembers at most 8,192 files.
@@ -73,15 +87,12 @@ class FileSource(Source[FileSplit, Known]):
     path: str
     format: str = option("parquet", one_of=("parquet", "json", "text"))
     schema: pa.Schema | None = None
-    columns: Sequence[str] | None = option(None, parse=words)
     recursive: bool = option(True)
     discovery_interval: float | None = None
     split_bytes: int = option(64 * 2**20, at_least=1)
     batch_bytes: int = option(2 * 2**20, at_least=1)
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
-    on_bad_row: str = option("fail", one_of=("fail", "null", "column"))
-    bad_row_column: str = option("_corrupt_record")
-    on_change: str = option("ignore", one_of=("ignore", "fail"))
+    on_bad_row: str = option("fail", one_of=("fail", "null"))
     settle: float | None = None
     state: str | None = None
     moved_from: str | None = None
@@ -103,12 +114,8 @@ class FileSource(Source[FileSplit, Known]):
                 "format='json': needs schema=, the columns and their types, which are not guessed from the "
                 "files; spark.read.json(...).schema tells those of a sample"
             )
-        if self.format == "parquet" and self.on_bad_row == "column":
-            raise ValueError(
-                "on_bad_row='column': is of lines (json, text), and format='parquet': say 'fail' or 'null'"
-            )
         if self.schema is not None:
-            object.__setattr__(self, "schema", self._selected(self.schema))
+            self.file_format.check_schema(self.schema)
         self.open()
         if self.state is not None:
             object.__setattr__(self, "state", os.fspath(self.state))
@@ -127,11 +134,6 @@ class FileSource(Source[FileSplit, Known]):
         """The serializer of what was found."""
         return KnownSerializer(self)
 
-    @property
-    def split_serializer(self) -> Serializer[FileSplit]:
-        """The serializer of its splits."""
-        return FileSplitSerializer(self)
-
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
     ) -> FileEnumerator:
@@ -140,17 +142,12 @@ class FileSource(Source[FileSplit, Known]):
 
     restore_enumerator = create_enumerator
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
+    def create_reader(self, context: ReaderContext) -> FetchingReader[FileSplit]:
         """One that reads a split after the other, with one thread; of the columns only what is asked for."""
-        from pillarbox.sources.connectors.files.reading import FileReader
-
-        wanted = context.schema
-        if wanted is not None:
-            self._check_schema(wanted)
+        if context.schema is not None:
+            self.file_format.check_schema(context.schema)
         return FetchingReader(
-            context,
-            lambda: FileReader(self, lambda: self.arrow_schema() if wanted is None else wanted),
-            threading=Threading.ONE_SPLIT_AT_A_TIME,
+            context, partial(LoopReader, self, None, partial(read_split, self, context.schema))
         )
 
     def arrow_schema(self) -> pa.Schema:
@@ -162,20 +159,10 @@ class FileSource(Source[FileSplit, Known]):
 
     @cached_property
     def _schema_of_files(self) -> pa.Schema:
-        import pyarrow as pa
-
-        from pillarbox.sources.connectors.files.reading import (
-            check_columns,
-            columns_in,
-            kind_of,
-            plain_schema,
-            without,
-        )
-
         filesystem, path = self.open()
-        with listing.hiding(self.path):
-            listed = listing.list_files(filesystem, path, recursive=self.recursive)
-        found, named = None, list[str]()
+        with hiding(self.path):
+            listed = list_files(filesystem, path, recursive=self.recursive)
+        found, named = None, dict[str, str | None]()
         for file in listed:
             if not file.size:
                 continue
@@ -183,11 +170,10 @@ class FileSource(Source[FileSplit, Known]):
                 found = self.file_format.file_schema(file.path)
                 if found.names:
                     check_columns(found.names, found)
-            except listing.read_errors() as error:
-                raise listing.retold(
-                    error, self.path, f"{file.path!r}: its columns cannot be looked up: "
-                ) from None
-            named = [*columns_in(file.path, path)]
+            except READ_ERRORS as error:
+                place = f"{file.path!r}: its columns cannot be looked up: "
+                raise retold(error, self.path, place) from None
+            named = self.columns_in(file.path, path)
             # A file all of whose values are null has columns without types: the next one may know better.
             if any(kind != pa.null() for kind in found.types):
                 break
@@ -197,18 +183,16 @@ class FileSource(Source[FileSplit, Known]):
                 "give a schema"
             )
         # The type of a column of folders is known only of all: one value that is not a number makes it text.
-        folders = [columns_in(file.path, path) for file in listed]
-        kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
-        bad = [pa.field(self.bad_row_column, pa.string())] if self.on_bad_row == "column" else []
-        return self._selected(pa.schema([*plain_schema(without(found, named)), *kinds, *bad]))
+        folders = [self.columns_in(file.path, path) for file in listed]
+        kinds = [pa.field(name, _kind_of(values.get(name) for values in folders)) for name in named]
+        schema = pa.schema([*_plain_schema(without(found, named)), *kinds])
+        self.file_format.check_schema(schema)
+        return schema
 
     @cached_property
     def file_format(self) -> FileFormat:
-        """The format. It needs pyarrow, and whoever names a source of files need not have it."""
-        module, name = FORMATS[self.format]
-        kind = getattr(import_module(f"{__package__}.{module}"), name)
-        made: FileFormat = kind(self.open()[0])
-        return made
+        """The format."""
+        return FORMATS[self.format](self.open()[0])
 
     @cached_property
     def _opened(self) -> tuple[fs.FileSystem, str]:
@@ -259,46 +243,35 @@ class FileSource(Source[FileSplit, Known]):
                 f"they are not read again; else begin a new checkpoint (now moved_from={before!r})"
             )
 
-    # -- columns -----------------------------------------------------------------------------------
-
-    def _selected(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of `schema` that are read. Raises ValueError for one that is not there."""
-        import pyarrow as pa
-
-        if self.columns is not None:
-            if not self.columns or not {*self.columns} <= {*schema.names}:
-                raise ValueError(
-                    f"columns={list(self.columns)!r}: must be names of columns; there are {schema.names!r}"
-                )
-            schema = pa.schema([schema.field(name) for name in self.columns])
-        self._check_schema(schema)
-        return schema
-
-    def _check_schema(self, schema: pa.Schema) -> None:
-        """Raise ValueError unless the source can give these columns."""
-        import pyarrow as pa
-
-        if self.on_bad_row == "column":
-            at = schema.get_field_index(self.bad_row_column)
-            if at < 0 or schema.field(at).type != pa.string():
-                raise ValueError(
-                    f"bad_row_column={self.bad_row_column!r}: the schema must have a column of this name, of "
-                    f"text, for on_bad_row='column'; it has {schema.names!r}"
-                )
-            schema = schema.remove(at)
-        self.file_format.check_schema(schema)
+    @staticmethod
+    def columns_in(path: str, given: str) -> dict[str, str | None]:
+        """The values by name in the folders of a file, of those below the path or pattern `given`."""
+        above = given if path.startswith(given) else root_of(given)
+        found: dict[str, str | None] = {}
+        for folder in path[len(above) :].split("/")[:-1]:
+            name, equals, value = folder.partition("=")
+            if name and equals:
+                found[unquote(name)] = None if value == NULL else unquote(value)
+        return found
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> FileSource:
         """The source that options of the same names describe."""
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
-        given = Options(options).arguments(cls)
-        # Spark's schema and the option are two ways to say one thing; neither is taken for the stronger.
-        columns = given.get("columns")
-        if columns is not None and schema is not None and set(columns) != set(schema.names):
-            raise ValueError(
-                f"option 'columns' is {options['columns']!r}, and the schema names {schema.names!r}: name "
-                "the columns that are to be read in one of them"
-            )
-        return cls(schema=schema, **given)
+        return cls(schema=schema, **Options(options).arguments(cls))
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that a source says it has: no metadata, no dictionaries, text where nothing was seen."""
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in kinds]
+    return pa.schema(zip(schema.names, kinds, strict=True))
+
+
+def _kind_of(values: Iterable[str | None]) -> pa.DataType:
+    """The type of a column with these values: int64, date32, or else string, as Spark takes them."""
+    said = [value for value in values if value is not None]
+    if said and all(map(WHOLE.fullmatch, said)):
+        return pa.int64()
+    return pa.date32() if said and all(map(DATE.fullmatch, said)) else pa.string()

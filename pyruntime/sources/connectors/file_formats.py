@@ -1,0 +1,686 @@
+"""Formats of files: `FileFormat`, Parquet, lines of text and of JSON; and `read_split`, which reads a part.
+
+A format is a plain value. Its methods block, and are called on whichever thread has the file to read.
+"""
+
+# What has gone is told apart from what cannot be read now (`may_pass`). A file that was deleted, rewritten or
+# cut short will not come back; a network or a right may, and its rows are there. Taken for one another under
+# "ignore", a server that is away for a minute would be files without rows, and the stream's offset would be
+# past them for good.
+#
+# Why a value that no cast can give is found by halves: Arrow casts a column whole or not at all, and does not
+# say which value it was. Row by row, in Python, would cost every column what now the bad ones cost.
+#
+# The rule for ranges of text is Hadoop's: a range of bytes has the lines that begin in it, so ranges that
+# meet anywhere have each line once. A compressed file is one part, whatever its size: there is no way to its
+# middle but through all in front of it. Its positions are bytes after decompression.
+#
+# Two parsers read lines of JSON. Arrow's is four times as fast as Python's, but it writes through a wild
+# pointer where a `null` stands in the place of an object, which ends the process or not; knows no lines, so
+# that two objects in one are two rows; and refuses a block of lines for one bad value. So a block goes to
+# Arrow where each line begins with `{` and ends with `}`, and no `n` follows a `}`: a newline in such a block
+# cannot stand within an object, and no `null` between two. What Arrow refuses, or gives other rows of than
+# there are lines, goes to Python, as does what the two read differently. Which parser has read a line makes
+# no difference to its row.
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import compute, fs
+from pyarrow import json as arrow_json
+from pyarrow import parquet as pq
+
+from pillarbox.redaction import reason_of
+from pillarbox.sources.connectors.file_discovery import (
+    END,
+    READ_ERRORS,
+    FileSplit,
+    FoundFile,
+    LostDataError,
+    UnfitFileError,
+    retold,
+)
+
+if TYPE_CHECKING:
+    from pillarbox.sources.connectors.files import FileSource
+
+log = logging.getLogger("pillarbox")
+
+UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
+"""Units of times, the coarsest first, and as `floor_temporal` calls them."""
+SHOWN_CHARACTERS = 100
+"""Characters of a value that an error shows."""
+
+
+class Rows(NamedTuple):
+    """Rows of a file, the position behind them, and those that could not be read. A plain value."""
+
+    batch: pa.RecordBatch
+    position: int
+    bad: Sequence[tuple[int, str]] = ()
+    """The positions of rows with a value that cannot be read, which is null, and what is wrong with it."""
+
+
+class FileFormat(ABC):
+    """Divides and reads the files of one format. A plain value that pickles; any thread."""
+
+    position_name = "byte"
+    is_cut_anywhere = True
+    """True if any range of positions can be read at the cost of that range."""
+
+    def __init__(self, filesystem: fs.FileSystem) -> None:
+        self.filesystem = filesystem
+
+    @abstractmethod
+    def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
+        """The parts of a whole file of about `nbytes` each, from the one that begins at `start`."""
+
+    @abstractmethod
+    def file_schema(self, path: str) -> pa.Schema:
+        """Return the columns of a file."""
+
+    @abstractmethod
+    def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
+        """Yield the rows of `split` in batches of about `nbytes`, with the columns `wanted`."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError for columns that files of this format cannot have."""
+        names = schema.names
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"schema={names!r}: must have columns, and each name once")
+
+    def check_same_file(self, split: FileSplit, path: str) -> None:
+        """Raise unless a file, opened already, is what it was when the split was made.
+
+        Raises FileNotFoundError, or LostDataError for another size or time.
+        """
+        # By size and time: a checksum would have to read every file once more.
+        info = self.filesystem.get_file_info(path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"{path!r}: there is no such file")
+        modified, _, size = FoundFile.of(info)
+        if (size, modified) != (split.size, split.modified):
+            raise LostDataError(
+                f"{path!r} was rewritten after it had been found: it had {split.size} bytes then and "
+                f"has {size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
+                "change: write them elsewhere, or under a name that begins with a dot, and rename them when "
+                "they are whole"
+            )
+
+
+def read_split(
+    source: FileSource, schema: pa.Schema | None, split: FileSplit
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the batches of a split with the columns of `schema`, each with the position behind it.
+
+    On a fetcher's thread. Raises what names the file.
+    """
+    path, position, bad_rows = source.absolute(split.name), split.start, 0
+    (filesystem, given), form = source.open(), source.file_format
+    wanted = source.arrow_schema() if schema is None else schema
+    try:
+        said = scalars(source.columns_in(path, given), wanted)
+        own = without(wanted, said) if said else wanted
+        if not own.names:
+            raise UnfitFileError(
+                f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
+            )
+        for batch, behind, bad in form.read(split, path, own, source.batch_bytes):
+            if bad and source.on_bad_row == "fail":
+                at, problem = bad[0]
+                place = f"{form.position_name} {at}: {problem}"
+                raise UnfitFileError(f"{place}. on_bad_row='null' reads all other values")
+            bad_rows += len(bad)
+            if said:
+                columns = dict(zip(own.names, batch.columns, strict=True))
+                columns |= {name: pa.repeat(value, batch.num_rows) for name, value in said.items()}
+                batch = pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
+            # The last line of a part may end behind its `stop`, where the next part goes on by itself.
+            position = min(behind, split.stop)
+            yield batch, position
+    except READ_ERRORS as error:
+        # Rows that have gone: of a file that is gone, another, cut short, or broken.
+        is_loss = isinstance(error, LostDataError | OSError | EOFError | pa.ArrowException)
+        if source.on_data_loss == "fail" or not is_loss or may_pass(error, filesystem):
+            raise retold(error, source.path, f"{path!r}, from {form.position_name} {position} on: ") from None
+        text = "%r: what stands from position %s on is not read, as on_data_loss is 'ignore': %s"
+        log.warning(text, path, position, reason_of(error, source.path))
+    if bad_rows:
+        text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is 'null'"
+        log.warning(text, path, bad_rows)
+
+
+def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def scalars(values: Mapping[str, str | None], wanted: pa.Schema) -> dict[str, pa.Scalar]:
+    """The values of the columns that are wanted, as these are to be. Raises ValueError for what cannot be."""
+    found = {}
+    for name in values.keys() & set(wanted.names):
+        kind = wanted.field(name).type
+        try:
+            found[name] = pa.scalar(values[name], pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            said = f"its folder says {name}={values[name]}, which cannot be read as {kind}: {error}"
+            raise ValueError(said) from None
+    return found
+
+
+def without(schema: pa.Schema, names: Mapping[str, Any]) -> pa.Schema:
+    """The columns of `schema` but these."""
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
+    """Raise ValueError if a file with columns of these names has none that is wanted, or one twice."""
+    twice = sorted({name for name in wanted.names if names.count(name) > 1})
+    if twice:
+        raise UnfitFileError(f"it has columns {twice!r} more than once: it must have each column once")
+    if not set(names) & set(wanted.names):
+        raise UnfitFileError(
+            f"it has none of the columns {wanted.names!r} but {list(names)!r}: the names must be those "
+            "of the file, with the same upper and lower case"
+        )
+
+
+def null_where_refused(
+    values: Any, kind: pa.DataType, convert: Callable[[Any], pa.Array]
+) -> tuple[pa.Array, list[int]]:
+    """Return `values` converted, null where `convert` refuses a value, and the places of those.
+
+    By halves: one that is refused among n costs about twice the conversion of n.
+    """
+    try:
+        return convert(values), []
+    except pa.ArrowNotImplementedError:
+        raise
+    except (pa.ArrowException, ValueError, OverflowError):
+        if len(values) == 1:
+            return pa.nulls(1, kind), [0]
+    half = len(values) // 2
+    front, refused = null_where_refused(values[:half], kind, convert)
+    back, refused_behind = null_where_refused(values[half:], kind, convert)
+    return pa.concat_arrays([front, back]), refused + [half + at for at in refused_behind]
+
+
+def unfit(field: pa.Field, value: Any) -> str:
+    """Return what is wrong with a value, of which the first characters are shown."""
+    return f"column {field.name!r}: {shown(value)} cannot be read as {field.type}"
+
+
+def shown(value: Any) -> str:
+    """Return the representation of a value, cut to `SHOWN_CHARACTERS`."""
+    text = repr(value[:SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+
+
+def conform(
+    batch: pa.RecordBatch, wanted: pa.Schema, instants: Mapping[str, pa.DataType], at: int
+) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
+    """Return `batch` with the columns `wanted`, by name, and the rows with a value that no cast can give.
+
+    instants: types that columns are cast to first. at: the position of the first row. Times
+    of a finer unit are floored to the unit that is wanted. A column that the file has not is null. Raises
+    ValueError for one that has a type of which there is no cast.
+    """
+    if batch.schema.equals(wanted):
+        return batch, []
+    columns = []
+    bad: dict[int, str] = {}
+    for field in wanted:
+        place = batch.schema.get_field_index(field.name)
+        column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+        if field.name in instants:
+            column = column.cast(instants[field.name])
+        if column.type != field.type:
+            given = column
+            try:
+                column, refused = null_where_refused(given, field.type, partial(_floored, field.type))
+            except pa.ArrowNotImplementedError as error:
+                raise UnfitFileError(
+                    f"column {field.name!r} is {given.type} and cannot be read as {field.type}: {error}"
+                ) from None
+            for row in refused:
+                bad.setdefault(at + row, unfit(field, given[row].as_py()))
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=wanted), sorted(bad.items())
+
+
+def _floored(wanted: pa.DataType, column: pa.Array) -> pa.Array:
+    """Return `column` as `wanted`, times of finer units rounded down."""
+    are_times = pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)
+    if are_times and [*UNITS].index(column.type.unit) > [*UNITS].index(wanted.unit):
+        # Without a zone: where it has one, the time is in UTC, and stays so.
+        plain = column.cast(pa.timestamp(column.type.unit))
+        column = compute.floor_temporal(plain, unit=UNITS[wanted.unit]).cast(pa.timestamp(wanted.unit))
+    return column.cast(wanted)
+
+
+# -- Parquet ---------------------------------------------------------------------------------------
+
+MAX_BATCH_ROWS = 2**17
+"""Rows in a batch: more gain nothing, and columns of one value would give millions."""
+LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+class ParquetFormat(FileFormat):
+    """Row groups are read column by column, and only the columns that are wanted. Positions are rows."""
+
+    position_name = "row"
+    is_cut_anywhere = False
+
+    def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
+        """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""
+        footer = None
+        if file.size > nbytes or start:
+            # If it fails, or is another's, whoever reads the rest says what is wrong, and with which file.
+            with suppress(OSError, LostDataError, pa.ArrowException):
+                self.check_same_file(file, path)
+                footer = self._opened(path).metadata
+        if footer is None:
+            yield file.part(start, END)
+            return
+        groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+        # Footers have sizes before compression; those of the file are after it.
+        ratio = file.size / max(1, sum(group.total_byte_size for group in groups))
+        sizes = [(group.num_rows, group.total_byte_size * ratio) for group in groups]
+        first = last = 0
+        total = 0.0
+        for rows, size in [*sizes, (0, math.inf)]:
+            if last > first and total + size > nbytes:
+                if first >= start:
+                    yield file.part(first, last, total / (last - first))
+                first, total = last, 0.0
+            last += rows
+            total += size
+
+    def file_schema(self, path: str) -> pa.Schema:
+        """Return the columns that the footer names, with the types that Spark gives them."""
+        with self._opened(path) as parquet:
+            instants = _instants(parquet)
+            schema = parquet.schema_arrow
+            return pa.schema([field.with_type(instants.get(field.name, field.type)) for field in schema])
+
+    def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
+        """Yield the rows from `start` to `stop`. What stands in front of them in a row group is read too."""
+        self.check_same_file(split, path)
+        with self._opened(path) as parquet:
+            names, footer, at = parquet.schema_arrow.names, parquet.metadata, 0
+            check_columns(names, wanted)
+            columns = [name for name in wanted.names if name in names]
+            instants, is_julian = _instants(parquet), _is_julian(footer.metadata or {})
+            for group in range(footer.num_row_groups):
+                info = footer.row_group(group)
+                if at + info.num_rows <= split.start or at >= split.stop:
+                    at += info.num_rows
+                    continue
+                rows = _batch_rows(info, columns, nbytes)
+                # One thread: a task has one core, and other tasks have the others.
+                for batch in parquet.iter_batches(
+                    rows, row_groups=[group], columns=columns, use_threads=False
+                ):
+                    first, last = max(at, split.start), min(at + batch.num_rows, split.stop)
+                    if first < last:
+                        part = batch.slice(first - at, last - first)
+                        if is_julian:
+                            _check_calendar(part)
+                        conformed, bad = conform(part, wanted, instants, first)
+                        yield Rows(conformed, last, bad)
+                    at += batch.num_rows
+
+    def _opened(self, path: str) -> pq.ParquetFile:
+        # Not mapped into memory: a file that is cut short then ends the process. Old timestamps (INT96) are
+        # read as nanoseconds otherwise, which end in 2262 and then begin again.
+        return pq.ParquetFile(
+            path,
+            filesystem=self.filesystem,
+            pre_buffer=not isinstance(self.filesystem, fs.LocalFileSystem),
+            coerce_int96_timestamp_unit="us",
+        )
+
+
+def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:
+    """Return True for a file in which Spark wrote old dates in the calendar that was then in use."""
+    writer = metadata.get(b"org.apache.spark.version", b"")
+    return writer.startswith((b"2.", b"3.0.")) or any(key in metadata for key in LEGACY_KEYS)
+
+
+def _check_calendar(batch: pa.RecordBatch) -> None:
+    """Raise ValueError for dates and times that are others in the Gregorian calendar."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+            first = compute.min(column).as_py()
+            limit = (1582, 10, 15) if pa.types.is_date(field.type) else (1900, 1, 1)
+            if first is not None and first.timetuple()[:3] < limit:
+                raise UnfitFileError(
+                    f"column {field.name!r} has {first} in the calendar of Spark 2 (LEGACY): read the file "
+                    "with spark.read.parquet, which rebases such values"
+                )
+
+
+def _instants(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
+    """Return the types of the columns in which Spark wrote instants as INT96: Arrow takes them for local."""
+    leaves = iter([parquet.schema.column(at).physical_type for at in range(len(parquet.schema.names))])
+    kinds = [(field, _instant(field.type, leaves)) for field in parquet.schema_arrow]
+    return {field.name: kind for field, kind in kinds if kind != field.type}
+
+
+def _instant(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_instant(field.type, leaves)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_instant(kind.key_type, leaves), _instant(kind.item_type, leaves))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_instant(kind.value_type, leaves)))
+    return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
+
+
+def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
+    """Rows that take about `nbytes` in these columns of a row group."""
+    sizes = [group.column(at) for at in range(group.num_columns)]
+    total = sum(
+        each.total_uncompressed_size for each in sizes if each.path_in_schema.partition(".")[0] in columns
+    )
+    return max(1, min(MAX_BATCH_ROWS, int(nbytes * group.num_rows / max(1, total))))
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+BOM = b"\xef\xbb\xbf"
+CHUNK_BYTES = 2**20
+"""Bytes read at once where lines are passed over."""
+PROBE_BYTES, MAX_PROBE_BYTES = 2**16, 2**26
+"""Bytes that are read to find the end of a line: more and more where it is long."""
+
+ReadAt = Callable[[int, int], bytes]
+"""At most so many bytes, from this offset on; fewer only at the end of the file."""
+Read = Callable[[int], bytes]
+"""The next bytes, at most so many; none at the end of the file."""
+
+
+def line_start(read_at: ReadAt, position: int, size: int) -> int:
+    """Return where the first line begins at `position` or behind it; `size`, the file's, if none does."""
+    if position <= 0:
+        return 0
+    # A line begins at `position` if the byte in front of it ends one.
+    at, step = position - 1, PROBE_BYTES
+    while at < size and (found := read_at(min(step, size - at), at)):
+        newline = found.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
+        at += len(found)
+        step = min(2 * step, MAX_PROBE_BYTES)
+    return size
+
+
+def blocks(read: Read, position: int, end: int | None, nbytes: int) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of whole lines, of about `nbytes` or one line, each with the position behind it.
+
+    `read` gives the bytes from `position` on, where a line begins. `end`: where the last line ends; None is
+    the end of the file. Raises LostDataError if the file ends before `end`.
+    """
+    held = b""
+    while True:
+        # More and more where a line is long, so that it is not looked through again and again.
+        want = max(nbytes - len(held), len(held), 1)
+        if end is not None:
+            want = min(want, end - position - len(held))
+        more = read(want) if want else b""
+        data = held + more if held else more
+        if more and position + len(data) != end:
+            whole = data.rfind(b"\n") + 1
+        elif more or end is None or not want:
+            whole = len(data)
+        else:
+            raise LostDataError(f"the file ends at byte {position + len(held)}, before byte {end}")
+        if whole:
+            position += whole
+            yield data[:whole], position
+        elif not more:
+            return
+        held = data[whole:]
+
+
+def compression(path: str) -> str | None:
+    """Return the codec that the name of a file tells; None if it tells none."""
+    return COMPRESSED.get(os.path.splitext(path)[1].lower())
+
+
+class TextFormat(FileFormat):
+    """A row for each line, without what ends it, in one column of text or bytes. Positions are bytes.
+
+    Lines end with a newline, or a carriage return and a newline, and are in UTF-8. A mark of the encoding in
+    front of a file is passed over.
+    """
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError unless the first column is of text or bytes. Others may be names of folders."""
+        super().check_schema(schema)
+        if schema.field(0).type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            raise _not_text(schema)
+
+    def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
+        """Yield ranges of `nbytes`; the whole file where it is compressed."""
+        if compression(path):
+            yield file.part(0, END)
+        else:
+            for at in range(start, file.size, nbytes):
+                yield file.part(at, min(at + nbytes, file.size))
+
+    def file_schema(self, path: str) -> pa.Schema:
+        """Return one column, `value`, as Spark calls it."""
+        return pa.schema([("value", pa.string())])
+
+    def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
+        """Yield the lines that begin from `start` up to `stop`."""
+        with self._opened(split, path) as (read, begin, end):
+            for block, position in blocks(read, begin, end, nbytes):
+                front = len(BOM) * (begin == 0 and block.startswith(BOM))
+                content = block[front:].replace(b"\r\n", b"\n")
+                if content:
+                    batch, refused = self.parse(content, wanted)
+                    bad: list[tuple[int, str]] = []
+                    if refused:
+                        starts = [0, *accumulate(len(line) + 1 for line in block.split(b"\n"))]
+                        bad = [(begin + max(front, starts[at]), why) for at, why in sorted(refused.items())]
+                    yield Rows(batch, position, bad)
+                begin = position
+
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return the rows of whole lines, at least one, and what is wrong with some, by the numbers of lines.
+
+        Lines end with a newline. A value that cannot be read is null. Raises ValueError unless one column is
+        wanted.
+        """
+        if len(wanted) != 1:
+            raise _not_text(wanted)
+        (field,) = wanted
+        lines = compute.split_pattern(pa.array([block], pa.large_binary()), b"\n").flatten()
+        # What stands behind the last newline is not a line.
+        lines = lines[: len(lines) - block.endswith(b"\n")]
+        column, refused = null_where_refused(lines, field.type, lambda part: part.cast(field.type))
+        batch = pa.RecordBatch.from_arrays([column], schema=wanted)
+        return batch, {line: unfit(field, lines[line].as_py()) for line in refused}
+
+    @contextmanager
+    def _opened(self, split: FileSplit, path: str) -> Iterator[tuple[Read, int, int | None]]:
+        """Open a file at the first line of `split`: what reads on, and where its lines begin and end."""
+        codec = compression(path)
+        if codec is None:
+            with self.filesystem.open_input_file(path) as file:
+                self.check_same_file(split, path)
+                begin = line_start(file.read_at, split.start, split.size)
+                end = max(begin, line_start(file.read_at, split.stop, split.size))
+                file.seek(begin)
+                yield file.read, begin, end
+        else:
+            with self.filesystem.open_input_stream(path, compression=codec) as stream:
+                self.check_same_file(split, path)
+                left = split.start
+                while left:
+                    left -= len(stream.read(min(left, CHUNK_BYTES))) or left
+                yield stream.read, split.start, None
+
+
+def _not_text(schema: pa.Schema) -> ValueError:
+    return ValueError(f"schema={schema.to_string()!r}: text has one column, of text or bytes")
+
+
+NOT_FOR_ARROW = [
+    # Ends the process.
+    re.compile(rb"\}[ \t\r]*n"),
+    # Ends the block.
+    re.compile(rb"\0"),
+    # A whole number is never below zero by its sign alone; Python knows `Infinity`, and no `-NaN`.
+    re.compile(rb"-0[\s,}\]]"),
+    re.compile(rb"NaN[\s,}\]]"),
+    re.compile(rb"Inf(?:inity)?[\s,}\]]"),
+]
+# Python's parser has ends where Arrow's has none: the depth of its stack, and 4,300 digits of a whole number.
+MAX_BRACKETS, MAX_DIGITS = 300, 4000
+LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
+
+
+class JsonFormat(TextFormat):
+    """Lines of JSON, in flat columns. One that a line does not have is null; others are ignored.
+
+    Empty lines are passed over. A number with a fraction is not a whole number, text is in quotes, a time
+    without an offset is UTC.
+    """
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError for columns that JSON cannot give."""
+        FileFormat.check_schema(self, schema)
+        for field in schema:
+            if not _json_types(field.type):
+                raise ValueError(
+                    f"column {field.name!r} is {field.type}: format='json' has columns of numbers, booleans, "
+                    "text, dates and times; for others read lines, with format='text', and parse them with "
+                    "Spark's from_json"
+                )
+
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return the rows, and those with a line that is not an object, or a value of another type."""
+        if (batch := _by_arrow(block, wanted)) is not None:
+            return batch, {}
+        lines = block.split(b"\n")
+        numbers = [number for number, line in enumerate(lines) if line.strip()]
+        rows = [_object(lines[number]) for number in numbers]
+        refused = {
+            number: f"{shown(lines[number])} is not a JSON object"
+            for number, row in zip(numbers, rows, strict=True)
+            if row is None
+        }
+        columns = []
+        for field in wanted:
+            values = [None if row is None else row.get(field.name) for row in rows]
+            column, unread = null_where_refused(values, field.type, partial(_json_column, kind=field.type))
+            columns.append(column)
+            for row in unread:
+                refused.setdefault(numbers[row], unfit(field, values[row]))
+        return pa.RecordBatch.from_arrays(columns, schema=wanted), refused
+
+
+def _by_arrow(block: bytes, wanted: pa.Schema) -> pa.RecordBatch | None:
+    """Return the rows as Arrow's parser has them; None where it may not or cannot read them."""
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if not _is_for_arrow(block, lines):
+        return None
+    # Numbers are rounded twice, as Python's are; dates and times are cast from text.
+    through: dict[tuple[type, ...], pa.DataType] = {(int, float): pa.float64(), (str,): pa.string()}
+    kinds = [(field.name, through.get(_json_types(field.type), field.type)) for field in wanted]
+    try:
+        # Arrow does not look whether text is UTF-8.
+        block.decode()
+        table = arrow_json.read_json(
+            pa.BufferReader(block),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            arrow_json.ParseOptions(explicit_schema=pa.schema(kinds), unexpected_field_behavior="ignore"),
+        )
+        (batch,) = table.combine_chunks().to_batches()
+        columns = [_cast(column, field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+    except (pa.ArrowException, ValueError):
+        return None
+    # Too large a number may be infinite here, and is refused there.
+    numbers = [column for column in columns if pa.types.is_floating(column.type)]
+    if batch.num_rows != lines or any(compute.any(compute.is_inf(column)).as_py() for column in numbers):
+        return None
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _is_for_arrow(block: bytes, lines: int) -> bool:
+    """Return True for lines that Arrow reads as Python does, or refuses."""
+    are_objects = block.startswith(b"{") and block.endswith((b"}", b"}\n"))
+    if not are_objects or block.count(b"}\n{") != lines - 1:
+        return False
+    long = [line for line in block.split(b"\n") if len(line) > MAX_BRACKETS]
+    parts = [part for line in long if len(line) > MAX_DIGITS for part in line.split(b",")]
+    return not (
+        any(pattern.search(block) for pattern in NOT_FOR_ARROW)
+        or any(line.count(b"[") + line.count(b"{") > MAX_BRACKETS for line in long)
+        or any(len(part) > MAX_DIGITS and LONG_NUMBER.search(part) for part in parts)
+    )
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the object that a line is; None if it is none."""
+    try:
+        value = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if type(value) is dict else None
+
+
+def _json_types(kind: pa.DataType) -> tuple[type, ...]:
+    """Return the types of Python that values of a column have; none if JSON does not have such values."""
+    is_kind = pa.types
+    if is_kind.is_boolean(kind):
+        return (bool,)
+    if is_kind.is_integer(kind):
+        return (int,)
+    if is_kind.is_floating(kind):
+        return (int, float)
+    text = is_kind.is_string(kind) or is_kind.is_large_string(kind)
+    return (str,) if text or is_kind.is_date(kind) or is_kind.is_timestamp(kind) else ()
+
+
+def _json_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array. Raises ValueError, OverflowError or an error of Arrow for what cannot be."""
+    types = _json_types(kind)
+    if set(map(type, values)) - {type(None), *types}:
+        raise ValueError("a value of another type")
+    if types == (int, float):
+        values = [None if value is None else float(value) for value in values]
+        return pa.array(values, pa.float64()).cast(kind)
+    return pa.array(values, kind) if types != (str,) else _cast(pa.array(values, pa.string()), kind)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as `kind`. Text without an offset is a time in UTC, where none has one."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_timestamp(kind):
+            raise
+        return column.cast(pa.timestamp(kind.unit)).cast(kind)

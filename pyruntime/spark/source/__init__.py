@@ -1,1 +1,0 @@
-"""A `pillarbox.sources.Source` as a data source of Spark, for batch reads and for streams."""
