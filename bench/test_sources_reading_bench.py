@@ -14,8 +14,8 @@ import pytest
 
 from bench.conftest import Chunks
 from pillarbox.sources import Fetched, Source, SourceInput, Split, SplitReader, WatermarkStrategy
+from pillarbox.sources.enumerator import AddSplits, Message, NoMoreSplits
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.task import Operator, StreamTask

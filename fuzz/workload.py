@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.testing.history import Event, Recorder
+from pillarbox.testing.linearizability import Event, Recorder
 from pillarbox.testing.models import MailboxModel
 
 BURST = 4

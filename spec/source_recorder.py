@@ -29,9 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pillarbox.sources import split_coordinator
 from pillarbox.sources.enumerating import EnumeratorThread
-from pillarbox.sources.link import AddSplits, Failed, NoMoreSplits
+from pillarbox.sources.enumerator import AddSplits, Failed, NoMoreSplits
 from pillarbox.sources.split_coordinator import SplitCoordinator
 
 from .recorded import append
@@ -167,6 +166,8 @@ def _changing(name: str) -> Callable[..., Any]:
         with self._observed():
             return getattr(SplitCoordinator, name)(self, *args, **more)
 
+    # A link says by this name what its reader says.
+    method.__name__ = name
     return method
 
 
@@ -182,7 +183,7 @@ def recording(path: str | Path) -> Iterator[None]:
     modules = [
         module
         for name, module in sorted(sys.modules.items())
-        if name.startswith("pillarbox.") and module is not split_coordinator
+        if name.startswith("pillarbox.")
         if getattr(module, "SplitCoordinator", None) is SplitCoordinator
     ]
     for module in modules:

@@ -43,7 +43,7 @@ from .recorded import append
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pillarbox.spark.stream.plan import StreamPlan
+    from pillarbox.spark.stream.bucket_state import StreamPlan
 
 ACTION = "pillarbox.test.action"
 """The local property with the number of the action that a task belongs to; see `Input` of `StreamState`."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.testing.history import Event
-from pillarbox.testing.linearizability import Verdict, linearize, mailbox_hints
+from pillarbox.testing.linearizability import Event, Verdict, linearize, mailbox_hints
 from pillarbox.testing.models import MAILBOX_CLOSED, MailboxModel
 
 from . import tlc

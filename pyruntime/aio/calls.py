@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import MutableMapping, Sequence
+import sys
+import time
+from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pillarbox.aio.errors import said
+from pillarbox.kernel import Deadlines
 from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.keys import fingerprint
 
@@ -33,6 +36,8 @@ IDENTITY_CHARACTERS_LOGGED = 8
 """Characters of an identity that the text of a log message has; the record has all of them."""
 
 log = logging.getLogger("pillarbox.call")
+
+K = TypeVar("K")
 
 
 class Call:
@@ -150,6 +155,84 @@ class ResultConverter(Protocol):
 
     def rows_of(self, results: Any) -> list[Any] | None:
         """The converted results of a batch that are kept in one block, such as a matrix; None for others."""
+
+
+# `loop.call_later` for each call would be simpler. It makes a handle and a heap entry for each, compares
+# handles in Python, and sweeps the heap whenever half of it is cancelled, as nearly all time-outs are. Here
+# a deadline is a handle of the kernel's timers, and the loop has one timer, for the deadline that comes
+# first. All have the same time to live, so they expire in the order in which they were armed, and that
+# timer need not be moved: for one that was cancelled meanwhile it fires and finds nothing.
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock of `loop`, in seconds: the monotonic one, unless the loop has a time of its own, as in tests.
+
+    uvloop's own reading of it is that of the beginning of the turn, in milliseconds.
+    """
+    kind = type(loop)
+    is_usual = kind.time is asyncio.BaseEventLoop.time or kind.__module__.startswith("uvloop")
+    return time.monotonic if is_usual else loop.time
+
+
+class CallDeadlines(Generic[K]):
+    """A deadline per arming, `seconds` after it, on the loop's monotonic clock.
+
+    `cancel(handle)` forgets an arming; no effect when it has expired, was cancelled, or for -1.
+    """
+
+    __slots__ = ("_expired", "_loop", "_timer", "_timers", "cancel", "seconds")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, expired: Callable[[K], None]) -> None:
+        self.seconds = seconds
+        self._loop = loop
+        self._expired = expired
+        usual = sys.platform == "linux" and type(loop).time is asyncio.BaseEventLoop.time
+        self._timers = Deadlines(None if usual else loop.time)
+        self._timer: asyncio.TimerHandle | None = None
+        self.cancel = self._timers.cancel
+
+    def arm(self, key: K) -> int:
+        """Have `expired(key)` called in `seconds`, unless the handle that is returned is cancelled."""
+        handle = self._timers.arm(self.seconds, key)
+        if self._timer is None:
+            self._schedule()
+        return handle
+
+    def arm_rest(self, key: K, spent: float) -> int:
+        """As `arm`, where so many of the seconds were spent before a restore."""
+        handle = self._timers.arm(max(0.0, self.seconds - spent), key)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._schedule()
+        return handle
+
+    def oldest(self) -> tuple[K, float] | None:
+        """The key that expires first, and when, by the loop's clock. Any thread, as an estimate."""
+        return self._timers.peek()
+
+    def close(self) -> None:
+        """Forget every key; nothing expires any more."""
+        self._timers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        deadline = self._timers.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        # One at a time, because what an expiry does may cancel the next one; no more than there are now,
+        # because it may also arm.
+        for _ in range(len(self._timers)):
+            expired = self._timers.expire(1)
+            if not expired:
+                break
+            self._expired(expired[0])
+        if self._timer is None:
+            self._schedule()
 
 
 class CurrentCall:

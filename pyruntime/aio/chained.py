@@ -38,8 +38,7 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     UNSET,
     Budget,

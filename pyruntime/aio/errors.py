@@ -1,8 +1,8 @@
 """The errors of calls, with row, attempts and cause, and what stands for the result of a failed row."""
 
-# Why each error hands all its arguments to `Exception.__init__` and makes its text in `__str__`. An exception
-# pickles as its class and `args`: one that passes its text alone cannot be made again in the driver, or is
-# made with the text in the place of its first argument.
+# Why each error is made of its fields and makes its text in `__str__`. An exception pickles as its class and
+# `args`: one that passes its text alone cannot be made again in the driver, or is made with the text in the
+# place of its first argument.
 #
 # Why `cause` stands beside `__cause__`: pickle drops the second, and Python's own printing knows only that.
 #
@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pillarbox.kernel import PillarboxError
@@ -80,7 +82,22 @@ def _trace_of(error: BaseException, redact: Redact) -> str:
     return "\n".join(lines)
 
 
-class CallFailed(PillarboxError):
+class _ErrorOfFields(PillarboxError):
+    """The base of errors that are dataclasses: all their fields are what they pickle as."""
+
+    def __post_init__(self) -> None:
+        super().__init__(*self._values())
+        self.__cause__ = getattr(self, "cause", None)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, each.name) for each in dataclasses.fields(self))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._values()
+
+
+@dataclass(eq=False, repr=False)
+class CallFailed(_ErrorOfFields):
     """A call that failed for good: in its last attempt, or with an error that is not retried.
 
     The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
@@ -91,24 +108,13 @@ class CallFailed(PillarboxError):
     a stand-in of its name.
     """
 
+    attempts: int
+    cause: BaseException
+    row: str | None = None
+    trace: str | None = None
+    detail: str | None = None
     redact = DEFAULT
     """The rule for what is taken out of the texts."""
-
-    def __init__(
-        self,
-        attempts: int,
-        cause: BaseException,
-        row: str | None = None,
-        trace: str | None = None,
-        detail: str | None = None,
-    ) -> None:
-        super().__init__(attempts, cause, row, trace, detail)
-        self.attempts = attempts
-        self.cause = cause
-        self.row = row
-        self.trace = trace
-        self.detail = detail
-        self.__cause__ = cause
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
@@ -127,9 +133,6 @@ class CallFailed(PillarboxError):
         self.__cause__ = self.redact.sealed(self.cause)
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CallFailed, (self.attempts, self.cause, self.row, self.trace, self.detail)
-
     def with_trace(self) -> CallFailed:
         """The same error with the traceback of its cause as text, from which `from_text` has it again."""
         told = {
@@ -145,18 +148,16 @@ class CallFailed(PillarboxError):
         return found.redacted()
 
 
-class OpenFailed(PillarboxError):
+@dataclass(eq=False, repr=False)
+class OpenFailed(_ErrorOfFields):
     """A function that is a resource could not be opened, so that no row was called.
 
     function: its class. method: "__aenter__" or "__enter__". `cause` (and `__cause__`) is what that raised.
     """
 
-    def __init__(self, function: str, method: str, cause: BaseException) -> None:
-        super().__init__(function, method, cause)
-        self.function = function
-        self.method = method
-        self.cause = cause
-        self.__cause__ = cause
+    function: str
+    method: str
+    cause: BaseException
 
     def __str__(self) -> str:
         return (
@@ -172,7 +173,8 @@ class KeptError(PillarboxError):
     """
 
 
-class CallTimeout(PillarboxError, TimeoutError):
+@dataclass(eq=False, repr=False)
+class CallTimeout(_ErrorOfFields, TimeoutError):
     """A call that had no result in time.
 
     `seconds` is the limit that it met, `limit` the argument that set it: "timeout" (all attempts) or
@@ -180,15 +182,11 @@ class CallTimeout(PillarboxError, TimeoutError):
     there is more to say.
     """
 
-    def __init__(
-        self, limit: str, seconds: float, attempts: int, row: str | None = None, detail: str | None = None
-    ) -> None:
-        super().__init__(limit, seconds, attempts, row, detail)
-        self.limit = limit
-        self.seconds = seconds
-        self.attempts = attempts
-        self.row = row
-        self.detail = detail
+    limit: str
+    seconds: float
+    attempts: int
+    row: str | None = None
+    detail: str | None = None
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
@@ -213,45 +211,42 @@ class CallTimeout(PillarboxError, TimeoutError):
         return f"no result within {self.limit}={self.seconds:g} s, in attempt {self.attempts}"
 
 
-class NotCalled(PillarboxError):
+@dataclass(eq=False, repr=False)
+class NotCalled(_ErrorOfFields):
     """A row that was not called, or not again, since all that was allowed is used up; `reason` says what.
 
     `attempts` counts those that were begun: all failed, with errors that would have been tried again.
     """
 
-    def __init__(self, reason: str, row: str | None = None, attempts: int = 0) -> None:
-        super().__init__(reason, row, attempts)
-        self.reason = reason
-        self.row = row
-        self.attempts = attempts
+    reason: str
+    row: str | None = None
+    attempts: int = 0
 
     def __str__(self) -> str:
         where = "" if self.row is None else f": row {self.row}"
         return f"{self.reason}{where}"
 
 
-class ResultRejected(PillarboxError):
+@dataclass(eq=False, repr=False)
+class ResultRejected(_ErrorOfFields):
     """A result that the retry's predicate does not accept; `result` has it."""
 
-    def __init__(self, result: object) -> None:
-        super().__init__(result)
-        self.result = result
+    result: object
 
     def __str__(self) -> str:
         return f"the result {shorten(self.result)} is not accepted"
 
 
-class BatchResultError(PillarboxError, TypeError):
+@dataclass(eq=False, repr=False)
+class BatchResultError(_ErrorOfFields, TypeError):
     """A function that is called with batches did not give one result for each row. Never tried again.
 
     `rows` is the number of rows in the batch, `gave` says what it gave instead, `function` is its name.
     """
 
-    def __init__(self, function: str, rows: int, gave: str) -> None:
-        super().__init__(function, rows, gave)
-        self.function = function
-        self.rows = rows
-        self.gave = gave
+    function: str
+    rows: int
+    gave: str
 
     def __str__(self) -> str:
         return (
@@ -260,16 +255,14 @@ class BatchResultError(PillarboxError, TypeError):
         )
 
 
-class TooManyFailures(PillarboxError):
+@dataclass(eq=False, repr=False)
+class TooManyFailures(_ErrorOfFields):
     """More rows failed than `Errors.stop_after` allows; the last one's error is `cause` (and `__cause__`)."""
 
-    def __init__(self, failed: int, finished: int, limit: float, cause: CallFailed | CallTimeout) -> None:
-        super().__init__(failed, finished, limit, cause)
-        self.failed = failed
-        self.finished = finished
-        self.limit = limit
-        self.cause = cause
-        self.__cause__ = cause
+    failed: int
+    finished: int
+    limit: float
+    cause: CallFailed | CallTimeout
 
     def __str__(self) -> str:
         return (

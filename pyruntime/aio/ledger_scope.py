@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox.aio.function import configuration_of
-from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.limits.rate import RunBudget
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.cache import PIN_RENEWAL_S

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
+from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
-from pillarbox.aio.parsing import Parsed, value_of
 from pillarbox.aio.runners import call_soon
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
@@ -144,14 +144,13 @@ class LedgerSession:
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
         self._only_failed = only_failed
-        self._reader = shared_reader(ledger, scope, since=cut)
+        self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
         self.claimed: ClaimedCalls | None = None
         """The rows that are called for other tasks too; None where a task calls for itself."""
         if dedupe is not None:
-            reads = self._reader, self.lookup_again, self._result_of
-            self.claimed = ClaimedCalls(ledger.claims(scope), options, *reads, self._give)
+            self.claimed = ClaimedCalls(self, ledger.claims(scope), options)
         self._is_bound = False
         self._lease: Lease | None = None
         self._first: bytes | None = None
@@ -164,7 +163,7 @@ class LedgerSession:
         # The results of frames of vectors, as long as the reader has these at hand.
         self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
-        self._seen = len(self._reader)
+        self._seen = len(self.reader)
 
     def bind(
         self,
@@ -194,7 +193,7 @@ class LedgerSession:
         self._rows_of = scheduler.rows_of
         self._writer = self._ledger.writer(
             self._scope,
-            self._reader,
+            self.reader,
             execution=self._execution,
             one_input=not self._is_behind,
             on_commit=lambda commit: self._mail(self._committed, commit),
@@ -224,10 +223,6 @@ class LedgerSession:
             call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
         }
 
-    def refresh(self) -> None:
-        """See what others have kept since it was opened. Any thread. Raises OSError."""
-        self._reader.refresh()
-
     # -- rows come ----------------------------------------------------------------------------
 
     def lookup_all(self, calls: list[Call]) -> list[tuple[Call, tuple[Any] | object]]:
@@ -240,7 +235,7 @@ class LedgerSession:
             return [(call, found) for call, found in looked if found is not None]
         assert isinstance(self._identify, RowIdentity)
         keys, inputs = self._identify.of_rows([call.row for call in calls])
-        scans = self._reader.scans
+        scans = self.reader.scans
         for call, key, input in zip(calls, keys, inputs, strict=True):
             call.key, call.input, call.looked = key, input, scans
         if self._are_new(keys):
@@ -275,7 +270,7 @@ class LedgerSession:
         # spec: Ledger!Look
         results: list[tuple[Any] | None] = []
         convert, in_flight, conflicts = self._convert, self._in_flight or (), self._conflicts
-        found_each = self._reader.search_each(keys, inputs, self._execution)
+        found_each = self.reader.search_each(keys, inputs, self._execution)
         for key, input, found in zip(keys, inputs, found_each, strict=True):
             if found is None or key in in_flight:
                 results.append(None)
@@ -299,7 +294,7 @@ class LedgerSession:
     def _replay_run(self, keys: list[bytes], inputs: list[bytes]) -> list[Any] | None:
         """The results of the first rows of these that follow one another in a frame of vectors."""
         # spec: Ledger!Look
-        run = self._reader.search_run(keys, inputs, self._execution)
+        run = self.reader.search_run(keys, inputs, self._execution)
         if run is None:
             return None
         rows, begin, end = run
@@ -321,7 +316,7 @@ class LedgerSession:
         if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
             return False
         # spec: Ledger!Look
-        return not self._reader.may_have_any(keys)
+        return not self.reader.may_have_any(keys)
 
     def identify(self, call: Call) -> None:
         """Give a row its key and input. Raises what `lookup` says of rows without."""
@@ -350,7 +345,7 @@ class LedgerSession:
                 self._try_lease()
                 call.key = key
                 result = self._replay(call)
-        call.looked = self._reader.scans
+        call.looked = self.reader.scans
         if type(result) is tuple:
             return (value_of(result[0]),)
         if call.key is not key:
@@ -418,11 +413,11 @@ class LedgerSession:
         if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= POLL_INTERVAL_S:
             # Dear, and worth it before a call that is paid for again.
             self._refreshed_at = time.monotonic()
-            self._reader.refresh()
+            self.reader.refresh()
         # On the path of every call: most have waited for their slot only.
-        if call.looked == self._reader.scans and not call.attempt and not news:
+        if call.looked == self.reader.scans and not call.attempt and not news:
             return False
-        call.looked = self._reader.scans
+        call.looked = self.reader.scans
         key = call.key
         result = self._replay(call)
         if self._in_flight is not None and call.key is not key and self._in_flight.get(key) is call:
@@ -432,10 +427,10 @@ class LedgerSession:
                 self._joined[call.key] = self._joined.pop(key)
         if type(result) is not tuple:
             return False
-        self._give(call, result[0])
+        self.give(call, result[0])
         return True
 
-    def _give(self, call: Call, result: Any) -> None:
+    def give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
         self._replayed(call, result)
         self._end(call, value_of(result))
@@ -444,16 +439,16 @@ class LedgerSession:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
-        record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+        record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
         is_misfit = False
         while type(record) is Record or type(record) is FoundVector:
             try:
-                result = self._result_of(record)
+                result = self.result_of(record)
             except _Misfit as misfit:
                 # What was given in its place stands under a key of its own, which whoever meets the misfit
                 # makes of it.
                 call.key, is_misfit = fingerprint([call.key, misfit.kept], "misfit"), True
-                record = self._reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
+                record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
                 continue
             self._hits += 1
             if self._conflicts is not None:
@@ -465,12 +460,13 @@ class LedgerSession:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
-        if self._only_failed and not is_misfit and self._reader.kind_of(call.key, call.input) is None:
+        if self._only_failed and not is_misfit and self.reader.kind_of(call.key, call.input) is None:
             reason = "not called, the ledger has no record that it failed"
             return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
 
-    def _result_of(self, record: Record | FoundVector) -> Any:
+    def result_of(self, record: Record | FoundVector) -> Any:
+        """Make the result of a record, in the form in which it leaves."""
         if isinstance(record, FoundVector):
             block = self._block_of(record.rows)
             if block is not None:
@@ -629,7 +625,7 @@ class LedgerSession:
             if number in adopted:
                 # That of a process which parses otherwise may not fit: then this row has its own.
                 with suppress(_Misfit):
-                    result = self._result_of(adopted[number])
+                    result = self.result_of(adopted[number])
             complete(call, value_of(result))
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
@@ -695,7 +691,7 @@ class LedgerSession:
         if self._lease is not None:
             self._writer.hold(self._lease)
         # What another attempt has done up to its end.
-        self._reader.refresh()
+        self.reader.refresh()
         if waited:
             self._take_replayed()
             self._scheduler.hold(self._behind)
@@ -704,7 +700,7 @@ class LedgerSession:
         if self._closed:
             return
         try:
-            self._reader.refresh()
+            self.reader.refresh()
             self._take_replayed()
             if self._hits != self._hits_before:
                 # The other one gets on: its time begins anew.
@@ -716,9 +712,9 @@ class LedgerSession:
 
     def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""
-        if len(self._reader) == self._seen:
+        if len(self.reader) == self._seen:
             return
-        self._seen = len(self._reader)
+        self._seen = len(self.reader)
         for call in [*self._waiting]:
             self.lookup_again(call, news=True)
 
@@ -774,7 +770,7 @@ class LedgerSession:
             return None
         folder = self._ledger.folder(self._scope)
         try:
-            self._conflicts.check(self._reader, folder)
+            self._conflicts.check(self.reader, folder)
         except LedgerConflictError as error:
             return self._conflict_of(error.key, error.input, error.other)
         except (OSError, LedgerError) as error:

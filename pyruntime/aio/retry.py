@@ -195,8 +195,8 @@ class RetryPolicy:
 
     checks_results: whether `rejects` is to be asked about results. counts_attempts: whether `began` is to be
     called. waits_out: whether attempts that an overloaded service refused are decided by `pause_of_overload`.
-    refused: attempts that would have been made again but for the budget. max_outage: seconds for which an
-    overload is waited for; 0 for not. Each method raises what a function of the user's raises.
+    max_outage: seconds for which an overload is waited for; 0 for not. Each method raises what a function of
+    the user's raises.
     """
 
     def __init__(self, retry: Retry, clock: Callable[[], float] = time.monotonic) -> None:
@@ -206,7 +206,6 @@ class RetryPolicy:
         self.counts_attempts = self._account is not None
         self.max_outage = retry.max_outage
         self.waits_out = retry.max_outage > 0.0
-        self.refused = 0
 
     def snapshot(self) -> Any:
         """Return the share of the budget that was used; None where there is no budget."""
@@ -246,7 +245,6 @@ class RetryPolicy:
         pause = retry.pause(attempt, self.retry_after(error))
         # The last question: what is not wanted, or has a hook that raises, must not use the budget up.
         if self._account is not None and not self._account.take():
-            self.refused += 1
             return None
         return pause
 

@@ -35,17 +35,20 @@ from pillarbox.aio.errors import (
     leaves,
 )
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 OVERLOADED = frozenset({429, 503, 529})
 """Too Many Requests (RFC 6585), Service Unavailable (RFC 9110), and 529, which some services answer when all
 their clients together are too many."""
 
-THROTTLED = frozenset(
-    {
-        *("BandwidthLimitExceeded", "EC2ThrottledException", "LimitExceededException"),
-        *("ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled"),
-        *("RequestThrottledException", "RESOURCE_EXHAUSTED", "SlowDown", "ThrottledException"),
-        *("Throttling", "ThrottlingException", "TooManyRequestsException"),
-    }
+THROTTLED = _words(
+    "BandwidthLimitExceeded EC2ThrottledException LimitExceededException "
+    "ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled "
+    "RequestThrottledException RESOURCE_EXHAUSTED SlowDown ThrottledException Throttling "
+    "ThrottlingException TooManyRequestsException"
 )
 """Error codes of AWS that its clients take for throttling, and the one of gRPC."""
 
@@ -56,19 +59,14 @@ PERMANENT = frozenset(
 """Statuses (RFC 9110, 6585, 7725) with which a service answers the same call in the same way again. Time
 mends others: 408, 409, 421, 423, 424, 425, 429, most of 5xx; a service's own numbers are not known."""
 
-PERMANENT_CODES = frozenset(
-    {
-        *("ALREADY_EXISTS", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"),
-        *("OUT_OF_RANGE", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"),
-    }
+PERMANENT_CODES = _words(
+    "ALREADY_EXISTS DATA_LOSS FAILED_PRECONDITION INVALID_ARGUMENT NOT_FOUND OUT_OF_RANGE "
+    "PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED"
 )
 """Status codes of gRPC that stay what they are."""
 
-TRANSIENT_CODES = frozenset(
-    {
-        *("PriorRequestNotComplete", "RequestTimeout", "RequestTimeoutException"),
-        *("TransactionInProgressException",),
-    }
+TRANSIENT_CODES = _words(
+    "PriorRequestNotComplete RequestTimeout RequestTimeoutException TransactionInProgressException"
 )
 """Error codes of AWS that its clients try again, though their status is 400."""
 
@@ -81,20 +79,17 @@ FROM_GATEWAYS = frozenset({502, 504})
 """Bad Gateway and Gateway Timeout (RFC 9110): a gateway does not reach the service."""
 
 NO_CONNECTION = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN"),
-        *("ENETRESET", "ENETUNREACH", "EPIPE", "ETIMEDOUT"),
+    getattr(errno, name, None)
+    for name in _words(
+        "ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET ENETUNREACH EPIPE "
+        "ETIMEDOUT"
     )
-    if hasattr(errno, name)
 )
 """Numbers of the operating system's errors of connections that were not made, or broke."""
 
-CONNECTION_ERRORS = frozenset(
-    {
-        *("ConnectTimeout", "ConnectTimeoutError", "ConnectionClosedError", "ConnectionTimeoutError"),
-        *("EndpointConnectionError", "ServerDisconnectedError"),
-    }
+CONNECTION_ERRORS = _words(
+    "ConnectTimeout ConnectTimeoutError ConnectionClosedError ConnectionTimeoutError "
+    "EndpointConnectionError ServerDisconnectedError"
 )
 """Names of errors that clients (aiohttp, botocore, httpx, requests, urllib3) raise for the same, without the
 operating system's."""
@@ -102,11 +97,9 @@ operating system's."""
 OF_ALL_ROWS = frozenset({401, 402, 403, 407, 502, 504})
 """Answers about who calls (RFC 9110), or from a gateway that does not reach the service."""
 
-OF_CONNECTIONS = frozenset(
-    {
-        *("APIConnectionError", "ClientConnectionError", "ConnectionError", "HTTPClientError"),
-        *("NetworkError", "ProtocolError", "gaierror"),
-    }
+OF_CONNECTIONS = _words(
+    "APIConnectionError ClientConnectionError ConnectionError HTTPClientError NetworkError ProtocolError "
+    "gaierror"
 )
 """Names of the errors of connections: built in, of aiohttp, botocore, httpx, requests and others."""
 

@@ -35,13 +35,12 @@ from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.ledger.claims import Claims
 from pillarbox.ledger.lease import HUNG_AFTER_S
-from pillarbox.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.options import Dedupe, Options
     from pillarbox.aio.scheduler import CallScheduler
-    from pillarbox.ledger.format import Record
 
 log = logging.getLogger("pillarbox")
 
@@ -148,30 +147,18 @@ class Waiting(NamedTuple):
 class ClaimedCalls:
     """Claims the rows that a task is about to call, and waits for the calls of other tasks.
 
-    lookup: gives a row that waits the result that the ledger has for it by now, and takes it out of where it
-    waits; returns False for none. give: does so with a result; result_of: makes one of a record. Made by any
-    thread.
+    session: looks rows up in the ledger, and gives them what is there. Made by any thread.
     """
 
     _scheduler: CallScheduler
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(
-        self,
-        claims: Claims,
-        options: Options,
-        reader: LedgerReader,
-        lookup: Callable[..., bool],
-        result_of: Callable[[Record], Any],
-        give: Callable[[Call, Any], None],
-    ) -> None:
+    def __init__(self, session: LedgerSession, claims: Claims, options: Options) -> None:
         self._claims = claims
-        self._reader = reader
+        self._session = session
+        self._reader = session.reader
         self._patience = patience_of(options)
         self._shares_failures = options.errors.mode != "fail"
-        self._lookup = lookup
-        self._result_of = result_of
-        self._give = give
         # Whether it is so, or the row was called without as it had waited too long.
         self._claimed: dict[bytes, bool] = {}
         self._waiting: dict[Call, Waiting] = {}
@@ -196,7 +183,7 @@ class ClaimedCalls:
         most = rows
         if rows == 1 and scheduler.throttle is None:
             # One look for several that follow each other.
-            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.options.capacity * CLAIMS_AHEAD_SHARE)))
+            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.limit * CLAIMS_AHEAD_SHARE)))
         ready: set[Call] = set()
         place = 0
         while place < min(rows, len(waiting)):
@@ -267,7 +254,7 @@ class ClaimedCalls:
         A failure of that call is the row's too, as of a call that it had joined in its own task.
         """
         key = call.key
-        if self._lookup(call, news=True):
+        if self._session.lookup_again(call, news=True):
             return True
         if call.key is not key:
             self._free(key)
@@ -276,7 +263,7 @@ class ClaimedCalls:
         record = self._reader.get(call.key, errors=True, input=call.input)
         if record is None or record.at < since:
             return False
-        self._give(call, self._result_of(record))
+        self._session.give(call, self._session.result_of(record))
         return True
 
     def _wait(self, call: Call) -> None:

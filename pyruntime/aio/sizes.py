@@ -11,24 +11,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from sys import getsizeof
 from typing import Any
 
-SMALL_TYPES = frozenset(
-    {
-        bool,
-        complex,
-        datetime.date,
-        datetime.datetime,
-        datetime.time,
-        datetime.timedelta,
-        decimal.Decimal,
-        float,
-        int,
-        type(None),
-        uuid.UUID,
-    }
+SMALL_TYPES = frozenset({bool, complex, float, int, type(None), decimal.Decimal, uuid.UUID}) | frozenset(
+    {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
 )
 """Types whose values are so small that a result of one is not worth weighing."""
 
@@ -70,47 +58,33 @@ def size_of(value: Any) -> int:
 def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -> float:
     """Bytes of `value` and of its parts that hold no others, which go on the stack, `times` as often."""
     size = float(getsizeof(value, 64))
-    values: Collection[Any]
-    if kind is dict:
-        values = value.values()
+    if isinstance(value, Mapping):
         size += 32 * len(value)
-        if len(value) > MAX_SAMPLE:
-            return size + _add_sample([*value, *values], times, stack)
-        for key in value:
-            if type(key) is str:
-                size += len(key)
-    elif kind is list or kind is tuple or isinstance(value, tuple | list | set | frozenset):
+        values: Collection[Any] = [*value.keys(), *value.values()]
+    elif isinstance(value, tuple | list | set | frozenset):
         values = value
-        if len(value) > MAX_SAMPLE:
-            return size + _add_sample(value if isinstance(value, list | tuple) else [*value], times, stack)
-    elif isinstance(value, Mapping):
-        values = [*value.keys(), *value.values()]
     else:
         held = getattr(value, "nbytes", 0)
         if type(held) is int:
             # Of a view too; an array that has its bytes itself has told them by now.
             size = max(size, float(held))
         values = _attributes(value)
+    each_for = 1.0
+    if len(values) > MAX_SAMPLE:
+        some = [*values] if not isinstance(values, list | tuple) else values
+        values = some[:: -(-len(some) // MAX_SAMPLE)]
+        if SMALL_TYPES.issuperset(map(type, values)):
+            return size + 28.0 * len(some)
+        each_for = len(some) / len(values)
     for each in values:
         inner = type(each)
         if inner is str:
-            size += 49 + len(each)
+            size += each_for * (49 + len(each))
         elif inner in _LEAVES:
-            size += 32 if inner in SMALL_TYPES else getsizeof(each)
+            size += each_for * (32 if inner in SMALL_TYPES else getsizeof(each))
         else:
-            stack.append((each, times))
+            stack.append((each, times * each_for))
     return size
-
-
-def _add_sample(values: Sequence[Any], times: float, stack: list[tuple[Any, float]]) -> float:
-    some = values[:: -(-len(values) // MAX_SAMPLE)]
-    each_for = len(values) / len(some)
-    if SMALL_TYPES.issuperset(map(type, some)):
-        return 28.0 * len(values)
-    nested: list[tuple[Any, float]] = []
-    size = _add(list(some), list, times * each_for, nested)
-    stack += nested
-    return size * each_for
 
 
 def _attributes(value: Any) -> Collection[Any]:

@@ -19,6 +19,7 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import NamedTuple
 
 from pillarbox.kernel import MIN_PRIORITY, Mail, TaskMailbox
@@ -78,9 +79,7 @@ class LatencyHistogram:
 
     def record(self, seconds: float) -> None:
         """Count one duration; one below 0 counts as 0."""
-        # The largest goes first, so that no snapshot has a bucket beyond it.
-        self._max = max(self._max, seconds)
-        self._counts[bisect_right(BOUNDS_S, seconds, 0, len(BOUNDS_S) - 1)] += 1
+        self.record_all([seconds])
 
     def record_all(self, durations: list[float]) -> None:
         """Count many durations, which is several times as fast as one by one."""
@@ -88,6 +87,7 @@ class LatencyHistogram:
             return
         # Sorted, since a list compares its numbers several times as fast as a search of the bounds for each.
         ascending = sorted(durations)
+        # The largest goes first, so that no snapshot has a bucket beyond it.
         self._max = max(self._max, ascending[-1])
         last = len(BOUNDS_S) - 1
         start = 0
@@ -142,12 +142,8 @@ def _quantile(counts: list[int], total: int, percent: int, largest: float) -> fl
         return 0.0
     # The rank of the quantile, counted from 1 and rounded up.
     rank = -(-total * percent // 100)
-    seen = 0
-    for bound, count in zip(BOUNDS_S[:-1], counts, strict=False):
-        seen += count
-        if seen >= rank:
-            return min(bound, largest)
-    return largest
+    bucket = bisect_left(list(accumulate(counts)), rank)
+    return largest if bucket == len(counts) - 1 else min(BOUNDS_S[bucket], largest)
 
 
 class Doing(enum.IntEnum):
@@ -176,8 +172,6 @@ class TimeShares(NamedTuple):
 
 class TaskTimes:
     """Adds up times by the second that they fell into, for the last minute. Thread-safe."""
-
-    __slots__ = ("_begun", "_clock", "_lock", "_present", "_seconds", "_since", "_sums", "_until", "doing")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -258,11 +252,6 @@ class MailboxMetrics:
 
     `interval`: seconds between two measurements of latency; None for none.
     """
-
-    __slots__ = (
-        "_clock", "_count", "_due", "_interval", "_latency", "_looked", "_mailbox", "_put_at", "measured",
-        "rounds", "times",
-    )  # fmt: skip
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """The loop of one task: run the mails that have come, then one default action, and again.
 
-Created on the mailbox thread, which alone may run it. Other threads reach it through the mailbox.
+Created on the mailbox thread, which alone may run it. Other threads reach it through the mailbox, by an
+executor: its `execute`, `submit` and `shutdown` are for any thread, its yields for the mailbox thread.
 """
 
 # Why what ends, suspends or resumes the loop travels as mail. A flag that other threads set would have to
@@ -34,41 +35,42 @@ Created on the mailbox thread, which alone may run it. Other threads reach it th
 # behind it. A wake-up by the loop's own thread, the usual one, is a plain `call_soon`. Suspensions that the
 # loop's thread takes back itself put no mail, hence `_sleeps_elsewhere`: only a guest that is parked is sent
 # an empty mail.
+#
+# Why an executor of `concurrent.futures`. `asyncio.wrap_future`, `wait` and `as_completed` work with it as
+# it is. What that interface cannot say is added beside it: mail without a future (`execute`), which costs
+# half, and the yields.
+#
+# Why `yield_` runs mail of its priority or higher only. A yield runs in the middle of an operator's work:
+# mail of an operator in front could put an element into the one that waits.
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError, MailboxState, TaskMailbox
-from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
 
 log = logging.getLogger("pillarbox")
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_URGENT_MAILS_PER_ROUND = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
 
 # Names of this module, for a look-up in an enumeration costs as much as a call.
 BUSY, IDLE, BACK_PRESSURED = Doing.BUSY, Doing.IDLE, Doing.BACK_PRESSURED
-
-
-class ProcessorStatistics(NamedTuple):
-    """Counts of one processor since it was made."""
-
-    mails: int
-    """Mails run, those of yields included."""
-    default_actions: int
-    """Calls of the default action."""
-    suspensions: int
-    """Suspensions of the default action that hold now."""
 
 
 DefaultAction: TypeAlias = "Callable[[Controller], None]"
@@ -158,30 +160,9 @@ class MailboxProcessor:
     clock: seconds, for the metrics; time that never goes back.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
-    Confined to the mailbox thread, but for `executor`, `suspend`, `report_error`, `prepare_close`,
-    `statistics` and `metrics`. The model is Flink's `MailboxProcessor`.
+    Confined to the mailbox thread, but for `executor`, `suspend`, `report_error`, `prepare_close` and
+    `metrics`. The model is Flink's `MailboxProcessor`.
     """
-
-    __slots__ = (
-        "_action",
-        "_back_pressured",
-        "_completed",
-        "_controller",
-        "_default_actions",
-        "_failure",
-        "_held",
-        "_looping",
-        "_mails",
-        "_paused",
-        "_reports",
-        "_run_action",
-        "_run_batch",
-        "_sleeps_elsewhere",
-        "_stopped",
-        "_suspensions",
-        "mailbox",
-        "metrics",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -208,16 +189,19 @@ class MailboxProcessor:
             default_action if run_action is None else partial(run_action, default_action)
         )
         self._controller = Controller(self)
-        self._reports = ErrorReports(self.mailbox)
+        # Errors that were reported when the mailbox took no mail any more.
+        self._kept: list[BaseException] = []
         # What a mail raised in a yield: the action that yielded may keep it to itself.
         self._failure: BaseException | None = None
-        self._suspensions = self._back_pressured = 0
+        self.suspensions = self._back_pressured = 0
+        """Suspensions of the default action that hold now. Any thread."""
         self._completed = self._paused = self._looping = self._sleeps_elsewhere = False
         # What is read between two mails, and what is read before a default action.
         self._stopped = self._held = False
         # What the mailbox has run before is nobody's of this processor.
         self._mails = -self.mailbox.mails_run
-        self._default_actions = 0
+        self.default_actions = 0
+        """Calls of the default action since this was made. Any thread."""
 
     @property
     def is_running(self) -> bool:
@@ -230,7 +214,7 @@ class MailboxProcessor:
     @property
     def is_default_action_available(self) -> bool:
         """True if no suspension holds the default action back. Any thread; elsewhere an estimate."""
-        return not self._suspensions
+        return not self.suspensions
 
     def executor(self, priority: int = 0) -> MailboxExecutor:
         """An executor that puts mail of `priority` into this task's mailbox. Any thread.
@@ -251,7 +235,7 @@ class MailboxProcessor:
         """
         with self._running():
             while not self._stopped:
-                if self._suspensions:
+                if self.suspensions:
                     self._run_suspended_rounds()
                 else:
                     self._run_rounds()
@@ -290,13 +274,13 @@ class MailboxProcessor:
         if self.mailbox.create_batch() and not self._stopped:
             self._run_batch()
         if not self._held:
-            self._default_actions += 1
+            self.default_actions += 1
             self._action(self._controller)
         if self._stopped:
             times.switch(None)
             self._raise_failure()
             return False
-        if not self._suspensions or self.mailbox.has_mail():
+        if not self.suspensions or self.mailbox.has_mail():
             return True
         times.switch(self._waits_for())
         return False
@@ -309,7 +293,7 @@ class MailboxProcessor:
                 self._run_batch()
                 if self._held:
                     return
-            self._default_actions += 1
+            self.default_actions += 1
             action(controller)
             if self._held:
                 return
@@ -329,7 +313,7 @@ class MailboxProcessor:
                 if mail is not None:
                     self._run(mail)
                 self.metrics.measure(now)
-            if self._stopped or not self._suspensions:
+            if self._stopped or not self.suspensions:
                 return
         self.metrics.look()
 
@@ -367,6 +351,12 @@ class MailboxProcessor:
         if self._failure is not before:
             self._raise_failure()
 
+    def _raise_kept(self) -> None:
+        if self._kept:
+            first = self._kept[0]
+            self._kept.clear()
+            raise first
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -385,11 +375,11 @@ class MailboxProcessor:
             try:
                 yield
             except MailboxClosedError:
-                self._reports.raise_kept()
+                self._raise_kept()
                 self._raise_failure()
                 raise
             self._raise_failure()
-            self._reports.raise_kept()
+            self._raise_kept()
         finally:
             self._looping = False
             self.metrics.times.switch(None)
@@ -427,7 +417,18 @@ class MailboxProcessor:
         If the mailbox takes no mail any more, the error is logged, and raised when the loop or `drain`
         comes to its end. One that nothing raises, as another was first, is logged by `close`.
         """
-        self._reports.report(error)
+        if not isinstance(error, BaseException):
+            error = TypeError(
+                f"an object of type {type(error).__name__} was reported, which is not an exception"
+            )
+        try:
+            if self.mailbox.try_put(ErrorMail(error)):
+                return
+        except Exception as trouble:
+            # Such as that of a forked process. What was reported counts, not what became of the report.
+            _log("an error could not be reported to its task: %s", trouble)
+        self._kept.append(error)
+        _log("an error was reported to a task that takes no mail any more: %s", error)
 
     def prepare_close(self) -> None:
         """Quiesce: no mail is accepted from now on, what is there can still be run. Any thread."""
@@ -445,7 +446,7 @@ class MailboxProcessor:
         while (mail := self.mailbox.try_take(MIN_PRIORITY)) is not None:
             self._run(mail)
             self._raise_failure()
-        self._reports.raise_kept()
+        self._raise_kept()
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures of the mails that are dropped. Idempotent."""
@@ -459,19 +460,15 @@ class MailboxProcessor:
                 if cancel is not None:
                     dropped.callback(cancel)
 
-    def statistics(self) -> ProcessorStatistics:
-        """Counts so far; a snapshot that does not change. Any thread."""
-        return ProcessorStatistics(self._count(), self._default_actions, self._suspensions)
-
     # -- what the controller, its suspensions, executors and guests say; mailbox thread ------------
 
     def _default_action_suspended(self, reason: Reason) -> None:
-        self._suspensions += 1
+        self.suspensions += 1
         self._back_pressured += reason == "back_pressured"
         self._update()
 
     def _default_action_resumed(self, reason: Reason) -> None:
-        self._suspensions -= 1
+        self.suspensions -= 1
         self._back_pressured -= reason == "back_pressured"
         self._update()
         self._wake()
@@ -492,7 +489,7 @@ class MailboxProcessor:
 
     def _update(self) -> None:
         self._stopped = self._completed or self._paused or self._failure is not None
-        self._held = self._stopped or self._suspensions > 0
+        self._held = self._stopped or self.suspensions > 0
         if self._stopped:
             self.mailbox.leave_batch()
 
@@ -515,8 +512,6 @@ def _nothing() -> None:
 
 class _Guest:
     """Steps a processor inside the running asyncio loop until the processor ends. Confined to its thread."""
-
-    __slots__ = ("_loop", "_processor", "_stopped", "_thread", "_timer", "ended", "error")
 
     def __init__(self, processor: MailboxProcessor) -> None:
         self._processor = processor
@@ -599,6 +594,181 @@ class _Guest:
         self._measure_later()
 
 
+class FutureMail(Mail):
+    """A mail whose outcome goes to a future; dropping the mail cancels the future."""
+
+    def __init__(self, future: Future[Any], fn: Callable[[], Any], **options: Any) -> None:
+        super().__init__(_run_into, future, fn, **options)
+        self._future = future
+
+    def cancel(self) -> None:
+        """Cancel the future of this mail, which was dropped. Any thread."""
+        if self._future.cancel():
+            # Without this, `concurrent.futures.wait` and `as_completed` would wait for ever.
+            self._future.set_running_or_notify_cancel()
+
+
+def _run_into(future: Future[Any], fn: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn()
+    except BaseException as error:
+        future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        future.set_result(result)
+
+
+class MailboxExecutor(futures.Executor):
+    """Puts work of one priority into a task's mailbox and lets the task yield to such work.
+
+    A `concurrent.futures.Executor` with one worker, the mailbox thread. On that thread wait by `yield_`,
+    never by `Future.result()`: the result could not come. Built only by `MailboxProcessor.executor`.
+
+    The idea of a yield is Flink's: a mail that must wait for what a later mail does runs that one
+    in the meantime, and only work of its own priority or higher, so that an operator never runs the
+    work of those before it. Deferrable mail, which can wait, it leaves for the loop: what the yield waits for
+    is seen the sooner. Who waits for what deferrable mail does asks for it.
+    """
+
+    def __init__(self, processor: MailboxProcessor, priority: int) -> None:
+        if not isinstance(priority, int):
+            raise TypeError(f"priority must be an int, not {priority!r}")
+        if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+            raise ValueError(f"priority must be {MIN_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
+        self._processor = processor
+        self._mailbox = processor.mailbox
+        self._priority = priority
+        self._lock = threading.Lock()
+        self._shut_down = False
+        self._pending: set[Future[Any]] = set()
+
+    @property
+    def priority(self) -> int:
+        """The priority of the mail that this executor puts, and the least that it yields to. Any thread."""
+        return self._priority
+
+    @property
+    def mailbox(self) -> TaskMailbox:
+        """The mailbox of the task. Any thread."""
+        return self._mailbox
+
+    def __repr__(self) -> str:
+        state = "shut down" if self._shut_down else f"mailbox {self._mailbox.state.name}"
+        return f"<MailboxExecutor priority={self._priority}, {state}>"
+
+    # -- any thread: putting work ----------------------------------------------------------------
+
+    def execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> None:
+        """Have `fn(*args)` run on the mailbox thread. Any thread.
+
+        options: `urgent`, `deferrable` and `description` of the `Mail`. An exception of `fn` ends the task.
+        `deferrable` work is left by a yield that does not ask for it, and by nothing else. A `description`
+        that is a function is called only when it is shown. Raises `MailboxClosedError` once the mailbox is
+        quiesced, RuntimeError once this executor was shut down.
+        """
+        mail = Mail(fn, *args, priority=self._priority, **options)
+        if self._shut_down:
+            raise self._refused(mail)
+        self._mailbox.put(mail)
+
+    def try_execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> bool:
+        """As `execute`, with its options, but returns whether the work was accepted. Any thread.
+
+        For completions, which may come after the end: no error, they are ignored. What a quiesced
+        mailbox refuses is counted as rejected in its statistics.
+        """
+        return self.try_put(Mail(fn, *args, priority=self._priority, **options))
+
+    def try_put(self, mail: Mail) -> bool:
+        """Put a mail of one's own, once more when it has run; False where none is taken. Any thread."""
+        return not self._shut_down and self._mailbox.try_put(mail)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have `fn(*args, **kwargs)` run on the mailbox thread; its outcome goes to the future. Any thread.
+
+        An exception of `fn` goes to the future only. Raises `MailboxClosedError` once the mailbox is
+        quiesced, RuntimeError once this executor was shut down. The future is cancelled when the task
+        closes before the work has run. `asyncio.wrap_future` makes it one to await.
+        """
+        future: Future[T] = Future()
+        work = partial(fn, *args, **kwargs)
+        # The name of `fn`, for a partial has none.
+        mail = FutureMail(future, work, priority=self._priority, description=partial(_name_of, fn))
+        with self._lock:
+            if self._shut_down:
+                raise self._refused(mail)
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        try:
+            self._mailbox.put(mail)
+        except BaseException:
+            # A shutdown that has seen the future must not wait for it.
+            mail.cancel()
+            raise
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Refuse work from now on; the mailbox itself and its other executors go on. Any thread.
+
+        wait: return when all work submitted through this executor has ended. The mailbox thread yields
+        meanwhile, to deferrable mail too, and does not wait for work that it is in the middle of. Another
+        thread waits for as long as nothing runs or closes the mailbox.
+        cancel_futures: cancel the work submitted through this executor that has not begun.
+        """
+        with self._lock:
+            self._shut_down = True
+            pending = list(self._pending)
+        if cancel_futures:
+            for future in pending:
+                future.cancel()
+        if not wait:
+            return
+        if not self._mailbox.is_mailbox_thread:
+            futures.wait(pending)
+            return
+        # What runs now is further up this very stack.
+        for future in pending:
+            while not future.done() and not future.running():
+                self.yield_(deferrable=True)
+
+    def _refused(self, mail: Mail) -> RuntimeError:
+        return RuntimeError(
+            f"this executor of priority {self._priority} was shut down, it accepts no work; refused: {mail!r}"
+        )
+
+    # -- mailbox thread: giving way --------------------------------------------------------------
+
+    def yield_(self, *, deferrable: bool = False) -> None:
+        """Run one mail of this executor's priority or higher, waiting for it. Mailbox thread.
+
+        deferrable: whether deferrable mail counts. Ask for it where nothing else may bring what you wait for.
+        Raises what the mail raises, `WrongThreadError` elsewhere, and `MailboxClosedError` when none of these
+        mails is left and none can come.
+        """
+        mail = self._mailbox.take(self._priority, skip_deferrable=not deferrable)
+        if mail is not None:
+            self._processor._run_in_yield(mail)
+
+    def try_yield(self, *, deferrable: bool = False) -> bool:
+        """Run one mail of this executor's priority or higher if there is one. Mailbox thread; never blocks.
+
+        deferrable: whether deferrable mail counts. Returns whether one ran. Raises what the mail raises, and
+        `WrongThreadError` elsewhere.
+        """
+        mail = self._mailbox.try_take(self._priority, skip_deferrable=not deferrable)
+        if mail is None:
+            return False
+        self._processor._run_in_yield(mail)
+        return True
+
+
+def _name_of(fn: Callable[..., object]) -> str:
+    return str(getattr(fn, "__qualname__", fn))
+
+
 class ErrorMail(Mail):
     """Raises an error on the mailbox thread; dropped, it leaves the error in the log."""
 
@@ -609,41 +779,6 @@ class ErrorMail(Mail):
     def cancel(self) -> None:
         """Log the error that the task has ended without. Any thread; never raises."""
         _log("an error was reported to a task that ended before it could raise it: %s", self.args[0])
-
-
-class ErrorReports:
-    """The errors reported to one mailbox."""
-
-    __slots__ = ("_kept", "_mailbox")
-
-    def __init__(self, mailbox: TaskMailbox) -> None:
-        self._mailbox = mailbox
-        self._kept: list[BaseException] = []
-
-    def report(self, error: BaseException) -> None:
-        """Have `error` raised on the mailbox thread. Any thread; never raises.
-
-        If the mailbox takes no mail any more, the error is logged and kept for `raise_kept`.
-        """
-        if not isinstance(error, BaseException):
-            error = TypeError(
-                f"an object of type {type(error).__name__} was reported, which is not an exception"
-            )
-        try:
-            if self._mailbox.try_put(ErrorMail(error)):
-                return
-        except Exception as trouble:
-            # Such as that of a forked process. What was reported counts, not what became of the report.
-            _log("an error could not be reported to its task: %s", trouble)
-        self._kept.append(error)
-        _log("an error was reported to a task that takes no mail any more: %s", error)
-
-    def raise_kept(self) -> None:
-        """Raise the first error that was kept, once. Mailbox thread."""
-        if self._kept:
-            first = self._kept[0]
-            self._kept.clear()
-            raise first
 
 
 def _log(message: str, error: BaseException) -> None:

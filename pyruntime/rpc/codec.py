@@ -11,133 +11,108 @@ here and nowhere else, so that a class says all that is true of a message. Threa
 
 from __future__ import annotations
 
-import contextlib
-import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-Convert = Callable[[Any], Any]
+Read = Callable[[Any], Any]
 
 Count = Annotated[int, "from 0 on", lambda value: value >= 0]
-Amount = Annotated[float, "finite and from 0 on", lambda value: 0.0 <= value < math.inf]
-Positive = Annotated[float, "finite and more than 0", lambda value: 0.0 < value < math.inf]
+Amount = Annotated[float, "from 0 on", lambda value: value >= 0.0]
+Positive = Annotated[float, "more than 0", lambda value: value > 0.0]
 
 
 class Codec:
     """Writes messages of these classes, and reads them.
 
-    Fields may be bool, int, float (infinity is written as a text), str, Any (what JSON can hold), `Count`,
-    `Amount`, `Positive`, another such class, tuples and mappings from str of these, each of these or None.
-    Raises TypeError for a field of another type.
+    Fields may be bool, int, float (finite), str, `Count`, `Amount`, `Positive`, another such class, tuples
+    and mappings from str of these, each of these or None. Raises TypeError for a field of another type.
     """
 
     def __init__(self, *classes: type) -> None:
-        self._kinds = {each.__name__: _fields_of(each) for each in classes}
+        self._fields = {each.__name__: list(get_type_hints(each)) for each in classes}
+        self._readers = {each.__name__: _reader_of(each, each.__name__) for each in classes}
 
     def to_json(self, message: Any) -> list[Any]:
         """The message as what JSON can hold. Raises KeyError for one of another class."""
+        # JSON takes tuples, named ones too, for lists.
         kind = type(message).__name__
-        return [kind, *self._kinds[kind][0](message)]
+        return [kind, *(getattr(message, name) for name in self._fields[kind])]
 
     def from_json(self, written: Any) -> Any:
         """Read what `to_json` has written. Raises ValueError, which names the field, for what it has not."""
         kind, *fields = written if isinstance(written, list) and written else [None]
-        if not isinstance(kind, str) or kind not in self._kinds:
-            raise ValueError(f"{written!r:.200} is not one of the messages {', '.join(self._kinds)}")
-        return self._kinds[kind][1](fields)
+        if not isinstance(kind, str) or kind not in self._readers:
+            raise ValueError(f"{written!r:.200} is not one of the messages {', '.join(self._readers)}")
+        return self._readers[kind](fields)
 
 
-def _fields_of(kind: type) -> tuple[Convert, Convert]:
-    """The two ways between an object of `kind` and the list of its fields."""
-    hints = get_type_hints(kind, include_extras=True)
-    fields = [(name, *_ways(hint, f"{kind.__name__}.{name}")) for name, hint in hints.items()]
-
-    def write(value: Any) -> Any:
-        return [way(getattr(value, name)) for name, way, _ in fields]
-
-    def read(written: Any) -> Any:
-        if not isinstance(written, list) or len(written) != len(fields):
-            raise ValueError(f"{kind.__name__}={written!r:.200}: must be a list of {len(fields)} fields")
-        return kind(*(way(value) for (_, _, way), value in zip(fields, written, strict=True)))
-
-    # JSON takes a tuple for a list: most messages are written as they are.
-    is_plain = issubclass(kind, tuple) and all(way is _same for _, way, _ in fields)
-    return _same if is_plain else write, read
-
-
-def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
-    """The two ways between a value of the type `hint` and JSON. name: of the field, for errors."""
+def _reader_of(hint: Any, name: str) -> Read:
+    """Make a value of the type `hint` of what JSON gives. name: of the field, for errors."""
     origin, args = get_origin(hint), get_args(hint)
 
     def refuse(value: Any, allowed: object) -> ValueError:
         return ValueError(f"{name}={value!r:.200}: must be {allowed}")
 
-    if hint is Any:
-        return _same, _same
+    def read_float(value: Any) -> float:
+        # An integer may be too large for a float.
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= sys.float_info.max:
+            raise refuse(value, "a finite number")
+        return float(value)
+
+    def read_exactly(value: Any) -> Any:
+        if type(value) is not hint:
+            raise refuse(value, f"of type {hint.__name__}")
+        return value
+
     if hint is float:
-
-        def read_float(value: Any) -> float:
-            if type(value) in (int, float) or value in ("inf", "-inf"):
-                with contextlib.suppress(OverflowError):
-                    number = float(value)
-                    if not math.isnan(number):
-                        return number
-            raise refuse(value, "a number")
-
-        return lambda value: str(value) if math.isinf(value) else value, read_float
+        return read_float
     if hint in (bool, int, str):
-
-        def read_exactly(value: Any) -> Any:
-            if type(value) is not hint:
-                raise refuse(value, f"of type {hint.__name__}")
-            return value
-
-        return _same, read_exactly
+        return read_exactly
     if origin is Annotated:
-        base, allowed, holds = args
-        _, read = _ways(base, name)
+        read_base = _reader_of(args[0], name)
 
         def read_checked(value: Any) -> Any:
-            found = read(value)
-            if not holds(found):
-                raise refuse(value, allowed)
+            found = read_base(value)
+            if not args[2](found):
+                raise refuse(value, args[1])
             return found
 
-        return _same, read_checked
+        return read_checked
     if origin in (Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
-        write, read = _ways(args[0], name)
-        write_value = _same if write is _same else lambda value: None if value is None else write(value)
-        return write_value, lambda value: None if value is None else read(value)
-    if origin is tuple:
-        ways = [_ways(each, name) for each in args if each is not Ellipsis]
-        endless = args[-1] is Ellipsis
+        read = _reader_of(args[0], name)
+        return lambda value: None if value is None else read(value)
+    if origin is tuple and args[-1] is Ellipsis:
+        read_each = _reader_of(args[0], name)
 
-        def each_of(values: Any) -> Any:
-            return ways * len(values) if endless else ways
+        def read_list(value: Any) -> tuple[Any, ...]:
+            if not isinstance(value, list):
+                raise refuse(value, "a list")
+            return tuple(map(read_each, value))
 
-        def read_tuple(value: Any) -> tuple[Any, ...]:
-            if not isinstance(value, list) or not (endless or len(value) == len(ways)):
-                raise refuse(value, "a list" if endless else f"a list of {len(ways)}")
-            return tuple(way[1](part) for way, part in zip(each_of(value), value, strict=True))
-
-        def write_tuple(value: Any) -> list[Any]:
-            return [way[0](part) for way, part in zip(each_of(value), value, strict=True)]
-
-        return _same if all(way[0] is _same for way in ways) else write_tuple, read_tuple
+        return read_list
     if origin in (dict, Mapping) and args[0] is str:
-        write, read = _ways(args[1], name)
+        read_value = _reader_of(args[1], name)
 
         def read_mapping(value: Any) -> dict[str, Any]:
             if not isinstance(value, dict):
                 raise refuse(value, "an object")
-            return {key: read(part) for key, part in value.items()}
+            return {key: read_value(part) for key, part in value.items()}
 
-        return lambda value: {key: write(part) for key, part in value.items()}, read_mapping
-    if isinstance(hint, type) and getattr(hint, "__annotations__", None):
-        return _fields_of(hint)
-    raise TypeError(f"{name}: a field of type {hint} cannot be written")
+        return read_mapping
+    if origin is tuple:
+        readers = [_reader_of(each, name) for each in args]
+    elif isinstance(hint, type) and hasattr(hint, "__annotations__"):
+        hints = get_type_hints(hint, include_extras=True)
+        readers = [_reader_of(each, f"{hint.__name__}.{field}") for field, each in hints.items()]
+    else:
+        raise TypeError(f"{name}: a field of type {hint} cannot be written")
 
+    def read_fields(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise refuse(value, f"a list of {len(readers)} fields")
+        parts = [read(part) for read, part in zip(readers, value, strict=True)]
+        return tuple(parts) if origin is tuple else hint(*parts)
 
-def _same(value: Any) -> Any:
-    return value
+    return read_fields

@@ -30,11 +30,10 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
-from pillarbox.sources.link import ReaderState
+from pillarbox.sources.enumerator import ReaderInfo, ReaderState, SplitEnumerator
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 
@@ -304,10 +303,12 @@ class EnumeratorThread(Generic[S, C]):
         self._known: C
         self._finished: list[S] = []
         self._waiters: list[Future[None]] = []
-        # Both threads: what the discovery thread is to do, and when.
-        self._condition = threading.Condition()
-        self._order: tuple[float, Callable[[], None]] | None = None
-        self._closed = False
+        # Any thread: what each of the two is to do; the discovery thread also when, and None to end.
+        self._steps: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[float, Callable[[], None]] | None] = SimpleQueue()
+        self._has_begun = False
+        """True from the beginning of a discovery until it is taken up."""
+        self._is_over = False
         self._made: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="pillarbox-enumerator", daemon=True)
         self._discoverer = threading.Thread(target=self._run_orders, name="pillarbox-discover", daemon=True)
@@ -339,9 +340,8 @@ class EnumeratorThread(Generic[S, C]):
         self._unanswered.add(answer)
         answer.add_done_callback(self._unanswered.discard)
 
-        # A mail that is dropped at the end leaves its answer among those that fail then.
-        step = partial(self._step, partial(fn, *args, **kwargs))
-        if not self._executor.try_execute(_resolve, answer, step):
+        # A step that is dropped at the end leaves its answer among those that fail then.
+        if not self._put(partial(_resolve, answer, partial(self._step, partial(fn, *args, **kwargs)))):
             _fail(answer, self.over)
         return answer
 
@@ -351,7 +351,13 @@ class EnumeratorThread(Generic[S, C]):
 
     def execute(self, fn: Callable[..., object], /, *args: object) -> bool:
         """The same, but what `fn` raises ends the enumerator. False, and nothing, once that has ended."""
-        return self._executor.try_execute(self._step, partial(fn, *args))
+        return self._put(partial(self._step, partial(fn, *args)))
+
+    def _put(self, step: Callable[[], object]) -> bool:
+        if self._is_over:
+            return False
+        self._steps.put(step)
+        return True
 
     def caught_up(self) -> Future[None]:
         """Done when no discovery is running or due. Any thread. For who reads what there is now, as a batch.
@@ -417,22 +423,22 @@ class EnumeratorThread(Generic[S, C]):
 
     def end(self) -> None:
         """End after this step. The enumerator's thread."""
-        self._processor.all_actions_completed()
+        self._is_over = True
 
     def _run(self) -> None:
-        self._processor = MailboxProcessor(_rest, latency_interval=None)
-        self._executor = self._processor.executor()
         try:
             self._make_enumerator()
             self._made.set_result(None)
             self._discoverer.start()
-            self._processor.run_mailbox_loop()
+            while not self._is_over:
+                self._steps.get()()
         except BaseException as error:
             self.failure = error
             if not self._made.done():
                 self._made.set_exception(error)
         finally:
-            self._processor.close()
+            # Before the answers fail: a step that comes now has its own among them, or is refused.
+            self._is_over = True
             self._coordinator.fail(self.over)
             if self._failed is not None and self.failure is not None:
                 self._failed(self.failure)
@@ -471,7 +477,7 @@ class EnumeratorThread(Generic[S, C]):
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._finished and not (self.discovers and self._order is None):
+        if self._finished and not self._has_begun:
             # spec: SplitAssignment!Forget
             finished, self._finished = self._finished, []
             self.enumerator.handle_finished(finished)
@@ -490,16 +496,16 @@ class EnumeratorThread(Generic[S, C]):
 
     def _order_discovery(self, most: int) -> None:
         self.discovers = True
-        self._put_order(self._due, partial(self._discover, most))
+        self._orders.put((self._due, partial(self._discover, most)))
 
     def _order_all(self, most: int) -> Future[list[tuple[Sequence[S], C]]]:
         found: Future[list[tuple[Sequence[S], C]]] = Future()
         steps = discover_all(self.enumerator, self.enumerator.checkpoint, most, self._open | self._new)
-        self._put_order(0.0, partial(_resolve, found, lambda: [*steps]))
+        self._orders.put((0.0, partial(_resolve, found, lambda: [*steps])))
         return found
 
     def _discovered(self, before: C, most: int, splits: Sequence[S], checkpoint: C) -> None:
-        self.discovers = False
+        self.discovers = self._has_begun = False
         if self.enumerator.checkpoint is not before:
             # The enumerator has learnt something else meanwhile, which must not be lost.
             self._due = 0.0
@@ -533,7 +539,7 @@ class EnumeratorThread(Generic[S, C]):
     def _discovery_failed(self, error: BaseException) -> None:
         if not self.knows or isinstance(error, DiscoveryContractError) or not isinstance(error, Exception):
             raise error
-        self.discovers = False
+        self.discovers = self._has_begun = False
         interval = self.enumerator.discovery_interval
         wait = self._retry if interval is None else interval
         self._retry = min(self._retry * 2, MAX_RETRY_S)
@@ -542,28 +548,23 @@ class EnumeratorThread(Generic[S, C]):
 
     # -- the discovery thread -----------------------------------------------------------------
 
-    def _put_order(self, moment: float, order: Callable[[], None]) -> None:
-        with self._condition:
-            self._order = moment, order
-            self._condition.notify_all()
-
     def _run_orders(self) -> None:
-        while (order := self._next_order()) is not None:
-            order()
-
-    def _next_order(self) -> Callable[[], None] | None:
-        """Wait until something is ordered and due; None at the end."""
-        with self._condition:
-            while not self._closed:
-                left = None if self._order is None else self._order[0] - time.monotonic()
-                if self._order is not None and self._order[0] <= time.monotonic():
-                    order, self._order = self._order[1], None
-                    return order
-                self._condition.wait(left)
-        return None
+        waiting: tuple[float, Callable[[], None]] | None = None
+        while True:
+            try:
+                # One that comes takes the place of one that has not begun.
+                left = None if waiting is None else max(0.0, waiting[0] - time.monotonic())
+                waiting = self._orders.get(timeout=left)
+                if waiting is None:
+                    return
+            except Empty:
+                assert waiting is not None
+                order, waiting = waiting[1], None
+                order()
 
     def _discover(self, most: int) -> None:
         # Should the enumerator learn something else meanwhile, what is found will be dropped.
+        self._has_begun = True
         known = self.enumerator.checkpoint
         try:
             splits, new = discover(self.enumerator, known, most)
@@ -574,9 +575,7 @@ class EnumeratorThread(Generic[S, C]):
 
     def _end_discovery(self) -> None:
         """The enumerator's thread, at its end: the enumerator is closed when nothing of it runs."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
+        self._orders.put(None)
         if self._discoverer.ident is not None:
             self._discoverer.join(STOP_TIMEOUT_S)
             if self._discoverer.is_alive():
@@ -599,7 +598,3 @@ def _resolve(answer: Future[Any], fn: Callable[[], Any]) -> None:
             answer.set_result(given)
     except BaseException as error:
         _fail(answer, error)
-
-
-def _rest(controller: Controller) -> None:
-    controller.suspend_default_action()

@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
-from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.enumerator import SourceEvent
 from pillarbox.sources.split import Split
 
 if TYPE_CHECKING:

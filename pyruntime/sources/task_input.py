@@ -24,8 +24,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from pillarbox.sources.event_time import SplitWatermarks, WatermarkStrategy
-from pillarbox.sources.link import (
+from pillarbox.sources.enumerator import (
     AddSplits,
     Event,
     Failed,
@@ -35,6 +34,7 @@ from pillarbox.sources.link import (
     state_from_json,
     state_to_json,
 )
+from pillarbox.sources.event_time import SplitWatermarks, WatermarkStrategy
 from pillarbox.sources.reader import (
     Doorbell,
     Fetched,

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.shared import SharedBudget
+from pillarbox.aio.limits.rate import SharedBudget
 from pillarbox.aio.options import Options
 
 _lock = threading.Lock()

@@ -47,8 +47,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from pillarbox.sources.enumerating import discover_all
-from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
-from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import SplitCoordinator

@@ -20,7 +20,7 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from contextlib import suppress
@@ -63,8 +63,6 @@ MAX_PAUSE_S = 1.0
 """Seconds between two attempts of a task to reach its driver, at most."""
 MAX_TASKS_KEPT = 1000
 """Ended tasks that are kept apart; micro-batches likewise."""
-MAX_UNMERGED_TOTALS = 8
-"""Totals that are kept before they are added up: adding histograms costs much more than keeping some."""
 
 Task = tuple[int, int, int]
 """Operator, stage, partition."""
@@ -251,10 +249,10 @@ class ProgressService(Service):
         self._lock = threading.Lock()
         self._attempts: dict[str, _Attempt] = {}
         self._attempts_seen = 0
-        self._sum = _Sum()
+        self._sum = Totals()
         self._tasks_ended = 0
         self._tasks: OrderedDict[Task, TaskTotals] = OrderedDict()
-        self._batches: OrderedDict[Batch, _Sum] = OrderedDict()
+        self._batches: OrderedDict[Batch, Totals] = OrderedDict()
         # The thread of connections: tasks that are there, and those that may come back.
         self._connections: dict[str, Connection] = {}
         self._lost: dict[str, asyncio.TimerHandle] = {}
@@ -343,7 +341,7 @@ class ProgressService(Service):
             live = self._live()
             # A task that runs again after it was folded counts its rows again.
             folded = [_rows_back(self._tasks[task].totals) for task in live if task in self._tasks]
-            totals = merge([self._sum.total(), *folded, *(_joined(each) for each in live.values())])
+            totals = merge([self._sum, *folded, *(_joined(each) for each in live.values())])
             return Seen(totals, len(live), self._tasks_ended - len(folded))
 
     def tasks(self) -> list[TaskTotals]:
@@ -358,7 +356,7 @@ class ProgressService(Service):
     def batch(self, query: str, number: int) -> Totals:
         """The totals of one micro-batch; nothing for one that is long gone."""
         with self._lock:
-            parts = [self._batches[query, number].total()] if (query, number) in self._batches else []
+            parts = [self._batches.get((query, number), Totals())]
             for attempts in self._live().values():
                 some = [each for each in attempts if each.who[4:] == (query, number)]
                 if some:
@@ -381,33 +379,16 @@ class ProgressService(Service):
             self._tasks_ended += 1
         else:
             changes.append(_rows_back(before.totals))
-        self._sum.add(changes)
+        self._sum = merge([self._sum, *changes])
         done = TaskTotals(*task, len(attempts), False, added)
         self._tasks[task] = _with_earlier(done, before)
         while len(self._tasks) > MAX_TASKS_KEPT:
             self._tasks.popitem(last=False)
         query, batch = attempts[0].who[4:]
         if query is not None and batch is not None:
-            self._batches.setdefault((query, batch), _Sum()).add(changes)
+            self._batches[query, batch] = merge([self._batches.get((query, batch), Totals()), *changes])
             while len(self._batches) > MAX_TASKS_KEPT:
                 self._batches.popitem(last=False)
-
-
-class _Sum:
-    """Totals that add up; a few at a time."""
-
-    def __init__(self) -> None:
-        self._parts: list[Totals] = []
-
-    def add(self, parts: Iterable[Totals]) -> None:
-        self._parts += parts
-        if len(self._parts) > MAX_UNMERGED_TOTALS:
-            self._parts = [merge(self._parts)]
-
-    def total(self) -> Totals:
-        if len(self._parts) != 1:
-            self._parts = [merge(self._parts)]
-        return self._parts[0]
 
 
 def _joined(attempts: list[_Attempt]) -> Totals:

@@ -25,10 +25,9 @@ from typing import Any
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
-from pillarbox.aio.function import enter_function, is_resource
+from pillarbox.aio.function import enter_function, is_resource, with_parse
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.parsing import with_parse
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, IterableInput, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER

@@ -28,8 +28,6 @@ class Alarm:
     when the alarm is first set. No lock is held while it rings.
     """
 
-    __slots__ = ("_at", "_changed", "_clock", "_closed", "_name", "_ring", "_take_back", "_thread")
-
     def __init__(self, ring: Callable[[], object], clock: Callable[[], float], name: str) -> None:
         self._ring = ring
         self._clock = clock

@@ -30,7 +30,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext
@@ -241,30 +241,6 @@ class OperatorChain:
     Raises TypeError for what is not an operator, ValueError for no operators, one that stands there twice, or
     two of one `uid`.
     """
-
-    __slots__ = (
-        "_at_work",
-        "_exit",
-        "_finished",
-        "_first_free",
-        "_links",
-        "_mail_ended",
-        "_process",
-        "_process_batch",
-        "_waits_for_room",
-        "cancelled",
-        "check",
-        "closed",
-        "contexts",
-        "data_ended",
-        "dirty",
-        "entry",
-        "operators",
-        "output",
-        "time_ended",
-        "uids",
-        "waits",
-    )
 
     def __init__(
         self,

@@ -134,8 +134,6 @@ class CheckpointOrder:
     come before the checkpoint that it aborts.
     """
 
-    __slots__ = ("_aborted", "_newest", "_taken")
-
     def __init__(self) -> None:
         self._newest = -1
         self._taken: set[int] = set()

@@ -21,8 +21,7 @@ class Failures:
     A KeyboardInterrupt or SystemExit is kept instead of an error that came first, which becomes its cause:
     whoever wants the process to end must not be kept from it.
 
-    Python 3.10 has no notes: there the later errors are in the `__context__` of the first, as they are
-    when an exception handler raises.
+    Python 3.10 shows no notes: there they are in `__notes__` alone.
     """
 
     __slots__ = ("first",)
@@ -42,42 +41,18 @@ class Failures:
         if self.first is None:
             self.first = error
         elif isinstance(error, INTERRUPTS) and not isinstance(self.first, INTERRUPTS):
-            suppress(self.first, error, step)
+            add_note(self.first, error, step)
             error.__cause__, self.first = self.first, error
         elif error is not self.first:
-            suppress(self.first, error, step)
+            add_note(self.first, error, step)
 
 
-def suppress(first: BaseException, error: BaseException, step: str) -> None:
+def add_note(first: BaseException, error: BaseException, step: str) -> None:
     """Have `first` tell of `error` too, which came later, in `step`. On the thread that raises `first`."""
-    add_note = getattr(first, "add_note", None)
-    if add_note is not None:
-        add_note(f"then, {step}: {type(error).__name__}: {error}")
-    else:
-        add_context(first, error)
-
-
-def add_context(first: BaseException, error: BaseException) -> None:
-    """Hang `error` at the end of what `first` was raised in. On the thread that will raise `first`."""
-    known = contexts(first)
-    if any(error is one for one in known):
-        return
-    for each in contexts(error):
-        # An error raised while the first was handled refers back to it, which would close a ring.
-        if any(each.__context__ is one for one in known):
-            each.__context__ = None
-            break
-    known[-1].__context__ = error
-
-
-def contexts(error: BaseException) -> list[BaseException]:
-    """The error, its cause or else the one that it was raised in, and so on: as it is shown. Any thread."""
-    found = [error]
-    while True:
-        before = found[-1].__context__ if found[-1].__cause__ is None else found[-1].__cause__
-        if before is None or any(before is one for one in found):
-            return found
-        found.append(before)
+    note = f"then, {step}: {type(error).__name__}: {error}"
+    # As `add_note` of Python 3.11 does; Python 3.10 keeps it, and shows it nowhere by itself.
+    told: Any = first
+    told.__notes__ = [*getattr(first, "__notes__", ()), note]
 
 
 def raise_of(future: Future[Any]) -> None:

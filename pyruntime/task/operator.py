@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import OperatorOutput, RowBatch
 from pillarbox.task.timers import ProcessingTimeService

@@ -40,8 +40,7 @@ from itertools import chain
 from typing import Any
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
-from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.processor import Controller, MailboxProcessor, Suspension
+from pillarbox.mailbox.processor import Controller, MailboxExecutor, MailboxProcessor, Suspension
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pillarbox.kernel import Deadlines
-from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.alarm import Alarm
 from pillarbox.validate import check_callable, check_moment
 
@@ -82,11 +82,6 @@ class ProcessingTimeService:
     `pillarbox.testing.clocks.FakeClock` has, timers become due when the clock is moved, and no thread is
     started; otherwise one daemon thread on first use. The idea is Flink's `ProcessingTimeService`.
     """
-
-    __slots__ = (
-        "_alarm", "_clock", "_deadlines", "_done", "_executor", "_mail_waits", "_quiesced", "_running",
-        "_timers_a_mail",
-    )  # fmt: skip
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ recorder puts a class of its own in front of the operator's, and itself in front
 nothing is there while it is off. Each line is one write, so that of a process that is killed its steps up to
 then are there.
 
-A line is: milliseconds of the operator's clock since it was made, the step, its words. Steps are the actions
-of `spec/Operator.tla`; `spec.operator_runs` has TLC judge them.
+A line is a list as JSON: milliseconds of the operator's clock since it was made, the step, its words. Steps
+are the actions of `spec/Operator.tla`; `spec.operator_runs` has TLC judge them.
 Installed and removed by one thread; an operator's steps are written on its mailbox thread.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import time
 import zlib
@@ -30,9 +31,8 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.calls import Call, CallState, clock_of
 from pillarbox.aio.chained import ChainedRow, chained_row
-from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
@@ -89,7 +89,7 @@ def read_trace(text: str) -> list[TraceStep]:
 
     Raises ValueError for another line.
     """
-    return [_step(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [_step(*json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def read_life(path: Path) -> list[TraceStep]:
@@ -97,24 +97,15 @@ def read_life(path: Path) -> list[TraceStep]:
     return read_trace(path.read_text())
 
 
-def _step(line: str) -> TraceStep:
-    at, name, *words = line.split()
-    match name:
-        case "mark" | "emit_mark":
-            return TraceStep(int(at), name, tuple(words))
-        case "snapshot" | "restore":
-            return TraceStep(int(at), name, (int(words[0]), tuple(map(_saved, words[1:]))))
-        case _:
-            return TraceStep(int(at), name, tuple(map(int, words)))
+def _step(at: int, name: str, *words: Any) -> TraceStep:
+    if name not in ("snapshot", "restore"):
+        return TraceStep(at, name, words)
+    finished, entries = words
+    return TraceStep(at, name, (finished, tuple(_saved(*entry) for entry in entries)))
 
 
-def _saved(word: str) -> SavedRow | SavedMark:
-    kind, *parts = word.split("/")
-    if kind == "mark":
-        elements = (part.partition("=") for part in parts)
-        return SavedMark(tuple((name, value) for name, _, value in elements))
-    number, label, *numbers = map(int, parts)
-    return SavedRow(number, label, kind, *numbers)
+def _saved(kind: str, *parts: Any) -> SavedRow | SavedMark:
+    return SavedMark(tuple(map(tuple, parts))) if kind == "mark" else SavedRow(*parts)
 
 
 class OperatorTrace:
@@ -150,7 +141,7 @@ class OperatorTrace:
         """Add a line."""
         if self._file is not None:
             at = _ms(self.clock() - self._began)
-            os.write(self._file, (" ".join(map(str, (at, name, *words))) + "\n").encode())
+            os.write(self._file, (json.dumps([at, name, *words]) + "\n").encode())
 
     def of(self, name: str, call: Call, *words: object) -> None:
         """Add a line about a row."""
@@ -163,7 +154,7 @@ class OperatorTrace:
 
     def write_state(self, name: str, state: AsyncWaitState) -> None:
         """Add a line that has a state of the operator."""
-        self.write(name, state.finished, *_saved_words(state.entries, self.snapshot_ids))
+        self.write(name, state.finished, [*_saved_entries(state.entries, self.snapshot_ids)])
 
     def take_in(self, call: Call) -> int:
         """The number of a row that comes in."""
@@ -431,19 +422,20 @@ class _RecordedOperator(AsyncWaitOperator):
         super().stop()
 
 
-def _saved_words(entries: Any, ids: list[int]) -> Iterator[str]:
+def _saved_entries(entries: Any, ids: list[int]) -> Iterator[list[Any]]:
     for number, each in zip(ids, entries, strict=True):
         if isinstance(each, list):
-            yield "/".join(["mark", *("=".join(_element(element)) for element in each)])
+            yield ["mark", *map(_element, each)]
         elif isinstance(each, FinishedRow):
             kind = "done" if each.is_durable else "kept"
-            yield f"{kind}/{number}/{label_of(each.row)}/0/0/-1"
+            yield ["row", *SavedRow(number, label_of(each.row), kind, 0, 0, -1)]
         else:
             assert isinstance(each, CallState)
             pause = -1 if each.pause is None else _ms(each.pause)
             # Its time runs from the restore on if any of it is over, however little.
             spent = _ms(each.spent) or int(each.spent > 0)
-            yield f"open/{number}/{label_of(each.row)}/{each.attempts}/{spent}/{pause}/{each.repeats}"
+            row = SavedRow(number, label_of(each.row), "open", each.attempts, spent, pause, each.repeats)
+            yield ["row", *row]
 
 
 def record_operators(folder: str | Path) -> None:

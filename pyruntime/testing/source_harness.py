@@ -27,19 +27,19 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pillarbox.sources import Fetched, Source, Split, SplitEnumerator
-from pillarbox.sources.coordinator import checkpoint_from_json, checkpoint_to_json
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
-from pillarbox.sources.enumerator import ReaderInfo, ReadLimit
-from pillarbox.sources.link import (
+from pillarbox.sources.enumerator import (
     AddSplits,
     Event,
     Failed,
     Message,
+    ReaderInfo,
+    ReadLimit,
     SourceEvent,
 )
 from pillarbox.sources.reader import ReaderContext, SourceReader, read_splits
 from pillarbox.sources.source import Boundedness
-from pillarbox.sources.split_coordinator import SplitCoordinator
+from pillarbox.sources.split_coordinator import SplitCoordinator, checkpoint_from_json, checkpoint_to_json
 from pillarbox.task.failures import Failures
 
 S = TypeVar("S", bound=Split)

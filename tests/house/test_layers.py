@@ -142,8 +142,8 @@ def test_every_package_has_its_place_in_the_layers() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("pillarbox.mailbox.executor", "from pillarbox.aio import Retry"),
-        ("pillarbox.mailbox.executor", "from ..aio.retry import Retry"),
+        ("pillarbox.mailbox.processor", "from pillarbox.aio import Retry"),
+        ("pillarbox.mailbox.processor", "from ..aio.retry import Retry"),
         ("pillarbox.aio.async_wait", "def late():\n    import pillarbox.spark"),
         ("pillarbox.aio.async_wait", "from pillarbox import async_map"),
         ("pillarbox.aio.async_wait", "from pillarbox import spark"),

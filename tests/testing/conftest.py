@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fuzz import workload
-from pillarbox.testing.history import Event
+from pillarbox.testing.linearizability import Event
 
 Record = Callable[..., list[Event]]
 

@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.quota import (
+from pillarbox.aio.limits.lease import (
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
+    LeasedLimiter,
     Leave,
     Left,
     Open,
@@ -40,8 +40,7 @@ from pillarbox.aio.limits.quota import (
     QuotaAllocator,
     Want,
 )
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.connection import Connection, RpcHandle
 from pillarbox.rpc.loop_thread import end
@@ -220,6 +219,9 @@ class LimitService(Service):
                 self._pump(account)
 
     def _hear(self, account: Account, client: str, connection: Connection, message: Any) -> None:
+        if self._is_stopping:
+            # It is said again to the coordinator that goes on.
+            return
         allocator = account.allocator
         if isinstance(message, CoolDown):
             seconds = allocator.cool_down(message.seconds)
@@ -227,14 +229,13 @@ class LimitService(Service):
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Leave):
-            allocator.leave(client, message.report, message.unspent, message.units)
+            allocator.leave(client, message.report, message.unspent)
             del account.connections[client]
             self._send(connection, Left(), account.is_kept)
         else:
             allocator.report(client, message.report)
             if isinstance(message, Want):
-                received = message.report.received
-                allocator.want(client, received, message.calls, message.units, message.head)
+                allocator.want(client, message.report.received, message.calls, message.units)
         self._pump(account)
 
     def _open(self, connection: Connection, message: Open) -> Account | None:
@@ -382,11 +383,6 @@ class CoordinatorHandle(SharedLimits):
     name: str | None
     patience: float
 
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """The places where the coordinator may be found."""
-        return self.handle.addresses
-
     def open(self, limits: Limits) -> LeasedLimiter:
         """A limiter for one task. Any thread; connects when it is started."""
         return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience)
@@ -409,8 +405,8 @@ class Coordinator(RpcServer, SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
     It listens on the thread of all connections of this process. Each task connects, and takes what it needs
-    for a tenth of a second at a time, so that a call costs no round trip. A task that ends gives back what it
-    has not used. If one task is told that the service is overloaded, all cool down.
+    for a quarter of a second at a time, at most, so that a call costs no round trip. A task that ends gives
+    back what it has not used. If one task is told that the service is overloaded, all cool down.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
         connects must prove that he knows the secret, which travels with the job.

@@ -1,4 +1,4 @@
-"""A rate of calls: the option `Rate`, token buckets, the protocol of limits, and the limits of one task.
+"""A rate of calls: the option `Rate`, token buckets, the limits of one task, and what tasks share theirs by.
 
 `Rate` is a value without state: safe in any thread. A `TokenBucket` and `SlidingCounts` have neither a clock
 nor a lock: they are used by one thread at a time, that of a task or of a coordinator. The limiters are
@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.kernel import PillarboxError
+from pillarbox.rpc.codec import Positive
 from pillarbox.validate import check_function_or_none, check_positive_number
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
@@ -121,19 +124,6 @@ class TokenBucket:
         level = self._level + (now - self._at) * self.rate
         self._level = (level if level < self.capacity else self.capacity) - amount  # noqa: FURB136 - min is slow
         self._at = now
-
-    def take_if_ready(self, amount: float, now: float) -> float:
-        """Take `amount` if that is allowed now, and give 0.0; otherwise the seconds until then."""
-        capacity = self.capacity
-        level = self._level + (now - self._at) * self.rate
-        if level > capacity:
-            level = capacity
-        if level < amount and level < capacity:
-            lacking = (amount if amount < capacity else capacity) - level  # noqa: FURB136 - min is slow
-            return lacking / self.rate + WAIT_MARGIN_S
-        self._level = level - amount
-        self._at = now
-        return 0.0
 
     def give_back(self, amount: float, now: float) -> None:
         """As if `amount` had not been taken."""
@@ -294,22 +284,18 @@ class LocalLimiter:
             if left > 0.0:
                 return left + WAIT_MARGIN_S
             self._end_cool_down(units, now)
-        requests = self._requests
-        weights = self._weights
+        requests, weights = self._requests, self._weights
+        if weights is not None:
+            wait = weights.ready_in(units, now)
+            if wait > 0.0:
+                return wait
         if requests is not None:
-            if weights is not None:
-                wait = weights.ready_in(units, now)
-                if wait > 0.0:
-                    return wait
-            wait = requests.take_if_ready(1.0, now)
+            wait = requests.ready_in(1.0, now)
             if wait > 0.0:
                 return wait
-            if weights is not None:
-                weights.take(units, now)
-        elif weights is not None:
-            wait = weights.take_if_ready(units, now)
-            if wait > 0.0:
-                return wait
+            requests.take(1.0, now)
+        if weights is not None:
+            weights.take(units, now)
         self._granted += 1
         self._units += units
         if self._granted + self._before >= self._max_calls:
@@ -407,3 +393,144 @@ class TaskRateLimiter:
     async def close(self) -> None:
         """See `RateLimiter.close`."""
         await self._budget.close()
+
+
+# -- limits that tasks share ---------------------------------------------------------------------
+
+# Limits are plain numbers and compare as such: tasks that share a name must have the same, or the first of
+# them would decide for all. They travel as fields of a message, not as pickles: a coordinator never
+# unpickles anything that another process has sent.
+#
+# `RunBudget` and `SharedBudget` wrap another `SharedLimits` instead of being options of it, since a
+# coordinator and limits of one task alone need them in the same way.
+
+
+class CoordinatorError(PillarboxError):
+    """The server of the shared limits cannot be reached, or will not have this task. Ends the job."""
+
+
+class Limits(NamedTuple):
+    """Limits that are shared: plain numbers, the same for all who share them. None for no limit."""
+
+    per_second: Positive | None = None
+    units_per_second: Positive | None = None
+    burst: Positive = 1.0
+    cool_down: Positive = COOL_DOWN_S
+    max_calls: Annotated[int, "more than 0", lambda value: value > 0] | None = None
+    max_cost: Positive | None = None
+
+    @classmethod
+    def of(cls, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Limits:
+        """The limits that the options of an operator give."""
+        if rate is None:
+            return cls(max_calls=max_calls, max_cost=max_cost)
+        units = None if rate.units_per_minute is None else rate.units_per_minute / 60.0
+        return cls(rate.per_second, units, rate.burst, rate.cool_down, max_calls, max_cost)
+
+    @property
+    def life(self) -> float:
+        """Seconds for which a task may use what it was granted."""
+        return min(max(self.burst / 4, 0.05), 0.25)
+
+    def capacity(self, rate: float, least: float) -> float:
+        """The size of a shared bucket. Tasks hold the rest of the burst: both are no more than it."""
+        return max(least, rate * (self.burst - self.life))
+
+    def differences(self, other: Limits) -> str:
+        """The fields in which `other` differs, as in "per_second=5.0 (not 7.0)"."""
+        return ", ".join(
+            f"{name}={mine!r} (not {its!r})"
+            for name, mine, its in zip(self._fields, self, other, strict=True)
+            if mine != its
+        )
+
+
+class SharedLimits(ABC):
+    """Makes the limiters of tasks that share their limits. Pickles, so that it can travel to them."""
+
+    @abstractmethod
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
+        """A limiter for one task with these options. Any thread; connects when it is started."""
+
+    @abstractmethod
+    def named(self, name: str | None = None) -> SharedLimits:
+        """The same with the limits called `name`: who shares a name shares the limits.
+
+        None gives a new name that is nobody else's, unless there is one already. Any thread.
+        """
+
+
+@dataclass(frozen=True)
+class RunBudget(SharedLimits):
+    """Counts against the budget what a run has spent before, as its ledger says. Any thread; pickles.
+
+    shared: the limits that are shared, None for those of one task. run: its name.
+    """
+
+    shared: SharedLimits | None
+    run: str
+    calls: int
+    cost: float
+
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
+        """See `SharedLimits`."""
+        limiter = _opened(self.shared, rate, max_calls, max_cost)
+        limiter.count_before(self.run, self.calls, self.cost)
+        return limiter
+
+    def named(self, name: str | None = None) -> RunBudget:
+        """See `SharedLimits`."""
+        return self if self.shared is None else replace(self, shared=self.shared.named(name))
+
+
+@dataclass(frozen=True)
+class SharedBudget(SharedLimits):
+    """Shares the budget through `shared`; the rate and the cool-downs stay those of each task.
+
+    So a budget does not change what a rate means where nobody asked for a coordinator. Any thread; pickles.
+    """
+
+    shared: SharedLimits
+
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
+        """See `SharedLimits`."""
+        return TaskRateLimiter(rate, self.shared.open_for(None, max_calls, max_cost))
+
+    def named(self, name: str | None = None) -> SharedBudget:
+        """See `SharedLimits`."""
+        return SharedBudget(self.shared.named(name))
+
+
+def check_name(name: object) -> str:
+    """`name` if it can be the name of limits; otherwise TypeError or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r}: must be a str, not {type(name).__name__}")
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise ValueError(f"name={name!r}: must be 1 to 200 printable characters")
+    return name
+
+
+def open_limiter(
+    rate: Rate | None,
+    max_calls: int | None,
+    max_cost: float | None,
+    coordinator: SharedLimits | None,
+    cools: bool = False,
+) -> RateLimiter | None:
+    """The limiter of one task: shared with others by a coordinator if given; None where nothing is bounded.
+
+    cools: whether cool-downs are to be shared, too, where there is a coordinator and nothing is bounded.
+
+    Any thread; it belongs to the mailbox thread from its `start` on.
+    """
+    if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
+        return None
+    return _opened(coordinator, rate, max_calls, max_cost)
+
+
+def _opened(
+    shared: SharedLimits | None, rate: Rate | None, max_calls: int | None, max_cost: float | None
+) -> RateLimiter:
+    if shared is None:
+        return LocalLimiter(rate, max_calls, max_cost)
+    return shared.open_for(rate, max_calls, max_cost)

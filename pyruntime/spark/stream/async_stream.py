@@ -16,7 +16,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyspark
@@ -25,15 +25,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.operator_plan import output_schema, plan_operator
 from pillarbox.spark.schema import arrow_type, parse_schema
+from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
-from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.validate import check_duration
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -53,7 +53,7 @@ def async_stream(
     keep: str | Sequence[str] = (),
     # From `Options`, but budget:
     ordered: bool = UNSET,
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -89,7 +89,7 @@ def async_stream(
     Options:
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted.
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.

@@ -1,4 +1,4 @@
-"""The committed state of one bucket of a stream, and the next one that follows from it. Pure: any thread.
+"""The plan of a stream, the committed state of one bucket of it, and the next one that follows. Any thread.
 
 A micro-batch emits the *leaving* outputs of the state that the one before it has committed, and nothing else,
 so that each of its executions emits the same. What has finished meanwhile it records in the state that it
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,11 @@ import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.records import from_ipc, to_ipc
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as T
+
+    from pillarbox.spark.operator_plan import OperatorPlan
 
 VERSION = 1
 """Of the blob."""
@@ -64,6 +69,25 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
 """Names of the input's columns, and their types where these are known."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """The arguments of `async_stream` that a task needs.
+
+    name: tells this stream apart. operator: as `ordered` is kept here, it gives results as they come.
+    schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
+    what leaves, in words. max_wait: seconds.
+    """
+
+    name: str
+    operator: OperatorPlan
+    schema: T.StructType
+    kept: tuple[str, ...]
+    columns: Columns
+    output: str
+    ordered: bool
+    max_wait: float
 
 
 class StreamStateError(PillarboxError):

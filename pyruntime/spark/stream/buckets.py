@@ -42,6 +42,7 @@ from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     Ints,
+    StreamPlan,
     StreamStateError,
     conform,
     decode,
@@ -49,7 +50,6 @@ from pillarbox.spark.stream.bucket_state import (
     joined,
 )
 from pillarbox.spark.stream.call_client import CallClient
-from pillarbox.spark.stream.plan import StreamPlan
 
 if TYPE_CHECKING:
     import pandas as pd

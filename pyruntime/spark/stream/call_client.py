@@ -32,7 +32,7 @@ from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import IDENTITY, Finished, joined
 
 if TYPE_CHECKING:
-    from pillarbox.spark.stream.plan import StreamPlan
+    from pillarbox.spark.stream.bucket_state import StreamPlan
 
 
 log = logging.getLogger("pillarbox")

@@ -46,16 +46,15 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.parsing import with_parse
+from pillarbox.aio.function import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
+from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan, open_stream_session
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, open_stream_session
 from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 
@@ -412,13 +411,6 @@ def _remove(path: str) -> None:
             os.unlink(each)
 
 
-def _names_any(path: str) -> bool:
-    """True if a process that the file names is there."""
-    with open(path) as file:
-        names = [line.split()[1].split("-") for line in file]
-    return any(_is_there(int(pid), began) for _, pid, began in names)
-
-
 def remove_stale(folder: str) -> None:
     """Remove sockets of processes that were killed with their executors, and files that nobody needs."""
     for entry in os.scandir(folder):
@@ -427,9 +419,8 @@ def remove_stale(folder: str) -> None:
             if kind == "calls":
                 if not _is_there(int(words[0]), words[1]):
                     _remove(entry.path.removesuffix(".lock"))
-            elif kind not in ("clock", "holders") or time.time() - entry.stat().st_mtime < FILE_LIFETIME_S:
-                continue
-            elif kind == "clock" or not _names_any(entry.path):
+            elif kind in ("clock", "holders") and time.time() - entry.stat().st_mtime >= FILE_LIFETIME_S:
+                # What holders are named in it hold nothing any more: see MAX_IDLE_WITH_ROWS_S.
                 os.unlink(entry.path)
 
 

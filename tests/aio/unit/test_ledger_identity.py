@@ -256,7 +256,7 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
         conflicts = session._conflicts
         assert conflicts is not None
         conflicts.add(bytes(16), b"", is_old=True)
-        conflicts.check(session._reader, ledger.folder(scope))
+        conflicts.check(session.reader, ledger.folder(scope))
 
     run(service, rows, ledger)
     assert not files()

@@ -18,10 +18,10 @@ from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_scope import scope_of
-from pillarbox.aio.meter import Meter
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
+from pillarbox.aio.usage import Meter
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -60,6 +60,15 @@ class HeldWriter:
         """Changes nothing: the test says when."""
 
 
+class HeldScheduler(CallScheduler):
+    """A scheduler without calls, which notes whether they are held."""
+
+    holds: list[bool]
+
+    def hold(self, held: bool) -> None:
+        self.holds.append(held)
+
+
 class Attempt:
     """The session of one attempt of a task, its writer, and what it has told its operator."""
 
@@ -76,7 +85,7 @@ class Attempt:
         self.holds: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "writer", make)
-            scheduler = CallScheduler(
+            scheduler = HeldScheduler(
                 self.options,
                 Meter(),
                 asyncio.get_running_loop(),
@@ -88,7 +97,7 @@ class Attempt:
                 stop=unexpected,
                 more_rows=bool,
             )
-            scheduler.hold = self.holds.append  # type: ignore[method-assign]
+            scheduler.holds = self.holds
             self.waiting = scheduler.waiting
             self.session.bind(
                 scheduler, self.mailbox, complete=self._leaves, replayed=self._found, share=self._leaves

@@ -31,7 +31,7 @@ from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.writer import LedgerWriter
 from pillarbox.task import Operator
-from pillarbox.testing.suites.operator import OperatorMachine
+from pillarbox.testing.operator_machine import OperatorMachine
 from tests.search import examples
 
 SCOPE = Scope.of("run", "uid", {"key": None})
@@ -286,7 +286,7 @@ class LedgerLives(Lives):
 
     @property
     def writer(self) -> SteppedWriter | None:
-        writer = self.session._writer
+        writer = getattr(self.session, "_writer", None)
         assert writer is None or isinstance(writer, SteppedWriter)
         return writer
 
@@ -347,7 +347,7 @@ class LedgerLives(Lives):
         """Close the files of a life that is over, whose disk has been cut."""
         if self.writer is not None:
             self.writer._committer.close()
-        self.session._reader.close()
+        self.session.reader.close()
 
     def help_finish(self) -> None:
         if self.writer is not None:

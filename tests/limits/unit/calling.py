@@ -21,8 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.limits.rate import RateLimiter
-from pillarbox.aio.limits.shared import Limits, SharedLimits
+from pillarbox.aio.limits.rate import Limits, RateLimiter, SharedLimits
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -111,7 +110,7 @@ async def main() -> None:
             # What a call does may end the process: nothing comes between it and the gate.
             print(caller.begun[-1], flush=True)
             gate: Any = caller.gate
-            quiet = fatal < 0 and gate._calls > 0 and gate._wanted_calls <= 0
+            quiet = fatal < 0 and gate._calls > 0 and not gate._asked
             if len(caller.begun) == fatal or (quiet and len(caller.begun) >= -fatal):
                 os.kill(os.getpid(), signal.SIGKILL)
             # Who makes calls as fast as he can always waits for more.

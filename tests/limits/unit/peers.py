@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits.quota import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.lease import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc.connection import Connection, client_handshake
 
 LIMITS = Limits(max_calls=1000)

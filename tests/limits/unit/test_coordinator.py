@@ -15,7 +15,7 @@ import pytest
 from pillarbox import Budget, Coordinator, Options, Rate
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
 from pillarbox.aio.limits.lease import LeasedLimiter
-from pillarbox.aio.limits.shared import (
+from pillarbox.aio.limits.rate import (
     CoordinatorError,
     Limits,
     RunBudget,
@@ -79,7 +79,7 @@ def test_it_listens_on_loopback_unless_asked_and_only_while_it_runs() -> None:
 def test_what_travels_finds_the_coordinator_and_its_text_does_not_show_the_secret() -> None:
     with Coordinator() as coordinator:
         handle = pickle.loads(pickle.dumps(coordinator))
-        assert handle.addresses == (coordinator.address,)
+        assert handle.handle.addresses == (coordinator.address,)
         secret = coordinator._secret
         for text in (repr(handle), repr(coordinator), repr(handle.named("a"))):
             assert secret.hex() not in text and repr(secret) not in text

@@ -15,9 +15,9 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits import quota as quota_module
-from pillarbox.aio.limits.quota import Did, Opened, UsageReport, Want
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits import lease as lease_module
+from pillarbox.aio.limits.lease import Did, Opened, UsageReport, Want
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc import connection as connection_module
 from tests.limits.unit import calling
 from tests.limits.unit.calling import Caller, wait_until
@@ -29,7 +29,7 @@ LIMITS = Limits(max_calls=1000)
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(lease_module, "RETURN_TIMEOUT_S", 0.2)
 
 
 def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
@@ -85,7 +85,7 @@ async def holding(coordinator: Coordinator) -> Peer:
     peer = await Peer().connect(coordinator)
     peer.open(limits=LIMITS)
     assert await peer.hear() == Opened()
-    peer.say(Want(UsageReport(), 10, 0.0, 0.0))
+    peer.say(Want(UsageReport(), 10, 0.0))
     granted = 0
     while granted < 10:
         granted += (await peer.hear()).calls
@@ -138,7 +138,7 @@ def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_f
             peer = await Peer().connect(coordinator)
             peer.open(limits=LIMITS)
             assert await peer.hear() == Opened()
-            peer.say(Want(UsageReport(), 4, 0.0, 0.0))
+            peer.say(Want(UsageReport(), 4, 0.0))
             await wait_until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
             assert await asyncio.wait_for(caller.call(), 20)

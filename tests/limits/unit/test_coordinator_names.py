@@ -11,8 +11,8 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits.quota import QuotaAllocator, UsageReport
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.lease import QuotaAllocator, UsageReport
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
 from tests.limits.unit.calling import Caller, wait_until
 
@@ -87,7 +87,7 @@ def test_only_what_a_new_book_would_not_grant_twice_is_fresh() -> None:
     assert book.is_fresh()
     book.register("a", UsageReport())
     assert not book.is_fresh()
-    book.want("a", 0, 1, 1.0, 1.0)
+    book.want("a", 0, 1, 1.0)
     assert len(book.grant()[0]) == 1
     book.leave("a", UsageReport(1, 1))
     assert not book.is_fresh()

@@ -18,10 +18,9 @@ import pytest
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits import lease as lease_module
-from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitService
-from pillarbox.aio.limits.quota import SERVICE
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.lease import SERVICE
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc import connection as rpc_client_module
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
@@ -31,7 +30,7 @@ from tests.limits.unit.calling import Caller, most_in, wait_until
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(lease_module, "RETURN_TIMEOUT_S", 0.2)
     monkeypatch.setattr(rpc_client_module, "MAX_PAUSE_S", 0.1)
 
 
@@ -78,7 +77,7 @@ def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path)
             for task in tasks:
                 task.gate.spend(2.0)
             with coordinator_process(tmp_path / "state") as again:
-                assert again.addresses == handle.addresses
+                assert again.handle.addresses == handle.handle.addresses
                 await in_turns(tasks, 10**9)
                 assert sum(len(task.begun) for task in tasks) == 400
                 assert {task.gate.exhausted for task in tasks} == {"max_calls=400"}

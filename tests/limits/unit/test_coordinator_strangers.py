@@ -12,8 +12,8 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
-from pillarbox.aio.limits.shared import CoordinatorError
+from pillarbox.aio.limits.lease import SERVICE, Did, Opened, UsageReport
+from pillarbox.aio.limits.rate import CoordinatorError
 from pillarbox.rpc import connection as connection_module
 from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
@@ -175,7 +175,7 @@ NOTHING_DONE = [0, 0, 0, 0.0]
 @pytest.mark.parametrize(
     "message",
     [
-        ["Want", NOTHING_DONE, 1, 1, 0],
+        ["Want", NOTHING_DONE, 1, 1],
         ["open", "limits", "g", [1], "c", None, NOTHING_DONE],
         ["open", "limits", "g", [*LIMITS_JSON[:-2], 0, None], "c", None, NOTHING_DONE],
         ["open", "limits", 7, LIMITS_JSON, "c", None, NOTHING_DONE],
@@ -195,14 +195,14 @@ def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else
     with_coordinator(run)
 
 
-@pytest.mark.parametrize("field", range(3))
+@pytest.mark.parametrize("field", range(2))
 @pytest.mark.parametrize("value", [-1, "many", None, 1e400])
 def test_a_want_that_makes_no_sense_harms_nobody(field: int, value: Any) -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)
         peer.open(client="odd")
         assert await peer.hear() == Opened()
-        wanted: list[Any] = [1, 1.0, 0.0]
+        wanted: list[Any] = [1, 1.0]
         wanted[field] = value
         try:
             peer.channel.send("Want", NOTHING_DONE, *wanted)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator, UsageReport
-from pillarbox.aio.limits.shared import Limits
+from pillarbox.aio.limits.lease import RETURN_TIMEOUT_S, QuotaAllocator, UsageReport
+from pillarbox.aio.limits.rate import Limits
 from pillarbox.testing import FakeClock
 from tests.search import examples
 
@@ -66,7 +66,7 @@ class Budget(RuleBasedStateMachine):
         task = self.task(slot)
         if not task.connected:
             return
-        self.allocator.want(task.name, task.received, calls, 0.0, 0.0)
+        self.allocator.want(task.name, task.received, calls, 0.0)
         grants, _ = self.allocator.grant()
         # Written down before it is said.
         self.write()
@@ -199,11 +199,11 @@ def drain(
         allocator.register(name, UsageReport())
     while clock() < until:
         for name, (calls, units) in wants.items():
-            allocator.want(name, got[name], calls, calls * units, units)
+            allocator.want(name, got[name], calls, units)
         grants, wait = allocator.grant()
         for client, granted in grants.items():
             got[client] += granted.calls
-            units_of[client] += granted.units
+            units_of[client] += granted.calls * granted.units
             allocator.report(client, UsageReport(got[client], got[client]))
         clock.advance(min(wait, until - clock()) if wait < math.inf else 0.01)
     weights = {name: units for name, (_, units) in wants.items() if units}
@@ -244,7 +244,7 @@ def test_nothing_is_granted_in_a_cool_down_and_then_no_burst() -> None:
     clock = FakeClock(100.0)
     allocator = QuotaAllocator(Limits(per_second=100.0), clock)
     allocator.register("a", UsageReport())
-    allocator.want("a", 0, 1000, 0.0, 0.0)
+    allocator.want("a", 0, 1000, 0.0)
     assert allocator.cool_down(3.0) == 3.0
     assert allocator.cool_down(None) == 3.0
     clock.advance(2.0)
@@ -259,9 +259,10 @@ def test_the_last_calls_of_a_budget_are_spread_over_those_who_want_them() -> Non
     allocator = QuotaAllocator(Limits(max_calls=16), clock)
     for name in "abcd":
         allocator.register(name, UsageReport())
-        allocator.want(name, 0, 1000, 0.0, 0.0)
     got = dict.fromkeys("abcd", 0)
     for _ in range(20):
+        for name in "abcd":
+            allocator.want(name, got[name], 1000, 0.0)
         for client, granted in allocator.grant()[0].items():
             got[client] += granted.calls
     assert sum(got.values()) == 16
@@ -287,7 +288,7 @@ def test_of_a_client_that_stays_away_counts_all_that_it_held_until_it_says_what_
     clock = FakeClock(100.0)
     allocator = QuotaAllocator(Limits(max_calls=20), clock)
     allocator.register("a", UsageReport())
-    allocator.want("a", 0, 10, 0.0, 0.0)
+    allocator.want("a", 0, 10, 0.0)
     assert [granted.calls for granted in allocator.grant()[0].values()] == [10]
     allocator.report("a", UsageReport(10, 2))
     allocator.lost("a")

@@ -10,8 +10,7 @@ import cloudpickle
 import pytest
 
 from pillarbox import Rate
-from pillarbox.aio.limits.rate import LocalLimiter
-from pillarbox.aio.limits.shared import open_limiter
+from pillarbox.aio.limits.rate import LocalLimiter, open_limiter
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, MailboxClosedError
-from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.processor import Controller, MailboxProcessor
+from pillarbox.mailbox.processor import Controller, MailboxExecutor, MailboxProcessor
 
 
 def idle(controller: Controller) -> None:
@@ -419,7 +418,7 @@ def test_the_mails_of_yields_count(processor: MailboxProcessor) -> None:
         executor.execute(int)
     executor.yield_()
     executor.try_yield()
-    assert processor.statistics().mails == 2
+    assert processor.metrics.snapshot().mails == 2
 
 
 def test_mail_of_the_highest_priority_is_run_by_every_yield(processor: MailboxProcessor) -> None:

@@ -142,7 +142,7 @@ def test_a_guest_that_was_suspended_goes_on_with_another_driver() -> None:
             assert not processor.is_running
         processor.executor().execute(processor.all_actions_completed)
         await run(processor)
-        return processor.statistics().mails
+        return processor.metrics.snapshot().mails
 
     assert asyncio.run(main()) == 4
 
@@ -155,10 +155,10 @@ def test_a_guest_that_was_stopped_takes_no_more_steps() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        steps = processor.statistics().default_actions
+        steps = processor.default_actions
         for _ in range(3):
             await asyncio.sleep(0)
-        assert processor.statistics().default_actions == steps
+        assert processor.default_actions == steps
 
     asyncio.run(main())
 

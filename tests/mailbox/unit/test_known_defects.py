@@ -56,7 +56,7 @@ def test_mails_that_put_themselves_again_twice_over_do_not_starve_the_input() ->
     mails = 0
 
     def action(controller: Controller) -> None:
-        if processor.statistics().default_actions == 8:
+        if processor.default_actions == 8:
             controller.all_actions_completed()
 
     processor = MailboxProcessor(action)
@@ -114,7 +114,7 @@ def test_urgent_mail_without_end_does_not_starve_timers_of_a_suspended_action() 
     executor.execute(urgent, urgent=True)
     executor.execute(processor.all_actions_completed)
     processor.run_mailbox_loop()
-    assert processor.statistics().mails <= 2 + MAX_URGENT_MAILS_PER_ROUND
+    assert processor.metrics.snapshot().mails <= 2 + MAX_URGENT_MAILS_PER_ROUND
 
 
 def test_a_resumption_gets_through_mail_without_end() -> None:
@@ -171,7 +171,7 @@ def test_the_hot_path_does_not_take_mail_one_by_one_until_none_is_left() -> None
     mailbox = CountingMailbox()
 
     def action(controller: Controller) -> None:
-        if processor.statistics().default_actions == 1000:
+        if processor.default_actions == 1000:
             controller.all_actions_completed()
 
     processor = MailboxProcessor(action, mailbox, latency_interval=None)  # type: ignore[arg-type]

@@ -138,9 +138,9 @@ def test_a_step_goes_on_after_a_suspension() -> None:
     processor = MailboxProcessor(lambda controller: None)
     processor.suspend()
     assert processor.run_mailbox_step() is False
-    assert processor.statistics().default_actions == 0
+    assert processor.default_actions == 0
     assert processor.run_mailbox_step() is True
-    assert processor.statistics().default_actions == 1
+    assert processor.default_actions == 1
 
 
 def test_a_suspended_action_and_a_suspended_loop_are_apart() -> None:
@@ -155,10 +155,10 @@ def test_a_suspended_action_and_a_suspended_loop_are_apart() -> None:
 
     processor = MailboxProcessor(action)
     processor.run_mailbox_loop()
-    assert processor.statistics().default_actions == 1
+    assert processor.default_actions == 1
     elsewhere(suspended[0].resume)
     processor.run_mailbox_loop()
-    assert processor.statistics().default_actions == 2
+    assert processor.default_actions == 2
     assert suspended[0].reason == "back_pressured"
 
 
@@ -190,7 +190,7 @@ def test_a_resumption_after_the_end_of_any_kind_is_ignored() -> None:
         getattr(processor, end)()
         assert elsewhere(held[0].resume) is None
         held[0].resume()
-        assert processor.statistics().suspensions == 0
+        assert processor.suspensions == 0
 
 
 def test_a_suspension_names_one_of_two_reasons() -> None:
@@ -271,20 +271,20 @@ def test_a_suspension_that_many_threads_resume_is_resumed_once() -> None:
     for thread in threads:
         thread.join()
     processor.run_mailbox_step()
-    assert processor.statistics().suspensions == 1
-    assert processor.statistics().default_actions == 1
+    assert processor.suspensions == 1
+    assert processor.default_actions == 1
 
 
 @pytest.mark.contract
 def test_a_quiesced_mailbox_does_not_stop_the_default_action() -> None:
     def action(controller: Controller) -> None:
-        if processor.statistics().default_actions == 10:
+        if processor.default_actions == 10:
             controller.all_actions_completed()
 
     processor = MailboxProcessor(action)
     processor.prepare_close()
     processor.run_mailbox_loop()
-    assert processor.statistics().default_actions == 10
+    assert processor.default_actions == 10
 
 
 def test_closing_within_an_action_ends_the_loop() -> None:
@@ -314,7 +314,7 @@ def test_what_is_confined_refuses_other_threads_and_leaves_no_trace() -> None:
     ):
         assert isinstance(elsewhere(confined), WrongThreadError), confined
     processor.run_mailbox_loop()
-    assert processor.statistics().default_actions == 1
+    assert processor.default_actions == 1
 
 
 @pytest.mark.contract
@@ -381,4 +381,4 @@ def test_mail_of_others_runs_however_short_the_default_action_is() -> None:
         thread.start()
     processor.run_mailbox_loop()
     ending.join()
-    assert processor.statistics().mails == 2001
+    assert processor.metrics.snapshot().mails == 2001

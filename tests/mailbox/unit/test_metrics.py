@@ -254,7 +254,7 @@ def test_the_latency_of_mail_is_measured_now_and_then() -> None:
 
     def action(controller: Controller) -> None:
         clock.now += 0.125
-        if processor.statistics().default_actions == 10_000:
+        if processor.default_actions == 10_000:
             controller.all_actions_completed()
 
     processor = MailboxProcessor(action, clock=clock, latency_interval=10.0)
@@ -310,7 +310,7 @@ def test_without_an_interval_nothing_is_measured() -> None:
 
     def action(controller: Controller) -> None:
         clock.now += 10.0
-        if processor.statistics().default_actions == 1000:
+        if processor.default_actions == 1000:
             controller.all_actions_completed()
 
     processor = MailboxProcessor(action, clock=clock, latency_interval=None)
@@ -328,7 +328,7 @@ def test_the_mail_that_measures_is_no_work_of_the_task() -> None:
     assert processor.metrics.snapshot().queue_length == 0
     assert not executor.try_yield()
     processor.drain()
-    assert processor.statistics().mails == 0
+    assert processor.metrics.snapshot().mails == 0
     assert processor.metrics.snapshot().latency.measurements == 1
 
 

@@ -110,12 +110,12 @@ def test_a_suspended_default_action_runs_again_when_another_thread_resumes_it() 
     suspended: list[Suspension] = []
     processor = MailboxProcessor(suspends_once(suspended))
     processor.run_mailbox_step()
-    assert processor.statistics().suspensions == 1
+    assert processor.suspensions == 1
     thread = threading.Thread(target=suspended[0].resume)
     thread.start()
     processor.run_mailbox_loop()
     thread.join()
-    assert processor.statistics().default_actions == 2
+    assert processor.default_actions == 2
 
 
 @pytest.mark.contract
@@ -131,10 +131,10 @@ def test_suspensions_are_counted_and_each_is_resumed_once() -> None:
     held[0].resume()
     held[0].resume()
     assert processor.run_mailbox_step() is False
-    assert processor.statistics().default_actions == 1
+    assert processor.default_actions == 1
     held[1].resume()
     assert processor.run_mailbox_step() is True
-    assert processor.statistics().default_actions == 2
+    assert processor.default_actions == 2
 
 
 def test_a_suspension_may_be_resumed_after_the_end() -> None:
@@ -264,7 +264,7 @@ def test_one_mailbox_takes_mail_of_many_threads() -> None:
     processor.run_mailbox_loop()
     for thread in threads:
         thread.join()
-    assert done == processor.statistics().mails == 4000
+    assert done == processor.metrics.snapshot().mails == 4000
 
 
 @pytest.mark.contract(
@@ -273,7 +273,7 @@ def test_one_mailbox_takes_mail_of_many_threads() -> None:
 def test_a_mail_that_ends_the_loop_is_the_last_of_its_batch_that_runs_and_each_is_counted() -> None:
     said: list[object] = []
     processor = MailboxProcessor(lambda _: said.append("default action"), latency_interval=None)
-    counted = lambda: said.append(processor.statistics().mails)  # noqa: E731
+    counted = lambda: said.append(processor.metrics.snapshot().mails)  # noqa: E731
     processor.mailbox.put_all([Mail(counted), Mail(processor.suspend), Mail(counted), Mail(counted)])
     processor.run_mailbox_loop()
     # `suspend` is urgent: it comes before what waits.
@@ -282,7 +282,7 @@ def test_a_mail_that_ends_the_loop_is_the_last_of_its_batch_that_runs_and_each_i
     processor.mailbox.put(Mail(counted))
     processor.run_mailbox_loop()
     assert said == [1, 4, 5]
-    assert processor.statistics().mails == 6
+    assert processor.metrics.snapshot().mails == 6
     assert len(processor.mailbox) == 1
 
 
@@ -291,10 +291,10 @@ def test_a_processor_counts_no_mail_that_its_mailbox_has_run_before() -> None:
     mailbox.put_all([Mail(int), Mail(int)])
     assert mailbox.run_batch() == 2
     processor = MailboxProcessor(lambda _: None, mailbox, latency_interval=None)
-    assert processor.statistics().mails == 0
+    assert processor.metrics.snapshot().mails == 0
     mailbox.put(Mail(int))
     processor.run_mailbox_step()
-    assert processor.statistics().mails == processor.metrics.snapshot().mails == 1
+    assert processor.metrics.snapshot().mails == processor.metrics.snapshot().mails == 1
 
 
 @pytest.mark.contract("A mail that the loop runs crosses the border between Python and the kernel once.")
@@ -312,7 +312,7 @@ def test_a_mail_that_the_loop_runs_crosses_the_border_between_python_and_the_ker
             processor.run_mailbox_step()
         finally:
             sys.setprofile(None)
-        assert processor.statistics().mails == mails
+        assert processor.metrics.snapshot().mails == mails
         return events.count("call") + events.count("c_call")
 
     def nothing() -> None:

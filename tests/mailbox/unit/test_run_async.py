@@ -109,7 +109,7 @@ def test_other_threads_wake_a_task_that_sleeps() -> None:
         thread.start()
         await task
         thread.join()
-        return processor.statistics().mails
+        return processor.metrics.snapshot().mails
 
     assert run(main) == 101
 
@@ -129,7 +129,7 @@ def test_a_coroutine_resumes_a_task_that_sleeps() -> None:
         await until_asleep(processor)
         held[0].resume()
         await task
-        assert processor.statistics().default_actions == 2
+        assert processor.default_actions == 2
 
     run(main)
 
@@ -154,7 +154,7 @@ def test_a_suspended_task_goes_on_when_it_is_run_again() -> None:
             processor.suspend()
             await task
             assert not processor.is_running
-            assert processor.statistics().default_actions == 1, turn
+            assert processor.default_actions == 1, turn
         processor.executor().execute(processor.all_actions_completed)
         processor.run_mailbox_loop()
 
@@ -212,15 +212,15 @@ def test_a_cancelled_run_takes_no_more_steps_and_may_be_run_again() -> None:
     async def main() -> None:
         processor = guest(lambda controller: None)
         task = asyncio.ensure_future(processor.run_async())
-        while processor.statistics().default_actions < 5:
+        while processor.default_actions < 5:
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        actions = processor.statistics().default_actions
+        actions = processor.default_actions
         for _ in range(5):
             await asyncio.sleep(0)
-        assert processor.statistics().default_actions == actions
+        assert processor.default_actions == actions
         processor.executor().execute(processor.all_actions_completed)
         await processor.run_async()
 

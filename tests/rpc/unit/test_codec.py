@@ -28,7 +28,6 @@ class Everything:
     pairs: tuple[Pair, ...]
     two: tuple[str, Amount]
     maybe: Positive | None
-    payload: Any
 
 
 class Nothing(NamedTuple):
@@ -44,11 +43,10 @@ MESSAGE = Everything(
     "n",
     True,
     -3,
-    {"a": -math.inf, "b": None},
-    (Pair(0, math.inf), Pair(2, 0.5)),
+    {"a": -2.5, "b": None},
+    (Pair(0, 1e300), Pair(2, 0.5)),
     ("t", 0.25),
     None,
-    {"x": [1]},
 )
 
 
@@ -56,7 +54,7 @@ def sent(message: Any) -> Any:
     return json.loads(encode(CODEC.to_json(message)))
 
 
-@pytest.mark.parametrize("message", [MESSAGE, Pair(1, 2.0), Pair(1, -math.inf), Nothing()])
+@pytest.mark.parametrize("message", [MESSAGE, Pair(1, 2.0), Nothing()])
 def test_a_message_is_read_as_it_was_written(message: Any) -> None:
     assert CODEC.from_json(sent(message)) == message
 
@@ -69,15 +67,16 @@ def test_a_message_is_read_as_it_was_written(message: Any) -> None:
         (3, True, "Everything.number=True: must be of type int"),
         (3, 1.0, "Everything.number=1.0"),
         (4, [], r"Everything.times=\[\]: must be an object"),
-        (4, {"a": "x"}, "Everything.times='x': must be a number"),
-        (4, {"a": math.nan}, "Everything.times=nan: must be a number"),
-        (4, {"a": 10**400}, "Everything.times=10+: must be a number"),
+        (4, {"a": "x"}, "Everything.times='x': must be a finite number"),
+        (4, {"a": math.nan}, "Everything.times=nan: must be a finite number"),
+        (4, {"a": math.inf}, "Everything.times=inf: must be a finite number"),
+        (4, {"a": 10**400}, "Everything.times=10+: must be a finite number"),
         (5, [[-1, 0]], "Pair.left=-1: must be from 0 on"),
         (5, [[1]], "must be a list of 2 fields"),
         (5, 1, "Everything.pairs=1: must be a list"),
         (6, ["t"], "must be a list of 2"),
-        (6, ["t", "inf"], "Everything.two='inf': must be finite and from 0 on"),
-        (7, 0, "Everything.maybe=0: must be finite and more than 0"),
+        (6, ["t", "inf"], "Everything.two='inf': must be a finite number"),
+        (7, 0, "Everything.maybe=0: must be more than 0"),
     ],
 )
 def test_a_field_of_another_type_is_refused_by_its_name(at: int, value: Any, text: str) -> None:
@@ -95,9 +94,9 @@ def test_what_is_not_a_message_is_refused(written: Any) -> None:
         CODEC.from_json(written)
 
 
-def test_a_payload_is_not_changed_on_its_way() -> None:
+def test_a_number_that_is_not_finite_is_not_sent() -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        encode(CODEC.to_json(Everything("n", True, 1, {}, (), ("t", 0.0), None, math.inf)))
+        encode(CODEC.to_json(Everything("n", True, 1, {}, (), ("t", math.inf), None)))
 
 
 def test_a_field_that_cannot_be_written_is_refused_at_once() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits.shared import Limits, SharedLimits
+from pillarbox.aio.limits.rate import Limits, SharedLimits
 from pillarbox.rpc.loop_thread import end
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc.connection import BROKEN, ProtocolError
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.certificates import make_certificate

@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox.sources import Split
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState
+from pillarbox.sources.enumerator import AddSplits, Message, NoMoreSplits, ReaderState
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from tests.sources.unit.found import Findable, Finder, World
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pillarbox.sources import Source, Split, SplitEnumerator
-from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo
-from pillarbox.sources.link import SourceEvent
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, SourceEvent
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.source import Boundedness
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.sources import Fetched, SourceInput
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, SourceEvent
+from pillarbox.sources.enumerator import AddSplits, Message, NoMoreSplits, ReaderState, SourceEvent
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.task import Operator, StreamTask
 from pillarbox.task.protocols import Idleness, TaskState, Watermark

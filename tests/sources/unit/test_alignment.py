@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.sources import Split
-from pillarbox.sources.link import EventTimeLimit
+from pillarbox.sources.enumerator import EventTimeLimit
 from tests.search import examples
 from tests.sources.unit.assigned import Run
 

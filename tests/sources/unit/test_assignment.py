@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pillarbox.sources import Split
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
-from pillarbox.sources.enumerator import ReaderInfo
-from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
+from pillarbox.sources.enumerator import AddSplits, NoMoreSplits, ReaderInfo, ReaderState
 from tests.search import examples
 from tests.sources.unit.assigned import LENGTH, Reader, Run, given, shows
 from tests.sources.unit.found import Finder, NoContext, World

@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.sources import SourceCoordinator, Split
 from pillarbox.sources.enumerating import Waiting
-from pillarbox.sources.link import AddSplits, ReaderState
+from pillarbox.sources.enumerator import AddSplits, ReaderState
 from tests.sources.unit.assigned import LENGTH, Reader, Run
 from tests.sources.unit.found import Findable, Finder, World
 

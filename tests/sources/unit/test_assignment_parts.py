@@ -6,7 +6,7 @@ import pytest
 
 from pillarbox.sources import Split
 from pillarbox.sources.enumerating import Waiting
-from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
+from pillarbox.sources.enumerator import AddSplits, NoMoreSplits, ReaderState
 from tests.sources.unit.assigned import LENGTH, Reader, Run, given, shows
 
 

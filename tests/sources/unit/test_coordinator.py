@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import SourceCoordinator, Split, WatermarkStrategy
-from pillarbox.sources.link import (
+from pillarbox.sources.enumerator import (
     AddSplits,
     Event,
     EventTimeLimit,

@@ -239,7 +239,7 @@ def test_what_has_finished_is_told_at_once_where_the_next_discovery_has_not_begu
         assert world.heard("finished") == [["s1"]]
         assert known(thread) == KNOWS_OTHER
         # And that begins with what is known now.
-        thread._put_order(0.0, partial(thread._discover, 1))
+        thread._orders.put((0.0, partial(thread._discover, 1)))
         world.until(lambda: KNOWS_OTHER in [what for kind, what in world.told if kind == "discover"])
 
 

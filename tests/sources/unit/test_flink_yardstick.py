@@ -13,9 +13,8 @@ from contextlib import closing
 import pytest
 
 from pillarbox.sources import Fetched, SourceCoordinator, Split, SplitReader
-from pillarbox.sources.enumerator import EnumeratorContext
+from pillarbox.sources.enumerator import EnumeratorContext, EventTimeLimit
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.link import EventTimeLimit
 from pillarbox.sources.reader import ReaderContext, SplitsAdded
 from pillarbox.task.protocols import TaskState
 from pillarbox.testing import FakeClock

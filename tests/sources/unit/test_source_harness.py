@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pillarbox.sources import Fetched, SplitReader
-from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SourceEvent
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.number_source import (

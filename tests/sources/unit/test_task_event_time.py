@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
-from pillarbox.sources.link import EventTimeLimit, state_from_json
+from pillarbox.sources.enumerator import EventTimeLimit, state_from_json
 from pillarbox.task.protocols import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.unit.linked import Batches, Link, Running, With

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
-from pillarbox.sources.fetching import ReadFailed, Threading
-from pillarbox.sources.link import (
+from pillarbox.sources.enumerator import (
     AddSplits,
     Event,
     Failed,
@@ -20,6 +19,7 @@ from pillarbox.sources.link import (
     SourceEvent,
     state_from_json,
 )
+from pillarbox.sources.fetching import ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import TaskState

@@ -17,9 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.sources import Fetched, Source, Split, SplitEnumerator, SplitReader
-from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SourceEvent
 from pillarbox.sources.fetching import FetchingReader
-from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 

@@ -32,7 +32,7 @@ from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.records import to_ipc
 from pillarbox.spark.stream import bucket_state, call_client
-from pillarbox.spark.stream.bucket_state import StreamStateError, decode, with_columns
+from pillarbox.spark.stream.bucket_state import StreamPlan, StreamStateError, decode, with_columns
 from pillarbox.spark.stream.buckets import (
     HASH,
     JOB_GROUP,
@@ -44,7 +44,6 @@ from pillarbox.spark.stream.buckets import (
     BucketProcessor,
     unpack,
 )
-from pillarbox.spark.stream.plan import StreamPlan
 
 pytestmark = [
     needs_async_stream,

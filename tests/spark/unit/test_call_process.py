@@ -34,11 +34,10 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.ledger_plan import LedgerPlan
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.stream import call_client, call_process
-from pillarbox.spark.stream.bucket_state import BucketState
+from pillarbox.spark.stream.bucket_state import BucketState, StreamPlan
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
 
@@ -354,17 +353,14 @@ def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
         "clock-old",
         "holders-new",
         "holders-old",
-        "holders-there",
     ]
     for name in [*names, "another"]:
         (tmp_path / name).touch()
-    (tmp_path / "holders-there").write_text(f"0 calls-1-0\n1 {own}\n")
-    (tmp_path / "holders-old").write_text("0 calls-1-0\n")
-    for name in ("clock-old", "holders-old", "holders-there"):
+    for name in ("clock-old", "holders-old"):
         os.utime(tmp_path / name, (0, 0))
     remove_stale(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {
-        *(own, own + ".lock", "clock-new", "holders-new", "holders-there", "another")
+        *(own, own + ".lock", "clock-new", "holders-new", "another")
     }
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox.spark import Progress, async_map
-from pillarbox.spark.listener import BatchProgress, ProgressListener
+from pillarbox.spark.progress import BatchProgress, ProgressListener
 
 
 class Batches:

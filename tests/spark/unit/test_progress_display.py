@@ -12,7 +12,7 @@ import pytest
 from pillarbox.aio.observe.series import Point, point
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.spark import Progress
-from pillarbox.spark.progress_display import LINE_INTERVAL_S, Lines, open_display, recent_rate
+from pillarbox.spark.progress import LINE_INTERVAL_S, Lines, open_display, recent_rate
 
 SOME = Totals(results=40, in_flight=7, capacity=64, retries=3, errors=2, cost=0.25)
 
@@ -58,7 +58,7 @@ def test_a_terminal_gets_a_bar_with_rate_calls_errors_cost_and_time_left(
 
 def test_a_log_gets_lines_and_the_last_one_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("pillarbox.spark.progress_display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pillarbox.spark.progress.time.monotonic", lambda: now[0])
     shown = io.StringIO()
     lines = open_display("rows", None, None, shown)
     assert isinstance(lines, Lines)
@@ -96,7 +96,7 @@ def test_the_time_left_is_said_only_with_a_total_and_a_rate(total: int | None, r
     display = open_display("rows", total, False, shown)
     assert display.words(Totals(in_flight=1), 6.0, 10.0)[-1] == "10 s left"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pillarbox.spark.progress_display.time.monotonic", lambda: float("inf"))
+        patch.setattr("pillarbox.spark.progress.time.monotonic", lambda: float("inf"))
         display.show(Totals(in_flight=1, results=results), series(0, results))
     (line,) = shown.getvalue().splitlines()
     assert "left" not in line

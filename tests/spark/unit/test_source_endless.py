@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources import enumerating as enumerating_module
-from pillarbox.sources.link import Failed
+from pillarbox.sources.enumerator import Failed
 from pillarbox.spark.data_source import Read, deal_out
 from tests.sources.unit.found import Findable, Finder, World
 from tests.sources.unit.test_coordinator import Reader

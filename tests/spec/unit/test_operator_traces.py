@@ -347,7 +347,7 @@ def test_nothing_of_the_recorder_is_there_while_it_is_off(tmp_path: Path) -> Non
 
 
 def test_the_line_that_a_killed_process_has_not_finished_is_no_step() -> None:
-    assert read_trace("0 create 1 2 0 1 0 2 0\n5 admit 1 7\n9 comp") == [
+    assert read_trace('[0, "create", 1, 2, 0, 1, 0, 2, 0]\n[5, "admit", 1, 7]\n[9, "comp') == [
         TraceStep(0, "create", (1, 2, 0, 1, 0, 2, 0)),
         TraceStep(5, "admit", (1, 7)),
     ]

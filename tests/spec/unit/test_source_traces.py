@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from pillarbox.sources import split_coordinator
 from pillarbox.sources.enumerating import PendingSplits, Waiting
-from pillarbox.sources.link import NoMoreSplits
+from pillarbox.sources.enumerator import NoMoreSplits
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from spec.recorded import Event, read_events
 from spec.source_runs import make_run
@@ -47,10 +47,7 @@ def test_what_tasks_that_read_a_source_do_is_a_behaviour_of_the_specification(tm
 
 def test_nothing_is_recorded_where_nobody_asks_for_it(tmp_path: Path) -> None:
     record(tmp_path, FIRST_SEED)
-    import pillarbox.sources.coordinator as tasks
-
-    assert vars(tasks)["SplitCoordinator"] is SplitCoordinator
-    assert split_coordinator.SplitCoordinator is SplitCoordinator
+    assert vars(split_coordinator)["SplitCoordinator"] is SplitCoordinator
 
 
 # -- planted defects -------------------------------------------------------------------------------

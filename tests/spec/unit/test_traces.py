@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.testing.history import Event
+from pillarbox.testing.linearizability import Event
 from pillarbox.testing.models import MAILBOX_CLOSED
 from spec import trace
 from spec.native import compiled, plant, run

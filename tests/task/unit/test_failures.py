@@ -22,7 +22,9 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 def shown(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    # Python 3.10 shows no notes.
+    return "".join([*lines, *getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())])
 
 
 def test_the_first_error_is_kept_and_tells_of_the_others() -> None:

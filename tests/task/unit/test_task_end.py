@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from pillarbox.kernel import MailboxClosedError, MailboxState
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
-from pillarbox.task.failures import add_context, contexts
 from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
 from pillarbox.task.timers import Timer
 from pillarbox.testing import FakeClock
@@ -24,14 +22,8 @@ END = Watermark(MAX_WATERMARK)
 
 
 def notes_of(error: BaseException) -> str:
-    """The notes of an error, as a reader of the traceback sees them."""
-    if sys.version_info >= (3, 11):
-        return "\n".join(getattr(error, "__notes__", []))
-    found = []
-    while error.__context__ is not None:
-        error = error.__context__
-        found.append(f"{type(error).__name__}: {error}")
-    return "\n".join(found)
+    """The notes of an error."""
+    return "\n".join(getattr(error, "__notes__", []))
 
 
 # -- the end of the input --------------------------------------------------------------------------
@@ -332,28 +324,6 @@ def test_the_first_error_wins_and_later_ones_go_with_it() -> None:
     notes = notes_of(caught.value)
     assert [part in notes for part in ("OSError: the input cannot", "a close", "b close")] == [True] * 3
     assert source.closed == 1
-
-
-def test_where_errors_have_no_notes_later_ones_hang_at_the_end_of_the_context() -> None:
-    def fail(text: str) -> None:
-        try:
-            raise KeyError("inner " + text)
-        except KeyError:
-            raise OSError(text) from None
-
-    found: list[BaseException] = []
-    try:
-        raise ValueError("first")
-    except ValueError as first:
-        # As in a task: what fails later fails while the first error is handled, and refers back to it.
-        for text in ("second", "third"):
-            try:
-                fail(text)
-            except OSError as later:
-                add_context(first, later)
-                add_context(first, later)
-        found = contexts(first)
-    assert [str(error) for error in found] == ["first", "second", "'inner second'", "third", "'inner third'"]
 
 
 def test_an_error_in_closing_alone_is_raised() -> None:

@@ -11,7 +11,7 @@ import pytest
 from fuzz import targets
 from fuzz.__main__ import fuzz, main
 from pillarbox.kernel import BACKENDS, OrderedQueue, TaskMailbox
-from pillarbox.testing.suites.queue import queue_suite
+from pillarbox.testing.suites import queue_suite
 
 
 class CountsOneTooMany(OrderedQueue):
@@ -26,7 +26,7 @@ def run_wrong_queue(out: Path) -> None:
 
 def test_every_target_is_there() -> None:
     expected = {f"{kind}-{backend}" for kind in ("mailbox", "histories") for backend in BACKENDS}
-    assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "handover", "contracts"}
+    assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "contracts"}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, OrderedQueue, TaskMailbox
-from pillarbox.testing.history import Recorder, numbered_handles
+from pillarbox.testing.linearizability import Recorder, numbered_handles
 from pillarbox.testing.models import MailboxModel, OrderedModel, Raised
 
 

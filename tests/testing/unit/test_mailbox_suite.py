@@ -13,8 +13,7 @@ import pytest
 from hypothesis import settings
 
 from pillarbox.testing.models import MailboxModel
-from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.suites.mailbox import mailbox_suite
+from pillarbox.testing.suites import Disagreement, mailbox_suite
 from tests.testing.unit.unshrunk import DEFAULT_SIZES, UNSHRUNK
 
 BURST = 2

@@ -19,8 +19,8 @@ from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
-from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.suites.operator import OperatorMachine, agrees
+from pillarbox.testing.operator_machine import OperatorMachine, agrees
+from pillarbox.testing.suites import Disagreement
 from tests.search import examples
 from tests.testing.unit.unshrunk import UNSHRUNK
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
-from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.suites.queue import queue_suite
+from pillarbox.testing.suites import Disagreement, queue_suite
 from tests.testing.unit.unshrunk import UNSHRUNK
 
 CAPACITY = 3

@@ -1,0 +1,761 @@
+"""The suites: any mailbox or result queue against its reference model, in random steps, with two threads.
+
+`mailbox_suite` and `queue_suite` are for the tests of others, and for our own. A suite runs in the thread of
+the test. The subject's owner is that thread, or, once it has adopted the subject, a second one; confined
+operations go to the owner, and from the other thread they must be refused.
+"""
+
+# Why waits are judged by how often the other thread could have gone on, and not by a time. A time that no
+# busy machine exceeds is too long for a wake-up that is lost in one run of a thousand; the other thread's
+# turns are time in which the waiting one could have had the processor too.
+#
+# Why operations that do one thing are made by `step` and not written out. Every one of them is a rule of
+# its own all the same, because Hypothesis draws among rules, and shrinks by leaving rules out.
+#
+# Why a subject lives for a number of steps before it may be ended. Quiesce and close are as likely as any
+# other rule; without this half of all runs would end before a queue was full once.
+#
+# Why some runs have their subject owned by a second thread: a wait of the main thread is cut into slices,
+# so that Ctrl-C gets through, and a slice that ends hides a wake-up that was lost.
+#
+# Why some mails are put in the shape of a full batch (`take_a_batch`). Random steps seldom make a batch of
+# more than three and take all of it, and what a batch leaves out shows at its end only.
+#
+# Why a queue has no books over all lives beside the model. Snapshots are compared with the model's, and the
+# model is restored from what the subject gave: what a crash loses or repeats is a difference at the next
+# operation, and books that are made of outcomes that agree can only convict the model.
+#
+# Why a crash goes back to a snapshot and leaves the old queue as it is. A process that dies closes nothing;
+# a suite that closed the old queue first would never see what a late completion does to the new one.
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from hypothesis import HealthCheck, reject, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pillarbox.kernel import WATERMARK, Mail
+from pillarbox.testing.models import (
+    HeldEntry,
+    MailboxModel,
+    Model,
+    OrderedModel,
+    QueueModel,
+    Raised,
+    UnorderedModel,
+    outcome_of,
+)
+
+M = TypeVar("M", bound=Model)
+
+DEFAULT = settings(
+    deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+
+
+# The time limit of a wait that must be ended by another thread, or must not begin at all.
+WAIT_LIMIT_S = 0.9
+# A wake-up is lost if the thread that was to be woken has not come back when the other one has slept so
+# often, each time for so long: half a second at least, and longer where threads get the processor late.
+WAKE_LOOKS, LOOK_INTERVAL_S = 50, 0.01
+# For one thread to begin its wait before the other one ends it; no subject can be asked whether it has.
+HEAD_START_S = 0.003
+# A time limit that is over soon.
+SOON_S = 0.003
+
+
+class Disagreement(AssertionError):
+    """The subject does not do what the contract says. `operation` is the one that showed it."""
+
+    def __init__(self, operation: str, arguments: str, got: object, expected: object) -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation}({arguments}): the subject gave {got!r}, the contract says {expected!r}"
+        )
+
+
+# Steps before which a subject is not ended: otherwise most runs would be too short to show much.
+LIVES = st.integers(0, 30)
+
+
+def may_end(machine: SuiteMachine[Any]) -> bool:
+    """For `precondition` of what ends a subject: whether it is old enough."""
+    return machine.steps >= machine.life
+
+
+def step(
+    operation: str,
+    words: Callable[..., tuple[Any, ...]] | None = None,
+    *,
+    elsewhere: bool = False,
+    ends: bool = False,
+    **drawn: Any,
+) -> Any:
+    """A rule that does one operation on the subject and on the model, and compares the outcomes.
+
+    words: makes the arguments of what is drawn. elsewhere: in either thread. ends: it ends the subject.
+    """
+    if elsewhere:
+        drawn["elsewhere"] = st.booleans()
+
+    def do(self: SuiteMachine[Any], *, elsewhere: bool = False, **values: Any) -> None:
+        self.check(operation, *(words(self, **values) if words else ()), elsewhere=elsewhere)
+
+    do.__name__ = operation
+    as_rule: Any = rule(**drawn)
+    made = as_rule(do)
+    return precondition(may_end)(made) if ends else made
+
+
+class SuiteMachine(RuleBasedStateMachine, Generic[M]):
+    """Base of the suites' machines."""
+
+    make: ClassVar[Any]
+    """Gives a new subject, owned by the calling thread."""
+    # Operations that are attributes or built-in functions of the subject, by the model's name.
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = self.life = 0
+        self.worker: ThreadPoolExecutor | None = None
+        self.owned_by_worker = False
+        self.subject = self.make()
+        self.model: M = self.new_model()
+
+    def new_model(self) -> M:
+        """The model of a new subject."""
+        raise NotImplementedError
+
+    @initialize(life=LIVES)
+    def begin(self, life: int) -> None:
+        """Decide how long the subject lives at least."""
+        self.life = life
+
+    @invariant()
+    def one_more_step(self) -> None:
+        """Count the steps."""
+        self.steps += 1
+
+    # ---- calls
+
+    def second_thread(self) -> ThreadPoolExecutor:
+        """The thread that is not the test's."""
+        if self.worker is None:
+            self.worker = ThreadPoolExecutor(1, "the suite's second thread")
+        return self.worker
+
+    def in_owner(self, call: Callable[[], Any]) -> Any:
+        """Run in the thread that owns the subject."""
+        return self.second_thread().submit(call).result() if self.owned_by_worker else call()
+
+    def in_other(self, call: Callable[[], Any]) -> Any:
+        """Run in a thread that does not."""
+        return call() if self.owned_by_worker else self.second_thread().submit(call).result()
+
+    def called(self, operation: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+        """A call of the subject that gives its outcome."""
+        reader = self.readers.get(operation)
+        if reader is not None:
+            return lambda: outcome_of(lambda: reader(self.subject))
+        method = getattr(self.subject, operation)
+        return lambda: outcome_of(lambda: method(*arguments, **keywords))
+
+    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
+        """Do the operation on both, compare the outcomes, go on with the model after it."""
+        call = self.called(operation, *arguments, **keywords)
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.follow(got, operation, *arguments, **keywords)
+        return got
+
+    def follow(self, got: object, operation: str, *arguments: Any, **keywords: Any) -> None:
+        """Do on the model what was done on the subject, and compare the outcomes."""
+        before = self.model
+        after, expected = before.apply(operation, *arguments, **keywords)
+        self.expect(operation, arguments, got, expected, keywords)
+        self.model = after
+        self.account(before, operation, arguments, got)
+
+    def account(self, before: M, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+        """Count what an operation has moved. For a subclass."""
+
+    def expect(
+        self,
+        operation: str,
+        arguments: Collection[Any],
+        got: object,
+        expected: object,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The one place that compares; `Disagreement` if they differ, in value or in being a bool."""
+        if got != expected or isinstance(got, bool) != isinstance(expected, bool):
+            words = [
+                *map(repr, arguments),
+                *(f"{name}={value!r}" for name, value in (keywords or {}).items()),
+            ]
+            raise Disagreement(operation, ", ".join(words), got, expected)
+
+    def meet(self, operation: str, wait: Callable[[], Any], act: Callable[[], Any]) -> tuple[Any, Any]:
+        """The outcomes of a call of the owner, which waits for WAIT_LIMIT_S at most, and of what ends that.
+
+        Raises Disagreement if nobody ends the wait.
+        """
+        begun, acts, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def waiting() -> tuple[Any, float]:
+            begun.set()
+            try:
+                while True:
+                    start = time.monotonic()
+                    outcome = wait()
+                    passed = time.monotonic() - start
+                    # The other thread may get the processor after the limit: then this has shown nothing.
+                    if passed < WAIT_LIMIT_S or acts.is_set():
+                        return outcome, passed
+            finally:
+                ended.set()
+
+        def acting() -> tuple[Any, bool]:
+            begun.wait()
+            time.sleep(HEAD_START_S)
+            acts.set()
+            outcome = act()
+            return outcome, any(ended.wait(LOOK_INTERVAL_S) for _ in range(WAKE_LOOKS))
+
+        here, there = (acting, waiting) if self.owned_by_worker else (waiting, acting)
+        other = self.second_thread().submit(there)
+        outcomes = here(), other.result()
+        (acted, woken), (got, seconds) = outcomes if self.owned_by_worker else outcomes[::-1]
+        if not woken:
+            late = f"nothing for {WAKE_LOOKS * LOOK_INTERVAL_S} s at least"
+            raise Disagreement(operation, "", late, "an outcome at once")
+        if seconds >= WAIT_LIMIT_S:
+            reject()  # which of the two came first cannot be told
+        return got, acted
+
+    def check_all(self, *operations: str) -> None:
+        """Compare what these operations say; they change nothing."""
+        calls = [self.called(operation) for operation in operations]
+        outcomes = self.in_owner(lambda: [call() for call in calls])
+        for operation, got in zip(operations, outcomes, strict=True):
+            self.expect(operation, (), got, self.model.apply(operation)[1])
+
+    def check_statistics(self, **expected: int) -> None:
+        """Compare counts of the subject's `statistics()`, if it has any."""
+        if not hasattr(self.subject, "statistics"):
+            return
+        statistics = self.subject.statistics()
+        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
+
+    def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
+        """The operation from the thread that does not own the subject: it must be refused."""
+        got = self.in_other(self.called(operation, *arguments, **keywords))
+        self.expect(f"{operation} from another thread", arguments, got, Raised("WrongThreadError"), keywords)
+
+    def check_adopt(self, must: bool | None) -> None:
+        """Have the other thread adopt the subject, if it can be. must: succeed; None: either is right."""
+        if not hasattr(self.subject, "adopt"):
+            return
+        got = self.in_other(self.called("adopt"))
+        if must is True or (must is None and got is None):
+            self.expect("adopt", (), got, None)
+        else:
+            self.expect("adopt", (), got, Raised("WrongThreadError"))
+        if got is None:
+            self.owned_by_worker = not self.owned_by_worker
+
+    def teardown(self) -> None:
+        """End the second thread."""
+        if self.worker is not None:
+            self.worker.shutdown()
+
+
+def as_test_case(
+    machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: Any
+) -> Any:
+    """The machine, with `make` and `more` attributes, as a class that unittest and pytest collect."""
+    made: Any = type(name, (machine,), {"make": staticmethod(make), **more})
+    case = made.TestCase
+    case.__name__ = case.__qualname__ = name
+    case.settings = how or DEFAULT
+    return case
+
+
+# -- mailboxes -------------------------------------------------------------------------------------
+
+PRIORITIES = st.sampled_from([0, 1, -1, 3])
+MIN_PRIORITIES = st.sampled_from([-1, 0, -1, 1, 3])
+KINDS = st.tuples(PRIORITIES, st.booleans(), st.booleans())
+Kind = tuple[int, bool, bool]
+
+
+def nothing() -> None:
+    """Do nothing, as the mails of the suites do."""
+
+
+def mailbox_suite(
+    make: Callable[[], Any],
+    *,
+    urgent_burst: int,
+    settings: settings | None = None,
+    name: str = "MailboxSuite",
+) -> Any:
+    """A test case, for unittest or pytest, that holds mailboxes against the contract of `TaskMailbox`.
+
+    make: gives a new, open, empty mailbox that the calling thread owns, with `urgent_burst`. It is called in
+        the test's thread and, for some runs, again in another one. It has the methods of ours, of which it
+        may leave out `adopt` and `statistics`, and its errors have the names of ours.
+    settings: Hypothesis settings. name: of the test case.
+
+    The test case fails with `Disagreement`, after Hypothesis has printed the shortest steps to it. A wake-up
+    that is lost is heard within a second.
+    """
+    return as_test_case(_MailboxMachine, name, settings, make, urgent_burst=urgent_burst)
+
+
+class _MailboxMachine(SuiteMachine[MailboxModel]):
+    """The rules of the mailbox suite; one for each way to use a mailbox."""
+
+    urgent_burst: ClassVar[int]
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "len": len,
+        "get_state": lambda mailbox: mailbox.state.name,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.expected_calls = 0
+        self.accepted = self.taken = self.urgent_taken = self.rejected = 0
+
+    def new_model(self) -> MailboxModel:
+        return MailboxModel(self.urgent_burst)
+
+    def mail(self, kind: Kind) -> Mail:
+        priority, urgent, deferrable = kind
+        return Mail(nothing, priority=priority, urgent=urgent, deferrable=deferrable)
+
+    def account(self, before: MailboxModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+        # Whatever takes an armed wake-up away has called it, but for close, which drops it.
+        self.expected_calls += before.armed and not self.model.armed and operation != "close"
+        if operation in ("put", "put_all", "try_put"):
+            count = len(arguments[0]) if operation == "put_all" else 1
+            if got is None or got is True:
+                self.accepted += count
+            else:
+                self.rejected += count
+        elif operation in ("try_take", "take", "try_take_from_batch", "drain"):
+            outcomes = got if isinstance(got, list) else [got]
+            mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
+            self.taken += len(mails)
+            self.urgent_taken += sum(mail.urgent for mail in mails)
+
+    @initialize(elsewhere=st.sampled_from([False, False, False, True]))
+    def begin_in_a_thread(self, elsewhere: bool) -> None:
+        """Choose the owner: waits of the main thread may be cut into slices, which hide a lost wake-up."""
+        if elsewhere:
+            self.owned_by_worker = True
+            self.subject = self.in_owner(self.make)
+
+    # ---- any thread
+
+    put = step("put", lambda self, kind: (self.mail(kind),), elsewhere=True, kind=KINDS)
+    try_put = step("try_put", lambda self, kind: (self.mail(kind),), elsewhere=True, kind=KINDS)
+    put_all = step(
+        "put_all",
+        lambda self, kinds: ([self.mail(kind) for kind in kinds],),
+        elsewhere=True,
+        kinds=st.lists(KINDS, min_size=1, max_size=5),
+    )
+    quiesce = step("quiesce", elsewhere=True, ends=True)
+
+    # ---- the owner
+
+    @rule(least=MIN_PRIORITIES, skip=st.booleans())
+    def try_take(self, least: int, skip: bool) -> None:
+        self.check("try_take", least, skip_deferrable=skip)
+
+    @rule(least=MIN_PRIORITIES, skip=st.booleans())
+    def take(self, least: int, skip: bool) -> None:
+        self.check("take", least, 0, skip_deferrable=skip)
+
+    create_batch = step("create_batch")
+    try_take_from_batch = step("try_take_from_batch")
+    drain = step("drain")
+    arm_wakeup = step("arm_wakeup", lambda self: (self.count_call,))
+
+    @rule(kinds=st.lists(KINDS, min_size=3, max_size=6), left=st.integers(0, 2))
+    def take_a_batch(self, kinds: list[Kind], left: int) -> None:
+        """Make a large batch, and take all of it but a few: what a batch leaves out shows at its end."""
+        for kind in kinds:
+            self.check("put", self.mail(kind))
+        self.check("create_batch")
+        for _ in range(len(self.model.waiting) + 1 - left):
+            self.check("try_take_from_batch")
+
+    @precondition(may_end)
+    @rule(of_batch=st.booleans())
+    def close(self, of_batch: bool) -> None:
+        """Close, often with a batch, of which close gives back what is left."""
+        if of_batch:
+            self.check("create_batch")
+        self.check("close")
+
+    def count_call(self) -> None:
+        self.calls += 1
+
+    # ---- two threads at once
+
+    def take_meets(self, operation: str, *arguments: Any) -> None:
+        """Have the owner take, with a time limit, and the other thread do what lets the take end."""
+        take, act = self.called("take", 0, WAIT_LIMIT_S), self.called(operation, *arguments)
+        got, acted = self.meet(f"take while another thread does {operation}", take, act)
+        self.follow(acted, operation, *arguments)
+        self.follow(got, "take", 0, WAIT_LIMIT_S)
+
+    def nothing_to_take(self) -> bool:
+        return self.model.state == "OPEN" and self.model.apply("try_take", 0)[1] is None
+
+    @precondition(lambda self: self.nothing_to_take())
+    @rule()
+    def take_until_the_time_is_over(self) -> None:
+        take = self.called("take", 0, SOON_S)
+
+        def timed() -> tuple[Any, float]:
+            start = time.monotonic()
+            return take(), time.monotonic() - start
+
+        got, passed = self.in_owner(timed)
+        self.follow(got, "take", 0, SOON_S)
+        if passed < 0.9 * SOON_S:
+            raise Disagreement("take", "", f"{got!r} after {passed:.6f} s", f"a wait of {SOON_S} s")
+
+    @precondition(lambda self: not self.nothing_to_take())
+    @rule()
+    def take_at_once(self) -> None:
+        take = self.called("take", 0, WAIT_LIMIT_S)
+        got, _ = self.meet("take that need not wait", take, lambda: None)
+        self.follow(got, "take", 0, WAIT_LIMIT_S)
+
+    @precondition(lambda self: self.nothing_to_take() and not self.model.armed)
+    @rule(urgent=st.booleans(), priority=st.integers(0, 3))
+    def take_meets_put(self, urgent: bool, priority: int) -> None:
+        self.take_meets("put", self.mail((priority, urgent, False)))
+
+    @precondition(lambda self: may_end(self) and self.nothing_to_take() and not self.model.armed)
+    @rule()
+    def take_meets_quiesce(self) -> None:
+        self.take_meets("quiesce")
+
+    # ---- wrong threads
+
+    @rule(operation=st.sampled_from(sorted(MailboxModel.confined)))
+    def from_another_thread(self, operation: str) -> None:
+        arguments: dict[str, tuple[Any, ...]] = {"take": (0, 0), "arm_wakeup": (self.count_call,)}
+        self.check_wrong_thread(operation, *arguments.get(operation, ()))
+
+    @rule()
+    def adopt(self) -> None:
+        model = self.model
+        private = any(not mail.urgent for mail in model.waiting[: model.batch])
+        free = model.state == "OPEN" and not model.waiting
+        self.check_adopt(False if private else (free or None))
+
+    # ---- after every step
+
+    @invariant()
+    def agrees(self) -> None:
+        self.check_all("len", "has_mail", "get_state")
+        if self.calls != self.expected_calls:
+            raise Disagreement("arm_wakeup", "", f"{self.calls} calls", f"{self.expected_calls} calls")
+
+    @invariant()
+    def counts(self) -> None:
+        of_batch = sum(not mail.urgent for mail in self.model.waiting[: self.model.batch])
+        self.check_statistics(
+            batch=of_batch,
+            queued=len(self.model.waiting) - of_batch,
+            put=self.accepted,
+            taken=self.taken,
+            urgent_taken=self.urgent_taken,
+            rejected=self.rejected,
+        )
+
+
+# -- result queues ---------------------------------------------------------------------------------
+
+
+class CrashPoint(NamedTuple):
+    """The state to which a crash goes back: the snapshot, with the door, and the place in the input."""
+
+    entries: list[Any]
+    position: int
+
+
+def queue_suite(
+    make: Callable[[], Any],
+    *,
+    capacity: int,
+    ordered: bool,
+    owner_completes: bool = False,
+    settings: settings | None = None,
+    name: str = "QueueSuite",
+) -> Any:
+    """A test case, for unittest or pytest, that holds result queues against the contract of the kernel's.
+
+    make: gives a new, empty queue of this capacity, in entries, that the calling thread owns; 3 to 8 is
+    a capacity that finds most. As for `mailbox_suite` it has the methods of ours.
+    ordered: the contract of `OrderedQueue`, or else that of `UnorderedQueue`.
+    owner_completes: `complete` is for the owner alone, as in a queue made so; otherwise for any thread.
+    """
+    empty = (OrderedModel if ordered else UnorderedModel)(capacity, WATERMARK)
+    return as_test_case(_QueueMachine, name, settings, make, empty=empty, owner_completes=owner_completes)
+
+
+class _QueueMachine(SuiteMachine[QueueModel]):
+    """The rules of the queue suite."""
+
+    empty: ClassVar[QueueModel]
+    owner_completes: ClassVar[bool]
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "len": len,
+        "is_full": lambda queue: queue.is_full,
+        "is_empty": lambda queue: queue.is_empty,
+        "in_flight": lambda queue: queue.in_flight,
+        "restoring": lambda queue: queue.restoring,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The next number of the input, and the elements that were read and refused.
+        self.position = 0
+        self.door: list[int] = []
+        self.saved: CrashPoint | None = None
+        self.numbers = itertools.count()
+        self.failed = False
+        self.begin_life()
+
+    def new_model(self) -> QueueModel:
+        return self.empty
+
+    def begin_life(self) -> None:
+        """A queue has been made: it knows no handle, and its counters are zero."""
+        self.handles: dict[int, Any] = {}
+        self.stale: list[Any] = [0, -1]
+        self.late = 0
+
+    def expect(self, operation: str, *rest: Any) -> None:
+        try:
+            super().expect(operation, *rest)
+        except Disagreement:
+            self.failed = True
+            raise
+
+    # ---- handles: numbers of attempts in the model, whatever the subject makes of them
+
+    def learn(self, operation: str, number: int, handle: Any) -> None:
+        """The subject gave a handle for an attempt. No other, earlier or later, may be equal to it."""
+        if isinstance(handle, Raised) or handle in self.stale or handle in self.handles.values():
+            self.expect(operation, (), handle, "a new handle")
+        self.handles[number] = handle
+
+    def retire(self, entry: HeldEntry) -> None:
+        self.stale.append(self.handles.pop(entry.attempt))
+
+    def draw(self, data: st.DataObject) -> HeldEntry:
+        entry: HeldEntry = data.draw(st.sampled_from(self.model.running()), label="entry")
+        return entry
+
+    # ---- in
+
+    @rule(count=st.integers(1, 4))
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.put_one()
+
+    def read(self) -> int:
+        self.position += 1
+        return self.position - 1
+
+    def put_one(self) -> None:
+        element = self.door.pop() if self.door else self.read()
+        after, expected = self.model.put(element)
+        got = self.in_owner(self.called("put", element))
+        if isinstance(expected, Raised):
+            self.expect("put", (element,), got, expected)
+            self.door.append(element)
+        else:
+            self.learn("put", expected, got)
+        self.model = after
+
+    @precondition(lambda self: not self.door)
+    @rule()
+    def put_watermark(self) -> None:
+        if self.check("put_watermark", self.position) is None:
+            self.read()
+
+    @precondition(lambda self: self.model.running())
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        entry = self.draw(data)
+        after, number = self.model.renew(entry.attempt)
+        got = self.in_owner(self.called("renew", self.handles[entry.attempt]))
+        self.learn("renew", number, got)
+        self.retire(entry)
+        self.model = after
+
+    @rule(data=st.data())
+    def renew_stale(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(self.stale), label="handle")
+        got = self.in_owner(self.called("renew", handle))
+        self.expect("renew", (handle,), got, Raised("ValueError"))
+
+    # ---- completion, by any thread
+
+    @precondition(lambda self: self.model.running())
+    @rule(data=st.data(), elsewhere=st.booleans())
+    def complete(self, data: st.DataObject, elsewhere: bool) -> None:
+        self.finish(self.draw(data), elsewhere)
+
+    def finish(self, entry: HeldEntry, elsewhere: bool = False) -> None:
+        result = f"result {next(self.numbers)} of {entry.element}"
+        handle = self.handles[entry.attempt]
+        if elsewhere and self.owner_completes:
+            self.refused_elsewhere(handle)
+            return
+        call = self.called("complete", handle, result)
+        after, expected = self.model.complete(entry.attempt, result)
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.expect("complete", (handle, result), got, expected)
+        self.retire(entry)
+        self.model = after
+
+    @rule(data=st.data(), elsewhere=st.booleans())
+    def complete_late(self, data: st.DataObject, elsewhere: bool) -> None:
+        handle = data.draw(st.sampled_from(self.stale), label="handle")
+        if elsewhere and self.owner_completes:
+            self.refused_elsewhere(handle)
+            return
+        call = self.called("complete", handle, "late")
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.expect("complete", (handle, "late"), got, False)
+        self.late += 1
+
+    def refused_elsewhere(self, handle: Any) -> None:
+        self.check_wrong_thread("complete", handle, "elsewhere")
+
+    # ---- out
+
+    emit = step("emit")
+    emit_many = step("emit_many", lambda self, limit: (limit,), limit=st.integers(0, 2) | st.none())
+
+    @precondition(may_end)
+    @rule()
+    def clear(self) -> None:
+        self.give_back("clear")
+
+    @precondition(may_end)
+    @rule()
+    def close(self) -> None:
+        self.give_back("close")
+
+    def give_back(self, operation: str) -> None:
+        before = self.model
+        self.check(operation)
+        for entry in before.running():
+            self.retire(entry)
+
+    # ---- snapshots
+
+    @rule()
+    def snapshot(self) -> None:
+        self.saved = CrashPoint(self.check("snapshot", list(self.door)), self.position)
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def crash_and_restore(self) -> None:
+        assert self.saved is not None
+        self.position, self.door = self.saved.position, []
+        self.subject = self.in_owner(self.make)
+        self.model = self.new_model()
+        self.begin_life()
+        self.check("restore", self.saved.entries)
+
+    @precondition(lambda self: self.model.done)
+    @rule()
+    def crash_right_after_a_snapshot(self) -> None:
+        self.snapshot()
+        self.crash_and_restore()
+        self.admit_restored()
+
+    @precondition(lambda self: self.model.held or self.model.waiting)
+    @rule()
+    def restore_too_late(self) -> None:
+        self.check("restore", [("x", False, None)])
+
+    @rule()
+    def admit_restored(self) -> None:
+        after, expected = self.model.admit_restored()
+        got = self.in_owner(self.called("admit_restored"))
+        if expected is None or not isinstance(got, tuple) or len(got) != 2:
+            self.expect("admit_restored", (), got, expected)
+        else:
+            number, element = expected
+            self.expect("admit_restored", (), got[1], element)
+            self.learn("admit_restored", number, got[0])
+        self.model = after
+
+    # ---- threads
+
+    @rule(operation=st.sampled_from(sorted(QueueModel.confined)))
+    def from_another_thread(self, operation: str) -> None:
+        handle = next(iter(self.handles.values()), 0)
+        arguments: dict[str, tuple[Any, ...]] = {
+            "put": ("x",),
+            "put_watermark": ("x",),
+            "renew": (handle,),
+            "restore": ([],),
+        }
+        self.check_wrong_thread(operation, *arguments.get(operation, ()))
+
+    @rule()
+    def adopt(self) -> None:
+        self.check_adopt(False if self.model.held else (not self.model.waiting or None))
+
+    # ---- after every step, and at the end
+
+    @invariant()
+    def agrees(self) -> None:
+        self.check_all("len", "is_full", "is_empty", "in_flight", "restoring", "has_completed", "snapshot")
+
+    @invariant()
+    def counts(self) -> None:
+        model = self.model
+        self.check_statistics(
+            capacity=model.capacity,
+            size=len(model.held),
+            in_flight=len(model.running()),
+            late=self.late,
+        )
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed and not self.model.closed:
+                self.finish_everything()
+        finally:
+            super().teardown()
+
+    def finish_everything(self) -> None:
+        while self.model.held or self.model.waiting:
+            while self.model.waiting and len(self.model.held) < self.model.capacity:
+                self.admit_restored()
+            for entry in self.model.running():
+                self.finish(entry)
+            while self.model.next_out() is not None:
+                self.check("emit")
