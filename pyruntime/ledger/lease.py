@@ -11,8 +11,8 @@ Cheriton, "Leases", 1989. Thread-safe.
 
 Claims: of all tasks that have a row, one calls, while the others wait for its record. A claim of a key is a
 lock of some byte of a file, at a place that follows from the key. The kernel keeps it for the open file, and
-takes it back when the process dies, so nothing has to be renewed, and nothing is left behind. Idea: byte-range
-locks (POSIX), in the form that belongs to an open file (Linux 3.15).
+takes it back when the process dies, so nothing has to be renewed, and nothing is left behind. Idea: ranges of
+bytes that are locked (POSIX), in the form that belongs to an open file (Linux 3.15).
 """
 
 # Why a lease has both a lock and a time. The lock alone would be right for holders that die, which the kernel
