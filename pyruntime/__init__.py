@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
     from pillarbox.aio.chained import Step
+    from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
     from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures
     from pillarbox.aio.limits.coordinator import Coordinator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adaptive",
     "AskAgain",
     "Batch",
     "Budget",
@@ -64,6 +66,7 @@ __all__ = [
 _MODULES = {
     "aio.batching": ["Batch"],
     "aio.chained": ["Step"],
+    "aio.concurrency": ["Adaptive"],
     "aio.current": ["current_call"],
     "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "Outcome", "TooManyFailures"],
     "aio.limits.coordinator": ["Coordinator"],

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.error_policy import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of, with_parse
@@ -120,7 +121,7 @@ def async_map(
     keep: str | Sequence[str] = (),
     # From `Options`:
     ordered: bool = UNSET,
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -172,7 +173,7 @@ def async_map(
     Options:
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted.
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
@@ -267,6 +268,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self._last: dict[str | None, Totals | None] = {}
 
     def _results_of(self, chunk: Chunk) -> Iterator[Any]:
+        # A list at once, and not a generator: `next` of a list's iterator is what each row costs here.
         dropped = self._dropped
         results = [
             result for _, result in chunk if type(result) is not Failed or result.info.uid not in dropped

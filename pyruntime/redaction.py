@@ -326,6 +326,10 @@ def _text_of(error: BaseException) -> str:
         return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
 
 
+# No values are looked for in a text: a function quotes a part of one, or in another form, and each that is
+# not found again would be shown.
+
+
 def _text_without_data(error: BaseException) -> str:
     return _text_of(error) if getattr(error, "is_own", False) else WITHHELD
 

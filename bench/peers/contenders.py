@@ -93,6 +93,6 @@ CANNOT = {
         "cancel: a time-out leaves the coroutine running, and costs a thread a row",
         "work through the end of a bundle: it waits for all calls there, every 1,000 rows by default",
         "hold finished rows apart from the capacity: in order, a slow head idles the slots",
-        "run on the threads of the JVM (`thread` mode is refused); rates; batches",
+        "run on the threads of the JVM (`thread` mode is refused); rates; batches; adaptive capacity",
     ),
 }

@@ -298,7 +298,7 @@ class AsyncWaitOperator(Operator):
             abandoned=runner.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=self._options.capacity,
+            capacity=self._scheduler.limit,
         )
 
     @property
@@ -483,7 +483,7 @@ class AsyncWaitOperator(Operator):
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
         most = self._max_bytes
-        if self._is_tight or self._result_bytes * self._options.capacity > most - self._held:  # type: ignore[operator]
+        if self._is_tight or self._result_bytes * self._scheduler.limit > most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
     def _allow_calls(self) -> None:
@@ -491,8 +491,8 @@ class AsyncWaitOperator(Operator):
         options = self._options
         in_call = 1 if options.batch is None else options.batch.size
         left = self._max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
-        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else options.capacity
-        self._is_tight = room < options.capacity
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else self._scheduler.limit
+        self._is_tight = room < self._scheduler.limit
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
         self._scheduler.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
 
@@ -726,7 +726,7 @@ class AsyncWaitOperator(Operator):
         """Add the time since the last look to what it went on."""
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
-        busy = min(1.0, self._scheduler.runner.in_flight / self._options.capacity)
+        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.limit)
         self._meter.sample(busy, self._why_idle(), late)
 
     def _why_idle(self) -> str:

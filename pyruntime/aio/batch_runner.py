@@ -295,8 +295,8 @@ class BatchRunner(Runner):
             scheduler.overloaded(overloads[0])
         elif len(errors) == len(calls) and all(map(is_unreached, errors)):
             scheduler.overloaded(errors[0], calls[-1].is_first)
-        elif scheduler.breaker is not None:
-            scheduler.breaker.succeeded()
+        else:
+            scheduler.answered(ended - calls[0].began)
 
     def _failed(
         self, calls: list[Call], batch: _BatchExecution, error: BaseException, timed_out: bool = False

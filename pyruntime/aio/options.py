@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
@@ -246,7 +247,7 @@ class Options:
 
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted.
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.
@@ -271,7 +272,7 @@ class Options:
     """
 
     ordered: bool
-    capacity: int
+    capacity: int | Adaptive
     timeout: Timeout
     retry: Any
     rate: Rate | None
@@ -289,7 +290,7 @@ class Options:
         self,
         *,
         ordered: bool = True,
-        capacity: int = DEFAULT_CAPACITY,
+        capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY,
         timeout: float | Timeout | None = None,
         retry: Any = None,
         rate: Rate | None = None,
@@ -309,7 +310,7 @@ class Options:
             dedupe = Dedupe() if dedupe else None
         values = {
             "ordered": check_bool("ordered", ordered),
-            "capacity": check_positive_int("capacity", capacity),
+            "capacity": _check_capacity(capacity),
             "timeout": timeout if isinstance(timeout, Timeout) else Timeout(timeout),
             "retry": None if retry is None else check_retry(retry),
             "rate": _check_instance("rate", rate, Rate),
@@ -332,9 +333,9 @@ class Options:
     def check_together(self) -> None:
         """Raise ValueError for options that cannot be together, which is asked once all of them are known."""
         rows = self.buffer.rows
-        if rows is not None and rows < self.capacity:
+        if rows is not None and rows < self.max_capacity:
             raise ValueError(
-                f"buffer={rows!r}: must be at least capacity ({self.capacity}), "
+                f"buffer={rows!r}: must be at least capacity ({self.max_capacity}), "
                 f"or None for {REORDER_FACTOR} x capacity"
             )
         if self.window > MAX_WINDOW_ROWS:
@@ -357,9 +358,19 @@ class Options:
             )
 
     @property
+    def adaptive(self) -> Adaptive | None:
+        """The rule that finds the capacity, or None where it is given."""
+        return self.capacity if isinstance(self.capacity, Adaptive) else None
+
+    @property
+    def max_capacity(self) -> int:
+        """Calls in flight, at most, whatever is found."""
+        return self.capacity if isinstance(self.capacity, int) else self.capacity.most
+
+    @property
     def rows_in_flight(self) -> int:
         """Rows whose calls may be in flight at a time."""
-        return self.capacity * (1 if self.batch is None else self.batch.size)
+        return self.max_capacity * (1 if self.batch is None else self.batch.size)
 
     @property
     def window(self) -> int:
@@ -376,6 +387,13 @@ class Options:
             budget=_spread_field(self.budget, "usage"),
             timeout=_spread_field(self.timeout, "fallback"),
         )
+
+
+def _check_capacity(capacity: Any) -> int | Adaptive:
+    if isinstance(capacity, str):
+        check_choice("capacity", capacity, ("auto",))
+        return Adaptive()
+    return capacity if isinstance(capacity, Adaptive) else check_positive_int("capacity", capacity)
 
 
 def _check_instance(name: str, value: Any, kind: type, shown: str | None = None) -> Any:
@@ -424,7 +442,7 @@ if TYPE_CHECKING:
         """The options of a column by name, but for those on which the type of a result depends."""
 
         # From `Options`, but ordered, batch, errors:
-        capacity: int
+        capacity: int | Literal["auto"] | Adaptive
         timeout: float | Timeout | None
         retry: Any
         rate: Rate | None

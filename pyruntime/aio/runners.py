@@ -102,7 +102,7 @@ class Runner:
         self._executions: set[Any] = set()
         self._active = 0
         self._closed = False
-        self.limit = scheduler.options.capacity
+        self.limit = scheduler.limit
         self.abandoned = 0
         # Of these, those that have not ended yet.
         self._left_behind = 0

@@ -54,9 +54,9 @@ class CallScheduler:
         *("breaker", "clock", "context", "convert", "convert_all", "convert_fallback", "costs"),
         *("is_closed", "keep_all", "keep_late", "look_again", "look_first", "looks_at_results", "loop"),
         *("meter", "more_rows", "name", "options", "pausing", "rejects_results", "renew", "rows_of"),
-        *("runner", "stop", "throttle", "waiting"),
-        *("_allowed", "_attempt_timeouts", "_can_break", "_counted", "_deadlines", "_error_policy"),
-        *("_finish_call", "_finished", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
+        *("runner", "stop", "throttle", "waiting", "_timeouts"),
+        *("_adaptive", "_allowed", "_attempt_timeouts", "_can_break", "_counted", "_deadlines"),
+        *("_error_policy", "_finish_call", "_finished", "_held", "_plain", "_retry", "_spent_before"),
     )
 
     runner: Runner
@@ -107,6 +107,7 @@ class CallScheduler:
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
+        self._adaptive = None if options.adaptive is None else options.adaptive.open()
         # Whether no call may begin for now; how many may be in flight as their results find room.
         self._held = False
         self._allowed: int | None = None
@@ -139,7 +140,8 @@ class CallScheduler:
         self._attempt_timeouts = self.make_deadlines("timeout.attempt", one, self._attempt_timed_out)
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
-        self._plain = not self.looks_at_results and all(each is None for each in needed)
+        looks = self.looks_at_results or self._adaptive is not None
+        self._plain = not looks and all(each is None for each in needed)
 
     def make_deadlines(
         self, limit: str, seconds: float | None, expired: Callable[[T], None]
@@ -209,6 +211,11 @@ class CallScheduler:
 
     # -- how many calls -----------------------------------------------------------------------
 
+    @property
+    def limit(self) -> int:
+        """Calls in flight, at most, as given or as found so far, unless they are held back."""
+        return self.options.max_capacity if self._adaptive is None else self._adaptive.limit
+
     def hold(self, held: bool) -> None:
         """Let no call begin for now, or again; those in flight go on."""
         # spec: Feeding!Hold, Feeding!Release
@@ -223,7 +230,7 @@ class CallScheduler:
 
     def _set_limit(self) -> None:
         # spec: Feeding!Found
-        limit = 0 if self._held else self.options.capacity
+        limit = 0 if self._held else self.limit
         if self._allowed is not None:
             limit = min(limit, self._allowed)
         grown = limit > self.runner.limit
@@ -323,8 +330,8 @@ class CallScheduler:
         rejected = self.row_succeeded(call, result, ended)
         if rejected is not None:
             self.overloaded(rejected)
-        elif self.breaker is not None:
-            self.breaker.succeeded()
+        else:
+            self.answered(ended - call.began)
 
     def failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The attempt of `call` that runs ended with `error`, which its function raised.
@@ -456,11 +463,23 @@ class CallScheduler:
         self._plain = False
         return True
 
+    def answered(self, seconds: float) -> None:
+        """Tell what holds calls back of an attempt, of a row or a batch, that succeeded after so long."""
+        if self._adaptive is not None:
+            self._adaptive.succeeded(seconds)
+            self._set_limit()
+        if self.breaker is not None:
+            self.breaker.succeeded()
+
     def overloaded(self, error: BaseException, is_first: bool = False) -> None:
         """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
-        if self.throttle is None and not self._can_break:
+        if self.throttle is None and self._adaptive is None and not self._can_break:
             return
-        if not is_overload(error):
+        overload = is_overload(error)
+        if self._adaptive is not None:
+            self._adaptive.failed(overload)
+            self._set_limit()
+        if not overload:
             if self._can_break and is_unreached(error):
                 self._open_breaker().unreached(is_first)
                 return
@@ -485,7 +504,7 @@ class CallScheduler:
             retry = self._retry
             assert retry is not None
             reached = self._finished()
-            answered = min(reached, self.options.capacity)
+            answered = min(reached, self.limit)
             self.breaker = CircuitBreaker(self.loop.time, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.throttle is None:

@@ -175,7 +175,7 @@ class ClaimedCalls:
         most = rows
         if rows == 1 and scheduler.throttle is None:
             # One look for several that follow each other.
-            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.options.capacity * CLAIMS_AHEAD_SHARE)))
+            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.limit * CLAIMS_AHEAD_SHARE)))
         ready: set[Call] = set()
         place = 0
         while place < min(rows, len(waiting)):

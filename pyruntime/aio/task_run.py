@@ -181,6 +181,7 @@ class IterableInput(CollectionInput):
 
     def _read(self) -> None:
         handover, weigh = self._handover, self.weigh
+        # Most inputs weigh nothing: a call of a method that returns 0 would be the dearest part of reading.
         weighs = type(self).weigh is not IterableInput.weigh
         try:
             for item in self._items:
@@ -191,6 +192,10 @@ class IterableInput(CollectionInput):
             handover.fail(error)
         else:
             handover.finish()
+
+
+# It has the hand-over of a thread too, though both ends are on one loop: a list of its own would be a second
+# way to wait for room, to end and to fail, for a tenth of a microsecond a row.
 
 
 class AsyncIterableInput(IterableInput):

@@ -341,7 +341,7 @@ class EnumeratorThread(Generic[S, C]):
         answer.add_done_callback(self._unanswered.discard)
 
         # A step that is dropped at the end leaves its answer among those that fail then.
-        if not self.execute(_resolve, answer, partial(fn, *args, **kwargs)):
+        if not self._put(partial(_resolve, answer, partial(self._step, partial(fn, *args, **kwargs)))):
             _fail(answer, self.over)
         return answer
 
@@ -351,9 +351,12 @@ class EnumeratorThread(Generic[S, C]):
 
     def execute(self, fn: Callable[..., object], /, *args: object) -> bool:
         """The same, but what `fn` raises ends the enumerator. False, and nothing, once that has ended."""
+        return self._put(partial(self._step, partial(fn, *args)))
+
+    def _put(self, step: Callable[[], object]) -> bool:
         if self._is_over:
             return False
-        self._steps.put(partial(fn, *args))
+        self._steps.put(step)
         return True
 
     def caught_up(self) -> Future[None]:
@@ -428,7 +431,6 @@ class EnumeratorThread(Generic[S, C]):
             self._made.set_result(None)
             self._discoverer.start()
             while not self._is_over:
-                self._schedule()
                 self._steps.get()()
         except BaseException as error:
             self.failure = error
@@ -458,6 +460,7 @@ class EnumeratorThread(Generic[S, C]):
         self._coordinator.begin(self, restored)
         if restored is not None:
             self.pending.add(restored.unread())
+        self._schedule()
 
     def _close_enumerator(self) -> None:
         if hasattr(self, "enumerator"):
@@ -466,8 +469,14 @@ class EnumeratorThread(Generic[S, C]):
             except Exception:
                 log.exception("an enumerator could not be closed")
 
+    def _step(self, fn: Callable[[], T]) -> T:
+        """Everything that comes from outside: whatever it has changed, a discovery may be due after it."""
+        try:
+            return fn()
+        finally:
+            self._schedule()
+
     def _schedule(self) -> None:
-        """Whatever a step has changed, a discovery may be due after it, or somebody wait for none."""
         if self._finished and not self._has_begun:
             # spec: SplitAssignment!Forget
             finished, self._finished = self._finished, []

@@ -24,7 +24,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,7 @@ from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.limits.rate import Rate, SharedLimits
@@ -142,7 +143,7 @@ def async_udf(
     *,
     skip_null: bool = False,
     # From `Options`, but ordered:
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -186,7 +187,7 @@ def async_udf(
 
     Options:
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted.
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.

@@ -17,13 +17,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import (
@@ -120,7 +121,7 @@ def estimate_cost(
     schema: str | T.StructType | None = None,
     file: TextIO | None = None,
     # From `Options`, but ordered, ledger:
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -287,7 +288,7 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     """The estimate for `rows` rows, given what the rows of the sample took."""
     # One seed: the same sample gives the same bounds.
     totals, chance = sample.totals, random.Random(0)
-    capacity = options.capacity
+    capacity = options.max_capacity if options.adaptive is None else totals.capacity
     retried = wilson(totals.calls - sample.called, max(1, totals.calls))
     called = _rows_called(sample, options, rows)
     # Of a small sample the bound may be 1, and calls without end: a hundred a row say that it is bad.

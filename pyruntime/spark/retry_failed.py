@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     UNSET,
@@ -35,7 +36,7 @@ def retry_failed(
     progress: Progress | None = None,
     # From `Options`:
     ordered: bool = UNSET,
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,

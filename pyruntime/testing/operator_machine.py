@@ -280,15 +280,6 @@ class OperatorMachine(RuleBasedStateMachine):
         number: int = row if isinstance(row, int) else row[0]
         return number
 
-    def encode(self, snapshot: TaskSnapshot) -> bytes:
-        """Make bytes of a snapshot, with `pickle` unless overridden."""
-        return pickle.dumps(snapshot)
-
-    def decode(self, data: bytes) -> TaskSnapshot:
-        """Make a snapshot of its bytes."""
-        snapshot: TaskSnapshot = pickle.loads(data)
-        return snapshot
-
     def called(self, uid: str, number: int) -> None:
         """A row is about to be called. Raise or `disagree` if it must not be."""
 
@@ -360,7 +351,7 @@ class OperatorMachine(RuleBasedStateMachine):
 
     async def _live(self) -> None:
         if self._saved is not None:
-            self._task.restore(self.decode(self._saved.snapshot))
+            self._task.restore(pickle.loads(self._saved.snapshot))
         await self._task.run_async()
 
     def run(self, turns: int | None = None) -> None:
@@ -561,7 +552,7 @@ class OperatorMachine(RuleBasedStateMachine):
                 return
             try:
                 # A copy: what the operators do later must not change it.
-                self._saved = _Saved(self.encode(future.result()), self._cuts[number])
+                self._saved = _Saved(pickle.dumps(future.result()), self._cuts[number])
             except Exception as error:
                 # The future only logs it.
                 self.disagree("snapshot", error, "a snapshot of which bytes can be made")

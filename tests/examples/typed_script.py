@@ -50,7 +50,7 @@ class Client:
 numbers = [1, 2, 3]
 retry = Retry(attempts=3)
 
-assert_type(list(async_map(numbers, lookup, capacity=8, retry=retry, timeout=5.0)), list[str])
+assert_type(list(async_map(numbers, lookup, capacity="auto", retry=retry, timeout=5.0)), list[str])
 assert_type(list(async_map(numbers, blocking, rate=Rate(per_second=5))), list[Any])
 assert_type(list(async_map(numbers, several)), list[Any])
 assert_type(list(async_map(numbers, Client())), list[str])

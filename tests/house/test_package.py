@@ -138,7 +138,7 @@ def public_names() -> list[tuple[str, str]]:
 
 
 FACE = """
-AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
+Adaptive AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
 Dedupe ErrorInfo Errors Ledger Options Outcome PillarboxError Rate Redact Result Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
 current_call

@@ -405,8 +405,8 @@ class Coordinator(RpcServer, SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
     It listens on the thread of all connections of this process. Each task connects, and takes what it needs
-    for a tenth of a second at a time, so that a call costs no round trip. A task that ends gives back what it
-    has not used. If one task is told that the service is overloaded, all cool down.
+    for a quarter of a second at a time, at most, so that a call costs no round trip. A task that ends gives
+    back what it has not used. If one task is told that the service is overloaded, all cool down.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
         connects must prove that he knows the secret, which travels with the job.

@@ -20,7 +20,7 @@ import os
 import re
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,10 +42,6 @@ from pillarbox.validate import check_positive_number
 
 MAX_TASKS = 50
 """Tasks in the table, the longest."""
-MAX_ROWS_OF_TALLY = 12
-"""Rows of a table of counts by a key; what is left is one more."""
-MAX_KEY_LENGTH = 100
-"""Characters of a key that are shown."""
 
 WIDE_PX, NARROW_PX = 1040, 352
 MAX_INTERVALS = {WIDE_PX: 120, NARROW_PX: 40}
@@ -106,8 +102,8 @@ def report(
         spent=spent,
         limit=_limit(spent),
         tallies=[
-            ("Retries by reason", _tally(totals.retries_by_reason), ""),
-            ("Errors by type", _tally(totals.errors_by_type), "bad"),
+            ("Retries by reason", totals.retries_by_reason, ""),
+            ("Errors by type", totals.errors_by_type, "bad"),
         ],
         tasks=_tasks(getattr(source, "tasks", [])),
         counts=[
@@ -150,17 +146,6 @@ def _limit(spent: Sequence[Spent]) -> str:
     calls, *others = spent
     worst = max(others, key=lambda each: each.share)
     return worst.name if worst.share >= 0.1 else calls.name
-
-
-def _tally(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Counts by a key, the most frequent first."""
-    some = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rest = some[MAX_ROWS_OF_TALLY:]
-    shown = [
-        (key if len(key) <= MAX_KEY_LENGTH else f"{key[: MAX_KEY_LENGTH - 1]}…", count)
-        for key, count in some[:MAX_ROWS_OF_TALLY]
-    ]
-    return [*shown, (f"{len(rest)} others", sum(count for _, count in rest))] if rest else shown
 
 
 def _tasks(tasks: Sequence[TaskTotals]) -> dict[str, Any]:
@@ -230,6 +215,9 @@ class Chart:
     def y(self, value: float) -> float:
         """The place of a value on the vertical axis; a higher one than its top is drawn there."""
         return round(self.bottom - min(value / self.top, 1.0) * (self.bottom - TOP_PX), 1)
+
+    # Stairs, and not lines from point to point: what was counted in an interval holds for the whole of it,
+    # and a slope between two intervals would show values that nobody has measured.
 
     def line(self, style: str, edges: Sequence[float], values: Sequence[float | None]) -> None:
         """Draw a line of stairs, with gaps where there is no value."""
@@ -336,6 +324,7 @@ def _over_time(
 
 def _spent_over_time(width: int, some: Sequence[Interval]) -> Chart:
     """Shares of the slots' time by its use, one above the other."""
+    # What rounds to nothing is left out, or each tip would have nine lines.
     tips = [
         [f"{name} {share:.0%}" for name, share in zip(SPENT, each.spent, strict=True) if share >= 0.005]
         for each in some

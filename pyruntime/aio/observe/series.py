@@ -119,6 +119,7 @@ class Series:
 
     def add(self, seconds: float, totals: Totals) -> None:
         """Add the totals of so many seconds after the beginning; times may not go back."""
+        # The latest look is always there, also where it will not stay: who looks wants to know of now.
         latest = point(seconds, totals)
         if self._looks % self._looks_per_point == 0:
             self._kept.append(latest)

@@ -16,16 +16,15 @@ in one round, so a micro-batch over thousands of them costs a few requests.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import re
 import time
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -121,28 +120,19 @@ def to_batch(
     if any(name.startswith("timestamp") for name in schema.names):
         kinds, times = zip(*map(Message.timestamp, messages), strict=True)
 
-    def same(name: str, value: Any) -> Any:
-        return pa.repeat(pa.scalar(value, TYPES[name]), len(messages))
+    def column(name: str) -> pa.Array:
+        if name in ("topic", "partition"):
+            return pa.repeat(pa.scalar(getattr(split, name), TYPES[name]), len(messages))
+        if name == "timestamp":
+            # -1 where the broker is too old to have any: the type says so then.
+            return pa.array(times, pa.timestamp("ms", "UTC")).cast(TYPES[name])
+        if name == "timestampType":
+            # Kafka's numbers, which Spark has too, are one less than the client's.
+            return pa.array([kind - 1 for kind in kinds], TYPES[name])
+        values = offsets if name == "offset" else list(map(getattr(Message, name), messages))
+        return pa.array(values, TYPES[name])
 
-    make: dict[str, Callable[[], Any]] = {
-        "key": lambda: map(Message.key, messages),
-        "value": lambda: map(Message.value, messages),
-        "topic": lambda: same("topic", split.topic),
-        "partition": lambda: same("partition", split.partition),
-        "offset": lambda: offsets,
-        # -1 where the broker is too old to have any: the type says so then.
-        "timestamp": lambda: pa.array(times, pa.timestamp("ms", "UTC")).cast(TYPES["timestamp"]),
-        # Kafka's numbers, which Spark has too, are one less than the client's.
-        "timestampType": lambda: [kind - 1 for kind in kinds],
-        "headers": lambda: map(Message.headers, messages),
-    }
-    columns = []
-    for name in schema.names:
-        made = make[name]()
-        if not isinstance(made, pa.Array):
-            made = pa.array(list(made), TYPES[name])
-        columns.append(made)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
 
 
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
@@ -156,17 +146,6 @@ NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MAX_IDLE_CONSUMERS = 2
 """Consumers that one process keeps for the next micro-batch."""
 SECRET = re.compile(r"password|secret|token|credential|jaas|\.pem$|\.key$|oauthbearer\.config|userinfo")
-SETTLED = {
-    "group.id": "give 'group_id'",
-    "isolation.level": "give 'isolation'",
-    "auto.offset.reset": "give 'on_data_loss'",
-    "enable.auto.commit": "the source settles it",
-    "enable.auto.offset.store": "the source settles it",
-    "enable.partition.eof": "the source settles it",
-    "partition.assignment.strategy": "the source settles it",
-    "group.instance.id": "the source settles it",
-}
-"""Properties that the source settles itself, and what to do instead."""
 CONSUMER = {
     # A consumer must have a group; it never joins it.
     "group.id": "pillarbox",
@@ -175,6 +154,9 @@ CONSUMER = {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
 }
+INSTEAD = {"group.id": "group_id", "isolation.level": "isolation", "auto.offset.reset": "on_data_loss"}
+SETTLED = {*CONSUMER, *INSTEAD, "partition.assignment.strategy", "group.instance.id"}
+"""Properties that the source settles itself; and what to give instead of some."""
 
 
 def package() -> Any:
@@ -223,8 +205,9 @@ class KafkaClients:
         self._password_env = password_env
         if password_env is not None:
             password_from(password_env)
-        for name in self._properties.keys() & SETTLED.keys():
-            raise ValueError(f"property {name!r} cannot be given: {SETTLED[name]}")
+        for name in self._properties.keys() & SETTLED:
+            what = f"give {INSTEAD[name]!r}" if name in INSTEAD else "the source settles it"
+            raise ValueError(f"property {name!r} cannot be given: {what}")
         self.servers = self._properties.get("bootstrap.servers")
         if not isinstance(self.servers, str) or not self.servers.strip():
             raise ValueError(
@@ -416,9 +399,9 @@ RANGE_WAIT_MS = 20
 """Milliseconds that the broker keeps a request for which it has nothing, where that shows a range's end."""
 PREFETCHED_MESSAGES = 10_000
 """Messages that the client fetches ahead."""
-FETCH_BACKOFF_MS = 10
 RANGE_TIMEOUT_S = 120.0
 """For which a range that has an end may bring nothing: longer than brokers take to elect a leader."""
+FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
 
@@ -502,8 +485,6 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
                 self._lost(cursor, "its topic was deleted, and made again")
                 cursor.ended = True
 
-    # -- records -----------------------------------------------------------------------------------
-
     def read(self, live: Sequence[Cursor[KafkaSplit]]) -> list[Fetched]:
         """The next messages, one batch for each partition that has any."""
         messages = self._consumer.client.consume(1, LOOK_S)
@@ -573,8 +554,6 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         cursor.position = max(cursor.position, end)
         return Fetched(split.split_id, records, cursor.position) if high > low else None
 
-    # -- errors ------------------------------------------------------------------------------------
-
     def _take_fault(self, message: Any, error: Any) -> None:
         self._sound = False
         place = Partition(message.topic(), message.partition()) if message.topic() else None
@@ -613,20 +592,20 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 # -- finding and cutting ----------------------------------------------------------------------------
 
 PREFIX = "kafka."
+START_WORDS = ("earliest", "latest", "committed")
 LATEST_TIME = 1e11
 """Seconds since 1970, in the year 5138: what is above were milliseconds."""
 FRESH_S = 0.5
 """Seconds for which an end that nobody has asked for yet is as good as a new one: ends only grow."""
-OFFSETS = "offsets of 0 and more as {topic: {partition: offset}}"
 GONE_S = 60.0
 """Seconds after which a topic that is missing at each look was deleted: a broker that has just begun may not
 know all of them yet."""
 
 
 def parse_where(text: str) -> Any:
-    """An option that is a word, a number or JSON."""
+    """An option that is a word or a number."""
     try:
-        return json.loads(text)
+        return float(text)
     except ValueError:
         return text
 
@@ -647,10 +626,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         self._ids: dict[str, str] = {}
         # Since when topics that are known are missing.
         self._missing: dict[str, float] = {}
-        # What the group was not told yet.
         self._untold: dict[Partition, int] = {}
-
-    # -- discovery ---------------------------------------------------------------------------------
 
     def find(self, *, first_look: bool) -> Mapping[str, tuple[str, int]]:
         """The topics. Raises ValueError if one that was named is not there at the first look."""
@@ -664,41 +640,25 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     def open(self, parts: Sequence[Part], *, first_look: bool) -> list[KafkaSplit]:
         """Partitions: from where it was asked for, or from their beginning if they came later."""
         of = {Partition(part.name, part.number): part for part in parts}
-        starts = self._settled(self._source.start if first_look else "earliest", of, rest="earliest")
+        starts = self._starts(self._source.start if first_look else "earliest", of)
         if not self._source.bounded:
             return [split_of(part, starts[place], None) for place, part in of.items()]
-        # Never behind what is there now.
-        ends = self._offsets.latest(of)
-        stops = self._settled(self._source.stop, of, rest="latest")
-        ranges = [(part, starts[place], min(stops[place], ends[place])) for place, part in of.items()]
-        return [split_of(part, start, stop) for part, start, stop in ranges if start < stop]
+        stops = self._offsets.latest(of)
+        ranges = []
+        for place, part in of.items():
+            start, stop = starts[place], stops[place]
+            step = self._source.split_rows or max(1, stop - start)
+            ranges += [split_of(part, at, min(at + step, stop)) for at in range(start, stop, step)]
+        return ranges
 
-    def cut(self, split: KafkaSplit) -> tuple[KafkaSplit, KafkaSplit | None]:
-        """At most `split_rows` of a range."""
-        rows = self._source.split_rows
-        if rows is None or split.stop is None or split.stop - split.start <= rows:
-            return split, None
-        edge = split.start + rows
-        return split.up_to(edge), split_of(split.part, edge, split.stop)
-
-    def _settled(self, where: Any, places: Mapping[Partition, Part], *, rest: str) -> dict[Partition, int]:
-        """Offsets of a time, of the group, or that were given; those of `rest` for all other partitions."""
+    def _starts(self, where: Any, places: Collection[Partition]) -> dict[Partition, int]:
+        """The offsets of a time, of the group and those of the earliest where it has none, or of a word."""
         if isinstance(where, float):
             return self._offsets.at(places, where)
-        found: dict[Partition, int] = {}
-        if isinstance(where, Mapping):
-            given = {
-                Partition(topic, number): offset for topic in where for number, offset in where[topic].items()
-            }
-            found = {place: given[place] for place in places if place in given}
-        elif where == "committed":
-            found = self._offsets.committed(places, self._source.group_id or "")
-        else:
-            rest = str(where)
-        left = [place for place in places if place not in found]
-        return found | (self._offsets.earliest(left) if rest == "earliest" else self._offsets.latest(left))
-
-    # -- micro-batches -----------------------------------------------------------------------------
+        if where == "latest":
+            return self._offsets.latest(places)
+        found = self._offsets.committed(places, self._source.group_id or "") if where == "committed" else {}
+        return found | self._offsets.earliest([place for place in places if place not in found])
 
     def assigned_to(self, split: KafkaSplit) -> int | None:
         """A partition without end has a reader by rule: those of a topic go to different ones."""
@@ -750,16 +710,14 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE_S
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Have the group stand where the rows end that are durable downstream.
-
-        What it could not be told is told with what comes next.
-        """
+        """Have the group stand where the rows end that are durable downstream."""
         for split_id, position in positions.items():
             topic, number, rest = split_id.split("/", 2)
             # A range is not read on, so it says nothing.
             if "@" not in rest:
                 self._untold[Partition(topic, int(number))] = position
         if self._source.group_id and self._untold:
+            # What it cannot be told now is told with what comes next.
             self._offsets.commit(self._untold, self._source.group_id)
         self._untold = {}
 
@@ -770,23 +728,16 @@ class KafkaSource(LogSource[KafkaSplit]):
 
     properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
         servers. `group.id` and a few others are the source's own.
-    topics: names, or `pattern`: a regular expression that the whole name matches; topics and partitions that
-        come later are looked for every `discovery_interval` seconds, and read from their beginning.
+    topics: names, or `pattern`: a regular expression that the whole name matches.
     schema: columns by name, of `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`
-        and `headers`, as in Spark's own source. None: all, `headers` only with `headers=True`.
-    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), a time in
-        seconds since 1970, or offsets as {topic: {partition: offset}}; partitions that it does not name are
-        read from the earliest.
-    bounded: whether it ends. stop: "latest" (what is there at the start), a time or offsets, as in `start`.
-        split_rows: a bounded read has ranges of at most so many offsets; None: a range a partition.
+        and `headers`, as in Spark's own source. None: all but `headers`.
+    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), or a time
+        in seconds since 1970.
+    bounded: whether it ends, with what is there at the start. split_rows: a bounded read has ranges of at
+        most so many offsets; None: a range a partition.
     isolation: "read_committed" or "read_uncommitted".
-    on_data_loss: what is done about records that were expired or deleted before they were read: "fail" or
-        "ignore".
-    on_change: what is done when a checkpoint is of other topics, or of another pattern: "fail", or "follow",
-        which lets go of what is no longer named and reads what is new from its beginning.
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
-    password_env: the name of an environment variable that holds `sasl.password`; it is read where a
-        client is made, on the driver and in tasks, and does not travel.
+    password_env: as in `LogSource`, of `sasl.password`.
 
     Raises TypeError or ValueError for a bad argument. The columns and `start` are those of Spark's Kafka
     source; that positions are the source's, not a group's, is Flink's and Spark's.
@@ -800,9 +751,7 @@ class KafkaSource(LogSource[KafkaSplit]):
     properties: Mapping[str, Any] = field()
     topics: str | Sequence[str] | None = option(None, parse=words)
     _: KW_ONLY
-    headers: bool = option(False)
     start: Any = option("earliest", parse=parse_where)  # noqa: RUF009 - it is a field
-    stop: Any = option("latest", parse=parse_where)  # noqa: RUF009
     split_rows: int | None = option(1_000_000, at_least=1)
     isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
     group_id: str | None = option(None)
@@ -814,16 +763,18 @@ class KafkaSource(LogSource[KafkaSplit]):
             re.compile(self.pattern or "")
         except (TypeError, re.error) as error:
             raise ValueError(f"pattern={self.pattern!r}: must be a regular expression: {error}") from None
-        self.start = _where("start", self.start, ("earliest", "latest", "committed"), self.names)
-        self.stop = _where("stop", self.stop, ("latest",), self.names)
+        number = isinstance(self.start, int | float) and not isinstance(self.start, bool)
+        if number and 0 <= self.start <= LATEST_TIME:
+            self.start = float(self.start)
+        elif self.start not in START_WORDS:
+            allowed = f"{', '.join(map(repr, START_WORDS))} or seconds since 1970, not milliseconds"
+            raise ValueError(f"start={self.start!r}: must be {allowed}")
         if self.start == "committed" and not self.group_id:
             raise ValueError("start='committed': needs group_id")
-        if self.stop != "latest" and not self.bounded:
-            raise ValueError(f"stop={self.stop!r}: needs bounded=True")
 
     def default_schema(self) -> pa.Schema:
-        """All columns; `headers` only if they are asked for."""
-        return pa.schema([(name, kind) for name, kind in TYPES.items() if self.headers or name != "headers"])
+        """All columns but `headers`, which cost most and have few readers."""
+        return pa.schema([(name, kind) for name, kind in TYPES.items() if name != "headers"])
 
     def check_schema(self, schema: pa.Schema) -> pa.Schema:
         """The columns of `schema`, with the types in which they come: whoever asked for others casts them."""
@@ -838,32 +789,9 @@ class KafkaSource(LogSource[KafkaSplit]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> KafkaSource:
-        """See `LogSource.from_options`. With `kafka.` before each property; offsets are JSON."""
+        """See `LogSource.from_options`. With `kafka.` before each property."""
         properties = {name[len(PREFIX) :]: text for name, text in options.items() if name.startswith(PREFIX)}
         if "bootstrap.servers" not in properties:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
         own = {name: text for name, text in options.items() if not name.startswith(PREFIX)}
         return cls(properties, schema=schema, **Options(own).arguments(cls))
-
-
-def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -> Any:
-    """A word, a time, or offsets by topic and partition. Raises ValueError."""
-    if isinstance(where, str) and where in words:
-        return where
-    allowed = f"must be {', '.join(map(repr, words))}, seconds since 1970, or {OFFSETS}"
-    if isinstance(where, Mapping):
-        unknown = [topic for topic in where if topics and topic not in topics]
-        if unknown:
-            raise ValueError(f"{name}={where!r}: {unknown[0]!r} is not among the topics")
-        with suppress(AttributeError, TypeError, ValueError):
-            offsets = {
-                str(topic): {int(at): int(offset) for at, offset in parts.items()}
-                for topic, parts in where.items()
-            }
-            if all(offset >= 0 for parts in offsets.values() for offset in parts.values()):
-                return offsets
-    elif isinstance(where, int | float) and not isinstance(where, bool) and where >= 0:
-        if where <= LATEST_TIME:
-            return float(where)
-        allowed = "must be seconds since 1970, not milliseconds"
-    raise ValueError(f"{name}={where!r}: {allowed}")

@@ -75,6 +75,15 @@ S = TypeVar("S", bound=LogSplit)
 class LogSource(Source[S, Checkpoint]):
     """The base of sources of logs. Each connector says what its arguments are; these are of all.
 
+    pattern: instead of names; what it finds later is looked for every `discovery_interval` seconds, and read
+        from its beginning.
+    on_data_loss: what is done about records that were expired, trimmed or deleted before they were read:
+        "fail" or "ignore".
+    on_change: what is done when a checkpoint is of other logs, or of another pattern: "fail", or "follow",
+        which lets go of what is no longer named and reads what is new from its beginning.
+    password_env: the name of an environment variable that holds the password; it is read where a client is
+        made, on the driver and in tasks, and does not travel.
+
     Raises TypeError or ValueError for a bad one.
     """
 
@@ -176,7 +185,7 @@ class LogSource(Source[S, Checkpoint]):
 
 
 class LogEnumerator(SplitEnumerator[S, Checkpoint]):
-    """Finds the parts of logs. Confined to its thread, but `discover`, which calls `find`, `open` and `cut`.
+    """Finds the parts of logs. Confined to its thread, but `discover`, which calls `find` and `open`.
 
     Raises ValueError where the checkpoint is of other logs than those of `source`, and the source is not told
     to follow.
@@ -208,10 +217,6 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     def open(self, parts: Sequence[Part], *, first_look: bool) -> list[S]:
         """The splits that new parts are: without an end, or ranges of a bounded source; in any number."""
 
-    def cut(self, split: S) -> tuple[S, S | None]:
-        """The front of a split that is given out at once, and the rest."""
-        return split, None
-
     @abstractmethod
     def ahead(self, split: S, limit: ReadLimit) -> S | None:
         """See `advance`."""
@@ -235,13 +240,8 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
                     known[name] = [identity, parts]
                     new += [Part(name, number, identity) for number in range(first, parts)]
             waiting = [vars(split) for split in self.open(new, first_look=not begun)]
-        splits: list[S] = []
-        while waiting and len(splits) < most:
-            front, rest = self.cut(self._source.split_type(**waiting.pop(0)))
-            splits.append(front)
-            if rest is not None:
-                waiting.insert(0, vars(rest))
-        return splits, {**checkpoint, "known": known, "waiting": waiting, "begun": True}
+        splits = [self._source.split_type(**each) for each in waiting[:most]]
+        return splits, {**checkpoint, "known": known, "waiting": waiting[most:], "begun": True}
 
     # -- micro-batches ---------------------------------------------------------------------------------
 

@@ -200,22 +200,16 @@ class Position(NamedTuple):
 class RedisStreamSplit(LogSplit):
     """The entries of a stream from position `start` up to `stop`.
 
-    entries, size: how many there are, and bytes of their fields, where they were counted.
+    entries: how many there are, where they were counted.
     """
 
     stream: str = ""
     entries: int | None = None
-    size: int | None = None
 
     @property
     def rows(self) -> int | None:
         """As they were counted."""
         return self.entries
-
-    @property
-    def nbytes(self) -> int | None:
-        """As they were counted."""
-        return self.size
 
     @property
     def part(self) -> Part:
@@ -262,23 +256,23 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
 
 def to_batch(stream: str, entries: list[Entry], schema: pa.Schema) -> pa.RecordBatch:
     """The entries as rows of `schema`. Raises ValueError for a value that its column cannot hold."""
-    try:
-        held = _held(entries, schema)
-        columns = [_column(stream, entries, held, column) for column in schema]
-    except BAD_VALUE:
-        # Which entry it was is only looked for when there is one.
-        for entry in entries:
-            held = _held([entry], schema)
-            for column in schema:
-                try:
-                    _column(stream, [entry], held, column)
-                except BAD_VALUE as error:
-                    value = held[0].get(column.name.encode(), entry[1]) if held else entry[1]
-                    raise ValueError(
-                        f"stream {stream!r}, entry {entry[0].decode()}: {value!r:.50} cannot be read as "
-                        f"column {column.name!r}, {column.type}: {error}"
-                    ) from None
-        raise
+    held = _held(entries, schema)
+    columns = []
+    for column in schema:
+        try:
+            columns.append(_column(stream, entries, held, column))
+        except BAD_VALUE as error:
+            if len(entries) > 1:
+                # Which entry it was is only looked for when there is one.
+                for entry in entries:
+                    to_batch(stream, [entry], schema)
+                raise
+            (entry_id, fields), *_ = entries
+            value = held[0].get(column.name.encode(), fields) if held else fields
+            raise ValueError(
+                f"stream {stream!r}, entry {entry_id.decode()}: {value!r:.50} cannot be read as "
+                f"column {column.name!r}, {column.type}: {error}"
+            ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -329,13 +323,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-# -- the address ------------------------------------------------------------------------------------
-
 ANSWER_S = 10.0
 """Seconds for Redis to answer, besides the time that it is told to wait."""
 MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
-
-
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -426,14 +416,13 @@ class RedisAddress:
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
         """Raise ConnectionError or RuntimeError for what the client raises: it says where and at what."""
-        from redis.exceptions import ConnectionError as Lost
-        from redis.exceptions import RedisError
-        from redis.exceptions import TimeoutError as Late
+        from redis import exceptions as redis
 
         try:
             yield
-        except (RedisError, OSError) as error:
-            kind = ConnectionError if isinstance(error, Lost | Late | OSError) else RuntimeError
+        except (redis.RedisError, OSError) as error:
+            lost = (redis.ConnectionError, redis.TimeoutError, OSError)
+            kind = ConnectionError if isinstance(error, lost) else RuntimeError
             raise kind(f"{self!r}: {doing}: {self.hide(error)}") from None
 
 
@@ -585,8 +574,6 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             yield self.finish(cursor)
 
 
-# -- finding and cutting ---------------------------------------------------------------------------
-
 COUNTED_FIRST = 16
 """Entries that are read to be counted, as long as nobody knows how large they are; then"""
 COUNTED_BYTES, MAX_COUNTED = 2**20, 1000
@@ -650,7 +637,11 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         return [_range(RedisStreamSplit(stream, stream=stream), start, state.end)]
 
     def ahead(self, split: RedisStreamSplit, limit: ReadLimit) -> RedisStreamSplit | None:
-        """Return what is there now of a stream, at most so much. Raises DataLossError."""
+        """Return what is there now of a stream, at most so many rows. Raises DataLossError."""
+        if limit.nbytes is not None:
+            raise ValueError(
+                "max_bytes: Redis says how many entries there are, not their bytes: use max_rows"
+            )
         stream, start = split.stream, Position.parse(split.start)
         with self._source.service.asking(f"looking for entries of stream {stream!r}"):
             state = self._state(stream)
@@ -667,58 +658,48 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
             if start.next >= end.next or state.first is None:
                 return None
             there = _range(split, start, end)
-            counted = limit.rows is None or (there.entries is not None and there.entries <= limit.rows)
-            if limit.nbytes is None and counted:
+            if limit.rows is None or (there.entries is not None and there.entries <= limit.rows):
                 piece = there if self._range(stream, start.next, end.next.before, 1) else None
             else:
-                piece = self._cut(there, start, end, limit, state)
+                piece = self._cut(there, start, end, max(1, limit.rows), state)
         if piece is not None and is_there and piece.stop == str(end):
             return replace(piece, stop=stop)
         return piece
 
     def _cut(
-        self, there: RedisStreamSplit, start: Position, end: Position, limit: ReadLimit, state: StreamState
+        self, there: RedisStreamSplit, start: Position, end: Position, rows: int, state: StreamState
     ) -> RedisStreamSplit | None:
-        """The front of `there` that has at most so many rows and bytes, but one row at least.
+        """The front of `there` that has at most so many rows.
 
         Only entries themselves tell where so many end. They are read for it, some at a time: a script that
         counts them in Redis would hold it for seconds, with a copy of all of them.
         """
-        rows, size, at, most, full = 0, 0, start.next, COUNTED_FIRST, False
-        while at < end.next and not full:
-            asked = most if limit.rows is None else min(most, limit.rows - rows)
+        counted, at, most = 0, start.next, COUNTED_FIRST
+        while at < end.next and counted < rows:
+            asked = min(most, rows - counted)
             entries = self._range(there.stream, at, end.next.before, asked)
-            for entry_id, fields in entries:
-                nbytes = sum(map(len, fields))
-                full = limit.nbytes is not None and rows > 0 and size + nbytes > limit.nbytes
-                if full:
-                    break
-                rows, size, at = rows + 1, size + nbytes, EntryId.parse(entry_id).next
-            if len(entries) < asked and not full:
-                at = end.next
-            full = full or rows == limit.rows
+            counted += len(entries)
+            at = EntryId.parse(entries[-1][0]).next if len(entries) == asked else end.next
             most = max(1, min(MAX_COUNTED, COUNTED_BYTES // mean_size(entries))) if entries else most
-        if not rows:
+        if not counted:
             return None
-        stop = there.stop if at >= end.next else str(start.behind(at.before, rows, state))
-        return replace(there, stop=stop, entries=rows, size=size)
+        stop = there.stop if at >= end.next else str(start.behind(at.before, counted, state))
+        return replace(there, stop=stop, entries=counted)
 
     def is_gone(self, split: RedisStreamSplit) -> bool:
         """True if it was not there when it was last looked at."""
         return split.stream in self._gone
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Trim what was read, or write down how far it was, if that was asked for."""
-        source = self._source
-        next_ids = {stream: str(Position.parse(each).next) for stream, each in positions.items() if each}
-        with source.service.asking("saying what was read"):
-            pipeline = self._client.pipeline(transaction=False)
-            for stream, next_id in next_ids.items():
-                if source.trim:
-                    pipeline.execute_command("XTRIM", stream, "MINID", "=", next_id)
-                if source.positions_key:
-                    pipeline.hset(source.positions_key, stream, next_id)
-            pipeline.execute()
+        """Trim what was read, if that was asked for."""
+        if self._source.trim:
+            with self._source.service.asking("trimming what was read"):
+                pipeline = self._client.pipeline(transaction=False)
+                for stream, position in positions.items():
+                    if position:
+                        next_id = str(Position.parse(position).next)
+                        pipeline.execute_command("XTRIM", stream, "MINID", "=", next_id)
+                pipeline.execute()
 
     def close(self) -> None:
         """Close the connections."""
@@ -754,12 +735,8 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
         None: these four.
     start: "earliest", "latest" (streams that come later are read from their beginning), or an id.
     bounded: whether it ends with what is there at the start.
-    on_data_loss: what is done when entries were trimmed before they were read: "fail" or "ignore". "fail"
-        needs Redis 7.
-    on_change: what is done when a checkpoint is of other streams, or of another pattern: "fail", or "follow",
-        which lets go of what is no longer named and reads what is new from its beginning.
-    trim: whether entries that are committed downstream are removed (XTRIM MINID). positions_key: a hash in
-        which the next id of each stream is written down then, for others to see.
+    on_data_loss, on_change: as in `LogSource`; "fail" about loss needs Redis 7.
+    trim: whether entries that are committed downstream are removed (XTRIM MINID).
 
     Raises TypeError or ValueError for a bad argument.
     """
@@ -774,7 +751,6 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
     _: KW_ONLY
     start: str = option("earliest")
     trim: bool = option(False)
-    positions_key: str | None = option(None)
 
     def __post_init__(self) -> None:
         self.service = RedisAddress(self.url, self.password_env)
@@ -786,10 +762,8 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
                 raise ValueError(
                     f"start={self.start!r}: must be 'earliest', 'latest' or an entry's id"
                 ) from None
-        if self.bounded and (self.trim or self.positions_key or self.start == "latest"):
-            raise ValueError(
-                "bounded=True: trim, positions_key and start='latest' are for streams without end"
-            )
+        if self.bounded and (self.trim or self.start == "latest"):
+            raise ValueError("bounded=True: trim and start='latest' are for streams without end")
 
     def default_schema(self) -> pa.Schema:
         """The four columns that every stream has."""
@@ -822,4 +796,4 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
 def _range(split: RedisStreamSplit, start: Position, stop: Position) -> RedisStreamSplit:
     """A range of a stream; with the number of its entries, where both ends have counts."""
     entries = None if start.added is None or stop.added is None else stop.added - start.added
-    return replace(split, start=str(start), stop=str(stop), entries=entries, size=None)
+    return replace(split, start=str(start), stop=str(stop), entries=entries)

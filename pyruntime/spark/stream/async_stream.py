@@ -16,7 +16,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyspark
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
@@ -52,7 +53,7 @@ def async_stream(
     keep: str | Sequence[str] = (),
     # From `Options`, but budget:
     ordered: bool = UNSET,
-    capacity: int = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
     retry: Any = UNSET,
     rate: Rate | None = UNSET,
@@ -88,7 +89,7 @@ def async_stream(
     Options:
     ordered: results leave in the order of their rows; otherwise as calls finish.
     capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted.
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
     timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
     rate: a `Rate`: calls a second, units a minute, for this task or shared.

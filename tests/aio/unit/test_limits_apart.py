@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, Options, async_map
-from tests.aio.unit.virtual import Rig, again, play
+from pillarbox import Adaptive, Buffer, Options, async_map
+from pillarbox.aio import concurrency
+from tests.aio.unit.virtual import HOUR, Rig, again, play
 
 
 class Gated:
@@ -183,6 +185,93 @@ def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
     assert list(results) == [*range(1, 1000)]
 
 
+# -- a capacity that is found --------------------------------------------------------------------
+
+
+def controlled(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Any, str], None]) -> None:
+    """Have `decide(controller, what)` set the limit, whatever is measured."""
+
+    class Controller(concurrency.AdaptiveController):
+        def succeeded(self, seconds: float) -> None:
+            decide(self, "succeeded")
+
+        def failed(self, overloaded: bool) -> None:
+            decide(self, "overloaded" if overloaded else "failed")
+
+    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
+
+
+def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = {1: 3, 2: 1, 3: 1, 4: 1}
+    told: list[str] = []
+
+    def decide(controller: Any, what: str) -> None:
+        told.append(what)
+        controller.limit = limits.get(len(told), 2)
+
+    controlled(monkeypatch, decide)
+
+    async def script() -> None:
+        gated = Gated()
+        rig = Rig(gated, capacity=Adaptive(start=1, most=4))
+        rig.push(*range(10))
+        await gated.let_go()
+        assert gated.begun == [0]
+        await gated.let_go(0)
+        assert gated.begun == [0, 1, 2, 3]
+        assert rig.operator.statistics().capacity == 3
+        # Now one: the calls that run are left alone, and none begins until there is room.
+        await gated.let_go(1)
+        await gated.let_go(2)
+        assert (gated.begun, gated.running) == ([0, 1, 2, 3], 1)
+        await gated.let_go(3)
+        assert gated.begun == [0, 1, 2, 3, 4]
+        await gated.let_go(*range(10))
+        await rig.end()
+        assert (gated.most, told) == (3, ["succeeded"] * 10)
+
+    play(script)
+
+
+def test_what_finds_the_capacity_hears_of_errors_and_of_overload(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    controlled(monkeypatch, lambda controller, what: told.append(what))
+
+    class Busy(Exception):
+        status = 429
+
+    async def call(row: int) -> int:
+        if row == 1:
+            raise ValueError
+        if row == 2:
+            raise Busy
+        if row == 3:
+            await asyncio.sleep(HOUR)
+        return row
+
+    async def script() -> None:
+        rig = Rig(call, capacity=Adaptive(start=1, most=1), errors="null", timeout=10)
+        rig.push(*range(4))
+        await rig.end()
+        assert told == ["succeeded", "failed", "overloaded", "failed"]
+
+    play(script)
+
+
+def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
+    async def call(row: int) -> int:
+        await asyncio.sleep(0.001)
+        return row
+
+    results = async_map(range(2000), call, capacity="auto")
+    assert list(results) == [*range(2000)]
+    counts = results.statistics()
+    assert counts is not None
+    assert counts.capacity != Adaptive().start
+
+
 @pytest.mark.contract
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -191,6 +280,7 @@ def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
             {"capacity": 4, "options": Options(capacity=2, buffer=Buffer(3))},
             "buffer=3: must be at least capacity",
         ),
+        ({"capacity": "all"}, "capacity='all': must be one of 'auto'"),
         ({"capacity": 2**22}, "the window of rows may be at most"),
     ],
     ids=repr,

@@ -34,7 +34,7 @@ URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
         ({"on_data_loss": "warn"}, ValueError, "on_data_loss='warn': must be 'fail' or 'ignore'"),
         ({"trim": 1}, TypeError, "trim=1: must be true or false"),
         ({"discovery_interval": 0}, ValueError, "discovery_interval=0: must be seconds above 0"),
-        ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim, positions_key"),
+        ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim and start"),
         ({"schema": pa.schema([("_key", pa.string())])}, ValueError, "column '_key': must be _stream"),
         (
             {"schema": pa.schema([("_time", pa.int64())])},

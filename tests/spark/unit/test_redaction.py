@@ -212,7 +212,7 @@ def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_
         assert "GeoError" in left[f"{name}-report.html"]
     events = "".join(text for path, text in left.items() if path.startswith("events"))
     for text in (left["log"], events):
-        assert text.count("https://geo.example/v1?***") >= 2
+        assert text.count("https://geo.example/v1?***") >= 4
         assert "LookupError" in text
         assert "two rows of this run have one key" in text
         assert "GeoError: <withheld" in text

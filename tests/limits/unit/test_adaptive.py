@@ -1,0 +1,224 @@
+"""The capacity that is found: against a model of a service whose knee is known, on a clock of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+import statistics
+import time
+from random import Random
+from typing import Any
+
+import pytest
+
+from pillarbox import Adaptive, Buffer, Retry
+from pillarbox.aio.concurrency import AdaptiveController
+from pillarbox.testing import FakeClock
+from tests.aio.unit.virtual import Rig, play
+from tests.limits.service_model import Caller, Service
+
+
+class TooManyRequests(Exception):
+    status = 429
+
+
+def slow(*sizes: int) -> list[Any]:
+    """Sizes of services that `make test-all` tries."""
+    return [pytest.param(size, marks=pytest.mark.slow) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"start": 0}, ValueError, "start=0: must be at least 1"),
+        ({"most": 2.5}, TypeError, "most=2.5: must be an int"),
+        ({"start": 5, "least": 6}, ValueError, "start=5: must be between least=6 and most=1024"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name(given: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        Adaptive(**given)
+
+
+def test_it_pickles_and_opens_with_its_start() -> None:
+    adaptive = pickle.loads(pickle.dumps(Adaptive(start=3, most=9)))
+    assert adaptive == Adaptive(start=3, most=9)
+    assert adaptive.open().limit == 3
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("serves", [8, 32, *slow(64, 256)])
+def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: int, sigma: float) -> None:
+    caller = Caller(Adaptive(), Service(serves, sigma=sigma))
+    caller.run(25.0)
+    served = caller.served
+    caller.run(15.0)
+    limits = caller.last(15.0)
+    assert 0.8 * serves <= statistics.median(limits) <= 4.5 * serves
+    assert max(limits) <= 5.5 * serves
+    assert caller.served - served >= 0.88 * 15.0 * serves / 0.02
+
+
+@pytest.mark.contract(
+    "The capacity that is found follows a service that becomes twice as large, and one that shrinks again."
+)
+def test_it_recovers_when_the_service_becomes_twice_as_large_and_when_it_shrinks_again() -> None:
+    service = Service(32, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(15.0)
+    service.serves = 64
+    caller.run(15.0)
+    served = caller.served
+    caller.run(10.0)
+    assert caller.served - served >= 0.9 * 10.0 * 64 / 0.02
+    service.serves = 16
+    caller.run(60.0)
+    assert max(caller.last(20.0)) <= 4 * 16
+    assert statistics.median(caller.last(20.0)) >= 0.8 * 16
+
+
+@pytest.mark.contract("A service that is slower from now on does not make the capacity collapse.")
+def test_a_service_that_is_slower_from_now_on_does_not_make_it_collapse() -> None:
+    service = Service(64, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(30.0)
+    service.mean = 0.2
+    caller.run(60.0)
+    served = caller.served
+    caller.run(30.0)
+    assert caller.served - served >= 0.85 * 30.0 * 64 / 0.2
+    assert statistics.median(caller.last(30.0)) >= 0.8 * 64
+
+
+def test_noise_alone_does_not_make_it_fall() -> None:
+    # As large as anybody may ask for: there is no knee, so whatever brings the limit down is noise.
+    caller = Caller(Adaptive(start=256, most=256), Service(10_000, sigma=0.5))
+    # Before the first probe, which comes after 250 round trips.
+    caller.run(3.0)
+    assert min(caller.last(2.5)) == 256
+
+
+@pytest.mark.contract("Overload brings the capacity down at most once in a round trip.")
+def test_overload_brings_it_down_at_most_once_in_a_round_trip() -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=100).open(clock)
+    for _ in range(60):
+        controller.failed(True)
+    assert controller.limit == 70
+    clock.advance(0.1)
+    for _ in range(40):
+        controller.failed(True)
+    assert controller.limit == 70
+    # The round trip after the cut is over. One overload of the next may be chance.
+    controller.failed(True)
+    assert controller.limit == 70
+    for _ in range(9):
+        controller.failed(True)
+    assert controller.limit == 49
+
+
+def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> None:
+    caller = Caller(Adaptive(), Service(64, sigma=0.5, refuses_above=40))
+    caller.run(30.0)
+    served = caller.served
+    caller.run(30.0)
+    assert max(caller.last(30.0)) <= 42
+    assert 24 <= statistics.mean(caller.last(30.0)) <= 40
+    assert caller.served - served >= 0.6 * 30.0 * 40 / 0.02
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("serves", [16, 64, *slow(256)])
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+def test_a_service_is_kept_busy_however_long_its_calls_take(seconds: float, serves: int) -> None:
+    caller = Caller(Adaptive(), Service(serves, mean=seconds, sigma=0.5))
+    # From the first call on: fifty round trips are eight minutes where a call takes ten seconds.
+    caller.run(50 * seconds)
+    assert caller.served >= 0.8 * 50 * serves
+    served = caller.served
+    caller.run(300 * seconds)
+    assert caller.served - served >= 0.9 * 300 * serves
+
+
+def test_the_latency_without_a_queue_is_measured_after_round_trips_and_not_after_seconds() -> None:
+    limits = []
+    for seconds in (0.02, 10.0):
+        caller = Caller(Adaptive(), Service(64, mean=seconds, sigma=0.5))
+        caller.run(400 * seconds)
+        limits.append([limit for _, limit in caller.limits])
+    assert limits[0] == limits[1]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("serves", [16, 50, *slow(256)])
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+@pytest.mark.parametrize("share", [0.001, 0.01])
+def test_sporadic_overloads_cost_little_of_what_a_fixed_capacity_gets(
+    share: float, seconds: float, serves: int
+) -> None:
+    served = []
+    for adaptive in (Adaptive(), Adaptive(start=serves, least=serves, most=serves)):
+        caller = Caller(adaptive, Service(serves, mean=seconds, sigma=0.5, refuses=share))
+        caller.run(100 * seconds)
+        served.append(caller.served)
+    assert served[0] >= 0.85 * served[1]
+
+
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script() -> float:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(time, "monotonic", loop.time)
+        monkeypatch.setattr(Adaptive, "open", lambda self: AdaptiveController(self, loop.time))
+        random = Random(3)
+        served = asyncio.Semaphore(50)
+
+        async def call(row: int) -> int:
+            if random.random() < 0.01:
+                raise TooManyRequests
+            async with served:
+                await asyncio.sleep(seconds)
+            return row
+
+        rig = Rig(call, capacity="auto", retry=Retry(6), buffer=Buffer(2000))
+        rig.push(*range(5000))
+        await rig.end()
+        assert rig.results == [*range(5000)]
+        return 5000 / (50 / seconds) / loop.time()
+
+    assert play(script) >= 0.85
+
+
+def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_there() -> None:
+    service = Service(32, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(5.0)
+    before = caller.controller.limit
+    service.fails = 0.5
+    caller.run(0.5)
+    assert min(caller.last(0.5)) <= 0.75 * before
+    caller.run(40.0)
+    assert statistics.median(caller.last(20.0)) >= 0.8 * 32
+
+
+def test_a_limit_that_is_not_used_does_not_grow() -> None:
+    caller = Caller(Adaptive(start=16), Service(1000), offered=10)
+    caller.run(60.0)
+    assert caller.controller.limit <= 32
+
+
+@pytest.mark.contract
+def test_the_limit_stays_between_least_and_most() -> None:
+    caller = Caller(Adaptive(start=8, least=6, most=20), Service(1000, sigma=0.5))
+    caller.run(20.0)
+    assert caller.controller.limit == 20
+    clock = FakeClock()
+    controller = Adaptive(start=8, least=6).open(clock)
+    for _ in range(1000):
+        controller.failed(True)
+        clock.advance(1.0)
+    assert controller.limit == 6
