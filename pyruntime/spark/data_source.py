@@ -35,6 +35,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, ClassVar, NoReturn, cast
 
 import pyarrow as pa
@@ -66,11 +67,10 @@ from pillarbox.spark.schema import arrow_field
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
-
-    HAS_STREAMS = True
 except ImportError:
     # PySpark before 4.2.
-    HAS_STREAMS, SupportsTriggerAvailableNow = False, object  # type: ignore[misc,assignment]
+    # `PillarboxSource.streamReader` refuses streams then.
+    SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
 
 AnySource = Source[Any, Any]
 
@@ -474,7 +474,7 @@ class PillarboxSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""
-        if not HAS_STREAMS:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
             raise RuntimeError(
                 f"format {self.name()!r}: streams of Pillarbox's sources need PySpark 4.2 or later, and "
                 f"this is {pyspark.__version__}, which does not tell a source where a micro-batch starts"
