@@ -9,7 +9,7 @@ OLDEST = .venv-oldest
 OLDEST_PIP = $(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet
 FREE = build/freethreaded-venv
 FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
-# PySpark 4.0 leaves its sockets to the garbage collector.
+# The oldest PySpark leaves its sockets to the garbage collector.
 OLDEST_WARNINGS = -W "ignore:unclosed <socket:ResourceWarning"
 WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
 

@@ -67,8 +67,8 @@ def batches(rows: int) -> Iterator[pa.Array]:
 def run_column(kind: T.DataType, fn: Any, rows: int, capacity: int = CAPACITY, **options: Any) -> None:
     """A task of `async_udf`."""
     plan = OperatorPlan(fn, "bench", Options(capacity=capacity, **options), "UTC", spread=True)
-    task = UdfTask(plan, kind, kind, has_where=False, skip_null=False)
-    assert sum(map(len, task.results((column,) for column in batches(rows)))) == rows
+    task = UdfTask(plan, kind, has_where=False, skip_null=False)
+    assert sum(map(len, task.run(batches(rows)))) == rows
 
 
 def run_rows(schema: T.StructType, fn: Any, rows: int) -> None:

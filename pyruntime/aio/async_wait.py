@@ -168,6 +168,7 @@ class AsyncWaitOperator(Operator):
                 self._scheduler,
                 self._mailbox,
                 complete=self._complete,
+                complete_all=self._complete_all,
                 replayed=self._replay_waiting,
                 share=self._share_found,
             )
@@ -470,6 +471,18 @@ class AsyncWaitOperator(Operator):
             else:
                 self._weigh(call, result)
         self._queue.complete(call.handle, result)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+
+    def _complete_all(self, calls: list[Call], results: list[Any]) -> None:
+        """As `_complete` for rows whose results come together."""
+        if self._weighs:
+            for call, result in zip(calls, results, strict=True):
+                if type(result) not in _NOT_WEIGHED:
+                    self._weigh(call, result)
+        complete = self._queue.complete
+        for call, result in zip(calls, results, strict=True):
+            complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 

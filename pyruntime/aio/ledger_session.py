@@ -16,15 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
+from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
 from pillarbox.aio.runners import call_soon
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
@@ -76,17 +74,16 @@ class LedgerSession:
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it; a
     `RowIdentity` with a key has rows with equal ones share their call. execution: that of which this is a
-    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of one
-    block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells tasks
-    with the same first row apart, as the number of a partition. only_failed: call only rows of which the
-    ledger says that they failed. tell: takes, at the end, what was called again for its input or version;
-    None to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which
-    records are too old, and what says that this execution may ask for later ones.
+    task. prepare: makes of a result what a ledger keeps. vectors_of: makes of results that are vectors of
+    one block a matrix, and says whether each is in a tuple; gives None for any others. attempt: what tells
+    tasks with the same first row apart, as the number of a partition. tell: takes, at the end, what was
+    called again for its input or version; None to log it. alone: the execution has no other tasks. cut,
+    pin: of a cache the time before which records are too old, and what says that this execution may ask for
+    later ones.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
-    function may have given another answer when the task ran before: then they are called.
-
-    Raises LedgerError and OSError.
+    function may have given another answer when the task ran before: then they are called. Raises LedgerError
+    and OSError.
     """
 
     _writer: LedgerWriter
@@ -103,7 +100,6 @@ class LedgerSession:
         prepare: Callable[[Any], Any] | None = None,
         vectors_of: Callable[[list[Any]], tuple[Any, bool] | None] | None = None,
         attempt: str = "",
-        only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
         cut: int = 0,
@@ -111,7 +107,7 @@ class LedgerSession:
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
-        if options.errors.mode == "fail" or only_failed:
+        if options.errors.mode == "fail":
             # A record of a failure is then no result.
             ledger = dataclasses.replace(ledger, retry_errors=True)
         scope = scope_of(ledger, run, batch=batch, config=config)
@@ -143,7 +139,6 @@ class LedgerSession:
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
-        self._only_failed = only_failed
         self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
@@ -158,8 +153,8 @@ class LedgerSession:
         self._lease_checked = self._refreshed_at = 0.0
         self._most, self._since = 1, 0
         self._hits = self._hits_before = 0
-        # In the order of their numbers: results that are not durable yet, and the seconds they took.
-        self._kept: deque[tuple[int, Call, Any, float]] = deque()
+        # What is not durable yet, in order: the last one's number, calls, their results, seconds of each.
+        self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
         # The results of frames of vectors, as long as the reader has these at hand.
         self._blocks: WeakKeyDictionary[Rows, list[Any] | None] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
@@ -171,13 +166,14 @@ class LedgerSession:
         mailbox: TaskMailbox,
         *,
         complete: Callable[[Call, Any], None],
+        complete_all: Callable[[list[Call], list[Any]], None],
         replayed: Callable[[Call, Any], None],
         share: Callable[[Call, Any], None],
     ) -> None:
         """Begin to keep the results of the calls of `scheduler`, which asks here before each of them.
 
-        complete: takes a row and its durable result; replayed: the same for a row that waited, which is to
-        wait no more; share: for one that had joined another's call.
+        complete: takes a row and its durable result, complete_all rows that have theirs together; replayed:
+        one that waited, which is to wait no more; share: one that had joined another's call.
         """
         self._scheduler = scheduler
         self._mailbox = mailbox
@@ -185,8 +181,7 @@ class LedgerSession:
         self._waiting = scheduler.waiting
         self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
         self._complete = complete
-        # Where no row can join another's call, nothing is to be looked for.
-        self._land = complete if self._in_flight is None else self._finish
+        self._complete_all = complete_all
         self._replayed = replayed
         self._share = share
         self._convert = scheduler.convert
@@ -214,13 +209,16 @@ class LedgerSession:
     def unfinished(self, in_flight: int) -> int:
         """Of so many rows that may not leave yet, those that `stop_after` counts as not finished."""
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
-        return 0 if self._accept_errors else in_flight - len(self._kept)
+        return 0 if self._accept_errors else in_flight - sum(len(calls) for _, calls, _, _ in self._kept)
 
     def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
         """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
         # What is to be parsed has no form in a snapshot: such a row is called again.
         return {
-            call: (result, latency) for _, call, result, latency in self._kept if type(result) is not Parsed
+            call: (result, latency)
+            for _, calls, results, latency in self._kept
+            for call, result in zip(calls, results, strict=True)
+            if type(result) is not Parsed
         }
 
     # -- rows come ----------------------------------------------------------------------------
@@ -311,7 +309,7 @@ class LedgerSession:
 
     def _are_new(self, keys: list[bytes]) -> bool:
         """Return True if no key has a record or a call in flight, as in most of a first run."""
-        if not self._asked or self._only_failed or len(set(keys)) < len(keys):
+        if not self._asked or len(set(keys)) < len(keys):
             return False
         if self._in_flight is not None and not self._in_flight.keys().isdisjoint(keys):
             return False
@@ -440,14 +438,13 @@ class LedgerSession:
         # spec: Ledger!Look
         in_blocks = self._rows_of is not None
         record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
-        is_misfit = False
         while type(record) is Record or type(record) is FoundVector:
             try:
                 result = self.result_of(record)
             except _Misfit as misfit:
                 # What was given in its place stands under a key of its own, which whoever meets the misfit
                 # makes of it.
-                call.key, is_misfit = fingerprint([call.key, misfit.kept], "misfit"), True
+                call.key = fingerprint([call.key, misfit.kept], "misfit")
                 record = self.reader.search(call.key, call.input, self._execution, in_blocks=in_blocks)
                 continue
             self._hits += 1
@@ -460,9 +457,6 @@ class LedgerSession:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
-        if self._only_failed and not is_misfit and self.reader.kind_of(call.key, call.input) is None:
-            reason = "not called, the ledger has no record that it failed"
-            return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
 
     def result_of(self, record: Record | FoundVector) -> Any:
@@ -527,10 +521,10 @@ class LedgerSession:
         # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
         was_paid = call.attempt > 0 and not self._accept_errors
         if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
-            self._land(call, result)
+            self._finish(call, result)
             return
         latency = self._latency(call)
-        self._kept.append((self._append(call, result, latency, call.cost), call, result, latency))
+        self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
         self._has_kept(1)
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
@@ -553,8 +547,7 @@ class LedgerSession:
             latency=latency,
             costs=[call.cost for call in calls],
         )
-        numbers = range(last - len(calls) + 1, last + 1)
-        self._kept.extend(zip(numbers, calls, results, repeat(latency)))
+        self._kept.append((last, calls, results, latency))
         self._has_kept(len(calls))
         return True
 
@@ -584,6 +577,21 @@ class LedgerSession:
                 if self._closed:
                     return
                 self._share(joined, result)
+
+    def _finish_all(self, calls: list[Call], results: list[Any]) -> None:
+        """As `_finish` for rows whose results have become durable together."""
+        results = [value_of(result) for result in results]
+        if self.claimed is not None or self._joined:
+            for call, result in zip(calls, results, strict=True):
+                if not self._closed:
+                    self._finish(call, result)
+            return
+        # Of nearly all rows nobody waits for the result but they themselves.
+        self._complete_all(calls, results)
+        if self._in_flight is not None:
+            for call in calls:
+                if self._in_flight.get(call.key) is call:
+                    del self._in_flight[call.key]
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -619,14 +627,20 @@ class LedgerSession:
 
     def _committed(self, commit: Commit) -> None:
         # spec: Ledger!Emit
-        kept, complete, adopted = self._kept, self._land, commit.adopted
+        kept, adopted = self._kept, commit.adopted
+        calls: list[Call] = []
+        results: list[Any] = []
         while kept and kept[0][0] <= commit.through and not self._closed:
-            number, call, result, _ = kept.popleft()
-            if number in adopted:
-                # That of a process which parses otherwise may not fit: then this row has its own.
-                with suppress(_Misfit):
-                    result = self.result_of(adopted[number])
-            complete(call, value_of(result))
+            last, some, given, _ = kept.popleft()
+            calls += some
+            results += given
+            if adopted:
+                for place in range(-len(some), 0):
+                    if (number := last + 1 + place) in adopted:
+                        # That of a process which parses otherwise may not fit: then this row has its own.
+                        with suppress(_Misfit):
+                            results[place] = self.result_of(adopted[number])
+        self._finish_all(calls, results)
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
             if not self._behind:
@@ -636,10 +650,9 @@ class LedgerSession:
         if self._closed:
             return
         if isinstance(error, LedgerConflictError):
-            for _, call, _, _ in self._kept:
-                if call.key == error.key:
-                    error = self._conflict(call, error.other)
-                    break
+            mine = [call for _, calls, _, _ in self._kept for call in calls if call.key == error.key]
+            if mine:
+                error = self._conflict(mine[0], error.other)
         self._scheduler.stop(error)
 
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:

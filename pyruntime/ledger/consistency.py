@@ -28,6 +28,7 @@ NOTE_MAX_AGE_S = 86_400.0
 KEYS_PER_LOOKUP = 1024
 """Keys that are looked up before other threads have their turn with the reader."""
 _pack = Struct("<Q").pack
+_row_of = Struct(f"<{KEY_BYTES}sQ").pack
 ROW_BYTES = KEY_BYTES + 8
 """Bytes of a row: its key, and a checksum of its input."""
 
@@ -46,14 +47,11 @@ class ConflictFinder:
 
     def add(self, key: bytes, input: bytes, *, is_old: bool = False) -> None:
         """Note a row; is_old: an earlier execution has kept its answer."""
-        row = key + _pack(crc32(input))
-        self._rows += row
-        if is_old and not self._alone:
-            self._found += row
+        self.add_all((key,), (input,), is_old=is_old)
 
     def add_all(self, keys: Sequence[bytes], inputs: Sequence[bytes], *, is_old: bool = False) -> None:
         """As `add` for several rows."""
-        rows = b"".join([key + _pack(crc32(input)) for key, input in zip(keys, inputs, strict=True)])
+        rows = b"".join(map(_row_of, keys, map(crc32, inputs)))
         self._rows += rows
         if is_old and not self._alone:
             self._found += rows

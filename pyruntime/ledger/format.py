@@ -39,13 +39,13 @@ import functools
 import math
 import re
 import struct
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
 from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
+from pillarbox.kernel.checksum import crc32
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerValueError
 from pillarbox.ledger.keys import EXECUTION_BYTES, KEY_BYTES, config_hash
 from pillarbox.ledger.values import decode, vector_form
@@ -249,15 +249,15 @@ def encode_frame(
     head, place = _head()
     length = data_sum = 0
     for part in message.parts:
-        data_sum = zlib.crc32(part, data_sum)
+        data_sum = crc32(part, data_sum)
         length += len(part)
     line = (
         f"v2 id={segment_id} own={owner} pos={position:016x} head={len(head):08x} data={length:016x} "
         f"rows={message.rows:08x} keys={message.keys_at:08x} "
-        f"ksum={zlib.crc32(message.keys):08x} dsum={data_sum:08x} sum="
+        f"ksum={crc32(message.keys):08x} dsum={data_sum:08x} sum="
     ).encode()
     before, after = head[:place] + line, head[place + len(ZERO_LINE) :]
-    total = zlib.crc32(before + b"00000000" + after)
+    total = crc32(before + b"00000000" + after)
     offset = position + len(head)
     frame = Frame(f"{segment_id}.arrow", offset, length, message.rows, data_sum, position)
     return frame, (b"".join((before, f"{total:08x}".encode(), after)), *message.parts)
@@ -284,7 +284,7 @@ def _trusted(chunk: bytes, begin: int, position: int, segment_id: str) -> _Line 
     at = match.start(10) - begin
     if line.head < at + 8:
         return None
-    total = zlib.crc32(whole[:at] + b"00000000" + whole[at + 8 :])
+    total = crc32(whole[:at] + b"00000000" + whole[at + 8 :])
     if len(whole) < line.head or total != int(match[10], 16):
         return None
     return line
@@ -335,7 +335,7 @@ def scan(
         keys = chunk[line.head + line.keys :][:length]
         if len(keys) < length:
             keys = read(offset + line.keys, length)
-        if len(keys) < length or zlib.crc32(keys) != line.keys_sum:
+        if len(keys) < length or crc32(keys) != line.keys_sum:
             yield Damage(segment, position, end - position, "the checksum of the keys is wrong", False)
         else:
             yield Frame(segment, offset, line.data, line.rows, line.data_sum, position), keys
@@ -382,7 +382,7 @@ def open_frame(frame: Frame, read: Read) -> Any | Damage:
     except MemoryError:
         # A file may have holes, and say that it is larger than any memory.
         return _refused(frame, f"its {frame.length:,} bytes need more memory than there is")
-    if len(content) < frame.length or zlib.crc32(content) != frame.sum:
+    if len(content) < frame.length or crc32(content) != frame.sum:
         return _refused(frame, "the checksum of the records is wrong")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())

@@ -111,6 +111,8 @@ def naming_full_disk(path: str) -> Iterator[None]:
         ) from error
 
 
+MIN_UNCACHED_BYTES = 2**16
+"""Bytes of a part that is not kept in the system's page cache when it is on the disk."""
 MAX_PARTS_AT_A_TIME = 512
 """Parts that the system writes at a time; each system takes as many."""
 
@@ -137,6 +139,7 @@ class LocalSegment:
             # whether it is open holds it for a moment.
             lock_file(self._file, wait=True)
             self.end = self._synced = 0
+            self._has_large = False
             self.append(header)
         except BaseException:
             self.close()
@@ -159,7 +162,9 @@ class LocalSegment:
                 with suppress(OSError):
                     os.ftruncate(self._file, self.end)
                 raise
-        self.end += sum(map(len, parts))
+        lengths = [*map(len, parts)]
+        self._has_large = self._has_large or max(lengths) >= MIN_UNCACHED_BYTES
+        self.end += sum(lengths)
 
     def sync(self) -> None:
         """Wait until what was appended is on the disk. Never to be tried again after it has failed.
@@ -177,7 +182,12 @@ class LocalSegment:
                 with suppress(OSError):
                     os.ftruncate(self._file, self._synced)
                 raise
-        self._synced = end
+        if self._has_large and hasattr(os, "posix_fadvise"):
+            # Vectors are read again by a restart only: their pages serve the next ones, and take none from
+            # other processes.
+            with suppress(OSError):
+                os.posix_fadvise(self._file, self._synced, end - self._synced, os.POSIX_FADV_DONTNEED)
+        self._synced, self._has_large = end, False
 
     def close(self) -> None:
         """Let others merge it."""

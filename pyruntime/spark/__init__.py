@@ -1,17 +1,15 @@
-"""Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 4.0 or later."""
+"""Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 4.1 or later."""
 
 import warnings
 
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import async_udf
-from pillarbox.spark.client_columns import embed_text, lookup
+from pillarbox.spark.client_columns import ask, embed_text, lookup
 from pillarbox.spark.data_source import register_source
 from pillarbox.spark.dataframe import called_once
-from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
+from pillarbox.spark.dead_letters import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.questions import ask
-from pillarbox.spark.retry_failed import retry_failed
 from pillarbox.spark.stream.async_stream import async_stream
 
 __all__ = [
@@ -27,7 +25,6 @@ __all__ = [
     "failed_rows",
     "lookup",
     "register_source",
-    "retry_failed",
     "skipped_rows",
 ]
 

@@ -11,20 +11,16 @@ runs on their task thread.
 #
 # Why it is said to be not deterministic. Spark copies a deterministic expression to each place where its
 # column is used, and takes it apart around filters: two uses of a column would be two paid calls a row.
-#
-# Why dead letters find the arguments of a failed row by its place (`_Aside`). To carry them through the
-# operator beside each row would hold all of them twice; results of a column are in order, so the slices that
-# have come are enough, and are let go when their last row has left.
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import inspect
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +32,7 @@ from pyspark.util import PythonEvalType
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.errors import Failed, shorten
+from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
@@ -51,18 +47,23 @@ from pillarbox.aio.options import (
 )
 from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
-from pillarbox.spark.client_columns import check_max_cost
-from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
-from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
-from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
-from pillarbox.spark.operator_plan import OperatorPlan, check_progress, plan_operator
+from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
+from pillarbox.spark.dataframe import MapTask
+from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
+from pillarbox.spark.operator_plan import (
+    OperatorPlan,
+    Shipment,
+    check_progress,
+    check_sendable,
+    name_of,
+    plan_operator,
+    ship,
+)
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.questions import answer_column, check_question
-from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column, rows_of
+from pillarbox.spark.records import arguments_of, rows_of
 from pillarbox.spark.results import ValueEncoder
-from pillarbox.spark.schema import arrow_type, condition_of, parse_type
-from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import SkippedRows, put_nulls
+from pillarbox.spark.schema import condition_of, parse_type
+from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
 from pillarbox.validate import check_bool
 
@@ -70,27 +71,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pillarbox.aio.options import ColumnOptionNames
-
-Slice: TypeAlias = tuple[pa.Array, ...]
-"""The argument columns of some rows."""
-
-ROW_BYTES = 72
-"""The bytes of a row of arguments besides its share of its columns."""
-
-
-class TypedClient(Protocol):
-    """A client that knows the type of its results and how its requests are filled, as `Embeddings` does."""
-
-    @property
-    def result_type(self) -> str:
-        """The type of one result, as a DDL string."""
-
-    @property
-    def batch(self) -> Batch:
-        """The option that fills its requests."""
-
-    def __call__(self, column: Any, /) -> Any:
-        """Call the service for a column."""
+    from pillarbox.aio.task_run import Chunk
 
 
 @overload
@@ -106,29 +87,8 @@ def async_udf(
 ) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
 @overload
 def async_udf(
-    fn: TypedClient,
-    *,
-    skip_null: bool = ...,
-    batch: Batch | None = ...,
-    errors: ErrorMode | Errors = ...,
-    progress: Progress | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[ColumnOptionNames],
-) -> AsyncUdf: ...
-@overload
-def async_udf(
-    fn: Chat,
-    *,
-    skip_null: bool = ...,
-    errors: ErrorMode | Errors = ...,
-    progress: Progress | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[ColumnOptionNames],
-) -> AsyncUdf: ...
-@overload
-def async_udf(
     fn: Callable[..., Any],
-    returnType: str | T.DataType,
+    returnType: str | T.DataType | None = ...,
     *,
     skip_null: bool = ...,
     batch: Batch | None = ...,
@@ -170,8 +130,7 @@ def async_udf(
         `batch` says otherwise. With `errors="column"` the column is a struct of `result`, of this type, and
         `_error`: type, message, attempts, latency and status, null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
-    progress, options: as for `async_map`. Dead letters hold the values of all arguments, and a row that fails
-        gives null unless `errors` says otherwise.
+    progress, options: as for `async_map`.
     The function gets the columns as arguments and returns one value; it may be plain (it then runs in
     threads), it may bring the value by a `Collector`, its last parameter, and it may be an object with
     `__aenter__`/`__aexit__`, as in `async_map`.
@@ -234,16 +193,18 @@ def async_udf(
 def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
     """The options of a column, which has a value for each row."""
     resolved = resolve_options(options, given)
-    errors = resolved.errors
     if not resolved.ordered:
         raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
     if resolved.where is not None:
         raise ValueError("where: say it where the column is made: embed('text', where='text is not null')")
-    if errors.mode == "drop" and errors.dead_letter is None:
+    if resolved.errors.dead_letter is not None:
+        raise ValueError(
+            "dead_letter: a column has no rows to put aside; use async_map, or errors='column', which says "
+            "beside each result what failed"
+        )
+    if resolved.errors.mode == "drop":
         raise ValueError("errors='drop': a column cannot leave out rows; use 'null' or 'column'")
-    letter = dead_letter_of(errors.dead_letter, ())
-    mode = "null" if errors.mode == "drop" else errors.mode
-    return dataclasses.replace(resolved, errors=dataclasses.replace(errors, mode=mode, dead_letter=letter))
+    return resolved
 
 
 class AsyncUdf:
@@ -309,26 +270,13 @@ class AsyncUdf:
         Raises TypeError or ValueError where SQL cannot call the function.
         """
         name = name_of(self._fn)
-        if not hasattr(F, "arrow_udf"):
-            raise TypeError(
-                f"{name}: spark.udf.register needs PySpark 4.1 or later for it; use it as a column"
-            )
         if self._options.ledger is not None:
             raise ValueError(
                 f"{name}: spark.udf.register cannot tell the ledger which columns SQL calls it with; "
                 "use it as a column, or without a ledger"
             )
-        parameters = self._signature().parameters.values()
-        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = [each.name for each in parameters if each.kind in plain]
-        if self._options.errors.dead_letter is not None and not all(
-            each.kind in plain and each.default is each.empty for each in parameters
-        ):
-            raise ValueError(
-                f"{name}: with dead_letter, spark.udf.register needs a function with a fixed number of "
-                "arguments, whose names the columns of the dead letters get"
-            )
-        self._in_sql = self._task(names, "sql")
+        # Whatever SQL calls it with, nothing asks for the names.
+        self._in_sql = self._task((), "sql")
         return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
 
     def asNondeterministic(self) -> AsyncUdf:
@@ -371,7 +319,11 @@ class AsyncUdf:
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
         task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)), where is not None)
-        return _call(task, bound.args if where is None else (*bound.args, where), name_of(self._fn))
+        run = ship(task.run, name_of(self._fn))
+        arguments = bound.args if where is None else (*bound.args, where)
+        udf = F.arrow_udf(run, self.returnType)  # type: ignore[attr-defined]
+        column: Column = udf.asNondeterministic()(*arguments)
+        return column
 
     def _task(self, names: Sequence[str], arguments: str, has_where: bool = False) -> UdfTask:
         plan = plan_operator(
@@ -384,7 +336,7 @@ class AsyncUdf:
             results=self._result,
             arguments=arguments,
         )
-        return UdfTask(plan, self._result, self.returnType, has_where, self._skip_null)
+        return UdfTask(plan, self._result, has_where=has_where, skip_null=self._skip_null)
 
 
 def _session() -> SparkSession | None:
@@ -406,143 +358,63 @@ def _argument_names(bound: inspect.BoundArguments) -> list[str]:
     return names
 
 
-def _call(task: UdfTask, arguments: tuple[Any, ...], name: str) -> Column:
-    if not hasattr(F, "arrow_udf"):
-        from pillarbox.spark.pandas_udf import call_as_pandas_udf
-
-        return call_as_pandas_udf(task, arguments, name)
-    run = ship(task.run, name)
-    column: Column = F.arrow_udf(run, task.return_type).asNondeterministic()(*arguments)
-    return column
-
-
-class UdfTask:
+class UdfTask(MapTask):
     """The part of a column of `async_udf` that runs in each task. Sent to the workers as it is.
 
-    result: the type of what the function gives. return_type: that of the column. has_where: whether the last
-    column says which rows are called. skip_null: whether rows with a null are not.
+    result: the type of what the function gives. has_where: whether the last column says which rows are
+    called. skip_null: whether rows with a null are not.
     """
 
-    def __init__(
-        self,
-        plan: OperatorPlan,
-        result: T.DataType,
-        return_type: T.DataType,
-        has_where: bool,
-        skip_null: bool,
-    ) -> None:
-        self._plan = plan
-        self._result = result
-        self.return_type = return_type
+    def __init__(self, plan: OperatorPlan, result: T.DataType, *, has_where: bool, skip_null: bool) -> None:
+        schema = T.StructType([T.StructField("result", result)])
+        super().__init__([plan], schema, [], plan.options.errors.mode, skips=has_where or skip_null)
         self._has_where = has_where
         self._skip_null = skip_null
 
-    def run(self, columns: Iterator[pa.Array | Slice]) -> Iterator[pa.Array]:
+    def run(self, batches: Iterator[Any]) -> Generator[pa.Array, None, None]:
         """The results for the argument columns: bare where there is one, tuples where there are several."""
-        return self.results(each if isinstance(each, tuple) else (each,) for each in columns)
+        with closing(super().run(map(self._numbered, batches))) as written:
+            for batch in written:
+                yield batch.column(0)
 
-    def results(self, batches: Iterator[Slice]) -> Generator[pa.Array, None, None]:
-        """The results for batches of argument columns, in batches of other sizes."""
-        plan = self._plan
-        encoder = ValueEncoder(self._result, plan.time_zone)
-        with ExitStack() as stack:
-            aside = skipped = None
-            if self._has_where or self._skip_null:
-                skipped = SkippedRows(ordered=True)
-                batches = (tuple(each.columns) for each in skipped.called(map(self._with_mask, batches)))
-            slices = _sliced(batches)
-            if plan.dead_letters is not None:
-                writer = stack.enter_context(DeadLetterWriter(plan.dead_letters))
-                aside = _Aside(writer, plan.dead_letters.names)
-                slices = aside.remember(slices)
-            batch = plan.options.batch
-            unpack = _records if batch is not None and batch.arrow else _rows
-            chunks = stack.enter_context(closing(run_job(plan, ArrowInput(slices, unpack), convert=encoder)))
-            for chunk in chunks:
-                _, results = zip(*chunk, strict=True)
-                if aside is not None:
-                    aside.put(results)
-                arrays, _ = encoder.encode(results)
-                array = arrays[0]
-                if plan.options.errors.mode == "column":
-                    array = self._with_errors(array, results)
-                if skipped is not None:
-                    array = put_nulls(array, skipped.beside(len(chunk))[0])
-                yield array
-            if skipped is not None:
-                kind = arrow_type(self.return_type)
-                if len(places := skipped.beside(None)[0]):
-                    yield pa.nulls(len(places), kind)
-
-    def _with_mask(self, columns: Slice) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-        mask = columns[-1] if self._has_where else None
-        if mask is not None:
-            columns = columns[:-1]
+    def _numbered(self, arguments: Any) -> pa.RecordBatch:
+        """The columns with their places for names, and last which rows are called, if not all are."""
+        columns = [*arguments] if isinstance(arguments, tuple) else [arguments]
+        mask = columns.pop() if self._has_where else None
+        names = list(map(str, range(len(columns))))
         if self._skip_null:
             for column in columns:
                 mask = column.is_valid() if mask is None else pc.and_kleene(mask, column.is_valid())
-        return _numbered(columns), mask
+        if mask is None:
+            return pa.RecordBatch.from_arrays(columns, names)
+        return pa.RecordBatch.from_arrays([*columns, mask], [*names, WHERE])
 
-    def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
-        fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
-        return pa.StructArray.from_arrays([array, error_array(results)], fields=fields)
+    def _unpack(self, batch: pa.RecordBatch) -> RowBatch:
+        options = self._plans[0].options
+        return rows_of(batch) if options.batch is not None and options.batch.arrow else arguments_of(batch)
 
-
-class _Aside:
-    """Finds the arguments of failed rows again: results come in the order of the rows."""
-
-    def __init__(self, dead_letters: DeadLetterWriter, names: Sequence[str]) -> None:
-        self._dead_letters = dead_letters
-        self._names = list(names)
-        # Grows on the thread that reads the input, shrinks on the task's.
-        # A deque takes both without a lock; and a slice is put in before its rows can have results.
-        self._slices: deque[Slice] = deque()
-        self._done = 0
-
-    def remember(self, slices: Iterator[Slice]) -> Iterator[Slice]:
-        for columns in slices:
-            self._slices.append(columns)
-            yield columns
-
-    def put(self, results: Sequence[Any]) -> None:
-        if Failed not in set(map(type, results)):
-            return self._skip(len(results))
-        place = 0
-        while place < len(results):
-            columns = self._slices[0]
-            count = min(len(columns[0]) - self._done, len(results) - place)
-            some = results[place : place + count]
-            bad = [index for index, result in enumerate(some) if type(result) is Failed]
-            if bad:
-                indices = pa.array([self._done + index for index in bad], pa.int64())
-                rows = pa.RecordBatch.from_arrays([column.take(indices) for column in columns], self._names)
-                self._dead_letters.add(rows, [some[index] for index in bad])
-            self._skip(count)
-            place += count
-        return None
-
-    def _skip(self, count: int) -> None:
-        self._done += count
-        while self._slices and self._done >= len(self._slices[0][0]):
-            self._done -= len(self._slices.popleft()[0])
+    def _writer(self, stack: ExitStack) -> RowWriter:
+        return _ColumnWriter(self._schema, self._plans[0].time_zone, errors=self._errors)
 
 
-def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
-    for columns in batches:
-        for start in range(0, len(columns[0]), MAX_SLICE_ROWS):
-            yield tuple(column.slice(start, MAX_SLICE_ROWS) for column in columns)
+class _ColumnWriter(RowWriter):
+    """Writes results as one column: their values, or structs of value and error."""
 
+    def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None, *, errors: str) -> None:
+        super().__init__([], schema, zone, errors=errors)
+        self.encoder = ValueEncoder(schema.fields[0].dataType, zone)
 
-def _numbered(columns: Slice) -> pa.RecordBatch:
-    """The columns with their places for names."""
-    return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns)))))
+    def write(self, chunk: Chunk) -> pa.RecordBatch:
+        """The results of a chunk, and nothing else."""
+        return self._packed(super().write(chunk))
 
+    def nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Nulls for rows that were not called: also where others are structs of value and error."""
+        kind = self._packed(super().nulls(rows)).column(0).type
+        return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows, kind)], ["result"])
 
-def _records(columns: Slice) -> RowBatch:
-    return rows_of(_numbered(columns))
-
-
-def _rows(columns: Slice) -> RowBatch:
-    size = sum(column.nbytes for column in columns) // len(columns[0])
-    rows = list(zip(*[decode_column(column) for column in columns], strict=True))
-    return RowBatch(rows, size + ROW_BYTES)
+    def _packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_columns == 1:
+            return batch
+        packed = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+        return pa.RecordBatch.from_arrays([packed], ["result"])

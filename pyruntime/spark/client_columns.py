@@ -1,6 +1,7 @@
-"""Columns from services: vectors of texts, and fields of lookups, beside the columns of a DataFrame.
+"""Columns from services beside those of a DataFrame: vectors of texts, fields of lookups, answers of models.
 
-`embed_text` and `lookup` are for the driver; what they send to the workers runs on the event loop there.
+`embed_text`, `lookup` and `ask` are for the driver; what they send to the workers runs on the event loop
+there.
 """
 
 # They are thin: `async_map` with a function around the client that knows the columns. Spark runs that in one
@@ -11,6 +12,11 @@
 # for. Why texts of several columns go in one call: requests are filled by number and tokens, and a
 # call for each column would send half-filled ones. A row then fails as a whole, as what was paid for a part
 # of it cannot stand in a row without the rest.
+#
+# Why the schema of an answer is its type. It is the one that the model is asked for, so that a column
+# cannot be of another; whoever wants another type of Spark casts it. Values go by their JSON, whatever
+# class they had: one way for Pydantic, dataclasses and schemas, at some microseconds for an answer that
+# took a second.
 
 from __future__ import annotations
 
@@ -34,9 +40,10 @@ from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import map_dataframe
-from pillarbox.spark.function import name_of
+from pillarbox.spark.operator_plan import name_of
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.schema import parse_schema
+from pillarbox.spark.schema import check_frame, parse_schema, spark_type, value_reader
+from pillarbox.validate import check_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,8 +86,7 @@ def embed_text(
     vectors = _names("into", into)
     if len(texts) != len(vectors):
         raise ValueError(f"text={text!r}, into={into!r}: must be as many names of vectors as of texts")
-    if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     for name in texts:
         if not isinstance(df.schema[check_column("text", name, df)].dataType, T.StringType):
             raise TypeError(
@@ -120,8 +126,7 @@ def lookup(
     On the driver. Raises TypeError or ValueError at once for a bad argument; in the task what `async_map`
     raises. The idea is Flink's lookup join.
     """
-    if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     _check_client(client)
     columns = parse_schema("schema", schema)
     fields = [check_column("client", name, df) for name in getattr(client, "fields", ())]
@@ -323,3 +328,91 @@ class _FieldPicker(AroundClient):
             f"the answer is a {type(answer).__name__}, and must be an object with the fields "
             f"{', '.join(self._names)}"
         )
+
+
+def ask(
+    df: DataFrame,
+    *,
+    client: Chat,
+    into: str | None = None,
+    keep: str | Sequence[str] = "*",
+    progress: Progress | None = None,
+    options: Options | None = None,
+    **more: Unpack[OptionNames],
+) -> DataFrame:
+    """Add columns of what a language model answers for each row.
+
+        ask(reviews, client=Chat(url, "small", prompt="Is this good or bad? {text}"), into="verdict")
+        ask(reviews, client=Chat(url, "small", prompt="Look at {text}", answer=Review))
+
+    df: batch or streaming; its columns fill the prompt. A row with a null in one of these gets nulls, and
+    nothing is asked.
+    client: a `Chat`. into: the name of one column, a string or the struct of the answer; None for a column
+    of each of the answer's fields.
+    keep: as for `async_map`, all columns unless given. progress, options and the others: as there. A ledger
+    keeps the texts of replies, and knows a row by the columns of the prompt, unless it has `inputs`.
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument, also where a column of the
+    prompt is missing; in the task what `async_map` raises.
+    """
+    check_frame(df)
+    if not isinstance(client, Chat):
+        raise TypeError(f"client={shorten(client)}: must be a pillarbox.clients.Chat")
+    check_question(client, resolve_options(options, more))
+    fields = [check_column("prompt", name, df) for name in client.fields]
+    kind = answer_type(client)
+    if into is not None:
+        schema = T.StructType([T.StructField(check_text("into", into), kind)])
+    elif isinstance(kind, T.StructType):
+        schema = kind
+    else:
+        raise TypeError("into=None: a plain text needs the name of its column, such as into='answer'")
+    fn = _Answers(client, kind, as_row=into is None)
+    return map_client(df, fn, schema, keep, progress, options, {**more}, fields)
+
+
+def check_question(client: Chat, options: Options) -> None:
+    """Raise ValueError for options that a question cannot have."""
+    if options.batch is not None:
+        raise ValueError("batch: a question is asked for each row alone; leave batch out")
+    check_max_cost(client, options.budget)
+
+
+def answer_type(client: Chat) -> T.DataType:
+    """The type of a client's answers: a string, or the struct of its schema. Raises ValueError."""
+    schema = client.answer_schema
+    return T.StringType() if schema is None else spark_type(schema)
+
+
+def answer_column(client: Chat) -> tuple[Callable[..., Any], T.DataType]:
+    """The function of `async_udf` for a client, which takes the columns of its prompt in order, and its type.
+
+    Raises ValueError for an answer that has no type.
+    """
+    kind = answer_type(client)
+    return _Answers(client, kind, as_row=False, value_only=True), kind
+
+
+class _Answers(AroundClient):
+    """Gives for a row the columns of its answer. Sent to the workers.
+
+    as_row: a column of each field; otherwise one of all. value_only: the value itself, for `async_udf`.
+    """
+
+    def __init__(self, client: Chat, kind: T.DataType, *, as_row: bool, value_only: bool = False) -> None:
+        super().__init__(client)
+        self._chat = client
+        self._read = value_reader(kind)
+        self._names = kind.names if isinstance(kind, T.StructType) and as_row else None
+        self._value_only = value_only
+
+    async def __call__(self, *row: Any) -> Any:
+        return await self._client(*row)
+
+    def parse(self, text: str | None) -> Any:
+        """The columns of the text of a reply: what a ledger keeps is the text."""
+        answer = self._chat.parse(text)
+        value = None if answer is None else self._read(self._chat.plain(answer))
+        if self._names is None:
+            return value if self._value_only else (value,)
+        return (None,) * len(self._names) if value is None else tuple([value[name] for name in self._names])

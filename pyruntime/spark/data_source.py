@@ -52,7 +52,6 @@ from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.micro_batches import (
     DEFAULT_MAX_FILES,
     MAX_SPLITS_UNLIMITED,
@@ -63,6 +62,7 @@ from pillarbox.spark.micro_batches import (
     number_of,
     pack,
 )
+from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.schema import arrow_field
 
 try:

@@ -1,6 +1,7 @@
-"""The async operator over a DataFrame: the plan of `async_map`, and what it runs in each task; `called_once`.
+"""The async operator over a DataFrame: the plan of `async_map`, and what it runs in each task.
 
-`map_dataframe` is for the driver. `MapTask` is sent to the workers and runs on their task thread.
+`map_dataframe` and `called_once` are for the driver. `MapTask` is sent to the workers and runs on their task
+thread.
 """
 
 # Why `mapInArrow`. It gives a partition as one iterator, and takes other rows and columns, at other times: an
@@ -16,7 +17,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -25,15 +26,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import Stage, form_of_failures
-from pillarbox.spark.dead_letters import DeadLetterWriter
-from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
-from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.operator_plan import OperatorPlan, check_progress, output_schema, plan_operator
+from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
+from pillarbox.spark.operator_plan import (
+    OperatorPlan,
+    check_progress,
+    check_sendable,
+    name_of,
+    output_schema,
+    plan_operator,
+    ship,
+)
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.records import ArrowInput, sliced
-from pillarbox.spark.schema import condition_of, parse_schema
+from pillarbox.spark.records import ArrowInput, rows_of, sliced
+from pillarbox.spark.schema import check_frame, condition_of, parse_schema
 from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import WHERE, ChainWriter, RowWriter, SkippedRows, put_back
+from pillarbox.spark.writer import WHERE, RowWriter, SkippedRows, put_back
 
 
 def map_dataframe(
@@ -43,15 +50,12 @@ def map_dataframe(
     schema: Any,
     keep: str | Sequence[str],
     progress: Progress | None,
-    only_failed: bool = False,
 ) -> DataFrame:
-    """The DataFrame of `async_map` and of `retry_failed`; raises TypeError or ValueError for what cannot be.
+    """The DataFrame of `async_map`; raises TypeError or ValueError for what cannot be.
 
-    stages: the functions of a list, or one. only_failed: call only rows of which the ledger says that they
-    failed.
+    stages: the functions of a list, or one.
     """
-    if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     where = stages[0].options.where
     # A column belongs to the driver; in a task it is one of the input.
     stages = [stage._replace(options=dataclasses.replace(stage.options, where=None)) for stage in stages]
@@ -73,7 +77,6 @@ def map_dataframe(
             columns=df.columns,
             results=results if stage is stages[-1] else None,
             streaming=df.isStreaming,
-            only_failed=only_failed,
             uid=stage.uid,
             is_behind=stage is not stages[0],
         )
@@ -106,8 +109,7 @@ def called_once(df: DataFrame) -> Iterator[DataFrame]:
     a ledger keeps that from being paid. On the driver. Raises TypeError, ValueError for a stream, and what
     the job raises.
     """
-    if not callable(getattr(df, "persist", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     if df.isStreaming:
         raise ValueError(
             "df: is a stream, whose rows cannot be kept; use it on micro-batches, in foreachBatch"
@@ -124,64 +126,65 @@ def called_once(df: DataFrame) -> Iterator[DataFrame]:
 class MapTask:
     """The part of `async_map` that runs in each task. Sent to the workers as it is.
 
-    mode: that in which failed rows leave, as `errors` says. skips: True if the last column of the input says
-    which rows are called.
+    plans: of the functions of a list, or of one. schema: of the results of the last one. kept: columns of the
+    input that stand in front of them. errors: the form in which failed rows leave. skips: True if the last
+    column of the input says which rows are called.
     """
 
     def __init__(
-        self, plans: Sequence[OperatorPlan], schema: T.StructType, kept: list[str], mode: str, *, skips: bool
+        self,
+        plans: Sequence[OperatorPlan],
+        schema: T.StructType,
+        kept: list[str],
+        errors: str,
+        *,
+        skips: bool,
     ) -> None:
         self._plans = plans
         self._schema = schema
         self._kept = kept
-        self._mode = mode
+        self._errors = errors
         self._skips = skips
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Makes the rows of a slice of the input.
+    _unpack = staticmethod(rows_of)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """The output batches for a partition's input batches."""
         first, *others = self._plans
         with ExitStack() as stack:
             writer = self._writer(stack)
-            skipped = None
-            if self._skips:
-                skipped = SkippedRows(ordered=first.options.ordered)
-                batches = skipped.called(map(_with_mask, batches))
-            job = run_job(first, ArrowInput(sliced(batches)), convert=writer.encoder, then=others)
+            skipped = SkippedRows(ordered=first.options.ordered)
+            called = skipped.called(batches) if self._skips else batches
+            job = run_job(
+                first, ArrowInput(sliced(called), self._unpack), convert=writer.encoder, then=others
+            )
             for chunk in stack.enter_context(closing(job)):
                 batch = writer.write(chunk)
-                if skipped is not None:
-                    places, rows = skipped.beside(len(chunk))
-                    if rows is not None:
-                        batch = put_back(batch, writer.nulls(rows), places, writer.counts)
+                if (beside := skipped.beside(len(chunk))) is not None:
+                    places, rows = beside
+                    batch = put_back(batch, writer.nulls(rows), places, writer.counts)
                 if batch.num_rows:
                     yield batch
-            if skipped is not None:
-                _, rows = skipped.beside(None)
-                if rows is not None:
-                    yield writer.nulls(rows)
+            if (beside := skipped.beside(None)) is not None:
+                yield writer.nulls(beside[1])
 
     def _writer(self, stack: ExitStack) -> RowWriter:
         plans = self._plans
-        dead_letters = {
-            plan.uid: stack.enter_context(DeadLetterWriter(plan.dead_letters))
-            for plan in plans
-            if plan.dead_letters is not None
-        }
-        zone = plans[-1].time_zone
-        if plans[0].uid is None:
-            return RowWriter(self._kept, self._schema, zone, plans[0].options, dead_letters.get(None))
-        return ChainWriter(
+        drops = {plan.uid for plan in plans if plan.options.errors.mode == "drop"}
+        return RowWriter(
             self._kept,
             self._schema,
-            zone,
-            form=self._mode,
+            plans[-1].time_zone,
+            errors=self._errors,
             ordered=all(plan.options.ordered for plan in plans),
-            dead_letters={str(uid): each for uid, each in dead_letters.items()},
-            drops=frozenset(str(plan.uid) for plan in plans if plan.options.errors.mode == "drop"),
-            has_source=len(plans) > 1,
+            dead_letters={
+                plan.uid: stack.enter_context(DeadLetterWriter(plan.dead_letters))
+                for plan in plans
+                if plan.dead_letters is not None
+            },
+            # Where this is what happens to all of them the encoder does it.
+            drops=() if self._errors == "drop" else drops,
+            of_chain=plans[0].uid is not None,
+            is_behind=len(plans) > 1,
         )
-
-
-def _with_mask(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-    names = batch.schema.names[:-1]
-    return batch.select(names), batch.column(len(names))

@@ -4,70 +4,42 @@
 arithmetic without state.
 """
 
-# The bounds are those of resampling (Efron's bootstrap) for means and Wilson's score interval for shares. A
-# normal distribution would be simpler, and wrong where it matters: durations and costs have long tails, and
-# no error in a hundred rows does not mean none in a million. Both need no assumption, and no package.
+# The numbers are what the operator counts of any job (`Totals`), times the rows that there are. Bounds around
+# them, by resampling, would need each duration and each cost, and would promise more than a sample knows: a
+# kind of row that is not in it, and a service that slows down under the load of all tasks, move the result
+# further than any such bound. The notes of an estimate say these instead.
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
-from pillarbox.aio.options import (
-    UNSET,
-    Budget,
-    ErrorMode,
-    Errors,
-    Options,
-    Timeout,
-    given_options,
-    resolve_options,
-)
-from pillarbox.aio.usage import usage_of
-from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.operator_plan import OperatorPlan, plan_operator
+from pillarbox.aio.options import Budget, Errors, Options, resolve_options
+from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, name_of, plan_operator, ship
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.schema import parse_schema
+from pillarbox.spark.schema import check_frame, parse_schema
 from pillarbox.spark.worker import run_job
 from pillarbox.validate import check_positive_int
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.options import OptionNames
+
 SEED = 20
 """Of the sample, so that two estimates of the same data call for the same rows."""
-
-RESAMPLES = 400
-Z = 1.96
-"""Of a normal distribution, for 19 in 20."""
-
-
-class Range(NamedTuple):
-    """An expected value and its bounds, of 19 in 20 samples."""
-
-    expected: float
-    low: float
-    high: float
-
-    def times(self, other: float | Range) -> Range:
-        """All three, multiplied by a number or by those of another range."""
-        factors = other if isinstance(other, Range) else (other, other, other)
-        return Range(*(one * factor for one, factor in zip(self, factors, strict=True)))
-
-    def __str__(self) -> str:
-        return f"{number(self.expected)}  ({number(self.low)} to {number(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -84,10 +56,10 @@ class Estimate:
     sample: int
     tasks: int
     capacity: int
-    seconds: Range
-    calls: Range
-    cost: Range | None
-    error_share: Range
+    seconds: float
+    calls: float
+    cost: float | None
+    error_share: float
     p50: float
     p95: float
     longest: float
@@ -95,16 +67,14 @@ class Estimate:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        expected, low, high = map(seconds, self.seconds)
-        share = self.error_share.times(100.0)
         p50, p95, longest = map(seconds, (self.p50, self.p95, self.longest))
         lines = [
             f"{self.rows:,} rows in {self.tasks} tasks at a time, {self.capacity} calls in flight in each; "
             f"{self.sample:,} rows were called",
-            f"  duration   {expected}  ({low} to {high}), bound by {self.bound}",
-            f"  calls      {self.calls}",
-            *([] if self.cost is None else [f"  cost       {self.cost}"]),
-            f"  errors     {share.expected:.2g} % of rows ({share.low:.2g} to {share.high:.2g} %)",
+            f"  duration   {seconds(self.seconds)}, bound by {self.bound}",
+            f"  calls      {number(self.calls)}",
+            *([] if self.cost is None else [f"  cost       {number(self.cost)}"]),
+            f"  errors     {100 * self.error_share:.2g} % of rows",
             f"  one call   {p50} median, {p95} at 95 %, {longest} longest",
             *(f"  - {note}" for note in self.notes),
         ]
@@ -120,16 +90,9 @@ def estimate_cost(
     tasks: int | None = None,
     schema: str | T.StructType | None = None,
     file: TextIO | None = None,
-    # From `Options`, but ordered, ledger:
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    limits: SharedLimits | None = UNSET,
+    batch: Batch | None = None,
     options: Options | None = None,
+    **more: Unpack[OptionNames],
 ) -> Estimate:
     """Call `fn` for a sample of `df`, and say what `async_map` over all of it would take, call and cost.
 
@@ -140,24 +103,22 @@ def estimate_cost(
     tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
     schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
         output.
-    options: an `Options`, for those that have no name here.
+    batch, options and the others: as for `async_map`.
 
-    The bounds are those of 19 in 20 samples (bootstrap for means, Wilson's interval for shares). They know
-    what the sample has seen: a kind of row that is rarer than 3 in `sample` may well be missing, and a
-    service that is slower under the load of all tasks was not asked. The text says both.
+    The numbers are those of the sample, times the rows that there are. A kind of row that is rarer than 3 in
+    `sample` may well be missing from it, and a service that is slower under the load of all tasks was not
+    asked. The text says both.
 
     Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not fit is a
     failure of its row, as in the job.
     """
-    given = given_options(locals())
-    if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     if df.isStreaming:
         raise ValueError("df: is a stream, which has no number of rows; give a batch of the same data")
-    check_positive_int("sample", sample)
-    for name, value in (("rows", rows), ("tasks", tasks)):
+    for name, value in (("sample", sample), ("rows", rows), ("tasks", tasks)):
         if value is not None:
             check_positive_int(name, value)
+    given: dict[str, Any] = {**more} if batch is None else {**more, "batch": batch}
     resolved = resolve_options(options, given)
     token = check_sendable(fn, resolved)
     results = None if schema is None else parse_schema("schema", schema)
@@ -184,19 +145,19 @@ def estimate_cost(
         columns=df.columns,
         results=T.NullType() if results is None else results,
     )
-    task = SampleTask(plan, results)
     # Some more than needed, since Spark takes a share and no number of rows.
     share = (1.5 * sample + 10) / max(rows, 1)
     sampled = df if share >= 1.0 else df.sample(False, share, SEED).limit(sample)
     if not known and share < 1.0 and sampled.count() < sample:
         # `df` is smaller than `rows` says, as it is where one tries with a part.
         sampled = df
-    run = ship(task.run, name_of(fn))
+    run = ship(SampleTask(plan, results).run, name_of(fn))
     # In one task: its calls in flight are those that one task of the job will have.
-    measured = sampled.limit(sample).coalesce(1).mapInArrow(run, "measured string").collect()
+    measured = sampled.limit(sample).coalesce(1).mapInArrow(run, "totals string, units double").collect()
     if not measured:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
-    found = forecast(read_sample(measured[0].measured), resolved, rows=rows, tasks=tasks)
+    totals = from_json(json.loads(measured[0].totals))
+    found = forecast(totals, resolved, rows=rows, tasks=tasks, units=measured[0].units)
     print(found, file=file)
     return found
 
@@ -207,39 +168,8 @@ def _tasks(df: DataFrame) -> int:
     return max(1, min(df.sparkSession.sparkContext.defaultParallelism, df.rdd.getNumPartitions()))
 
 
-class Sample(NamedTuple):
-    """The outcome of calling a sample."""
-
-    totals: Totals
-    durations: list[float]
-    """Seconds of the attempts."""
-    costs: list[float]
-    """Costs of the results, one each where `usage` gives them."""
-    units: list[float]
-    """Weights of the attempts, one each where the rate has them."""
-
-    @property
-    def called(self) -> int:
-        """Rows that had calls of their own."""
-        totals = self.totals
-        return totals.rows_in - max(totals.shared, totals.rows_in - totals.calls, 0)
-
-
-def read_sample(text: str) -> Sample:
-    """The sample that a `SampleTask` has measured."""
-    measured = json.loads(text)
-    totals = from_json(measured["totals"])
-    durations = [
-        # The middle of its bucket, each of which is at most an eighth wide.
-        min(bound * 15 / 16, totals.latency.max)
-        for bound, count in totals.latency.buckets
-        for _ in range(count)
-    ]
-    return Sample(totals, durations, measured["costs"], measured["units"])
-
-
 class SampleTask:
-    """Calls the function for the rows of a sample, and gives one row: what was measured, as JSON."""
+    """Calls the function for the rows of a sample, and gives one row: what was counted, and the units."""
 
     def __init__(self, plan: OperatorPlan, schema: T.StructType | None) -> None:
         self._plan = plan
@@ -247,52 +177,34 @@ class SampleTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The measurements of a partition; none for an empty one."""
-        costs: list[float] = []
         units: list[float] = []
         ended: list[Totals] = []
-        plan = dataclasses.replace(self._plan, options=_watched(self._plan.options, costs, units))
+        plan, rate = self._plan, self._plan.options.rate
+        if rate is not None and rate.weight is not None:
+            weight = rate.weight
+
+            def watched(row: Any) -> float:
+                units.append(float(weight(row)))
+                return units[-1]
+
+            options = dataclasses.replace(plan.options, rate=dataclasses.replace(rate, weight=watched))
+            plan = dataclasses.replace(plan, options=options)
         encoder = None if self._schema is None else RowEncoder(self._schema, plan.time_zone)
-        chunks = run_job(plan, ArrowInput(sliced(batches)), convert=encoder, ended=ended.append)
-        with closing(chunks):
-            for _ in chunks:
+        with closing(run_job(plan, ArrowInput(sliced(batches)), convert=encoder, ended=ended.append)) as job:
+            for _ in job:
                 pass
         (totals,) = ended
         if totals.rows_in:
-            measured = json.dumps({"totals": to_json(totals), "costs": costs, "units": units})
-            yield pa.RecordBatch.from_pydict({"measured": [measured]})
+            # What the operator does not weigh is one unit each.
+            used = sum(units) if units else float(totals.calls)
+            yield pa.RecordBatch.from_pydict({"totals": [json.dumps(to_json(totals))], "units": [used]})
 
 
-def _watched(options: Options, costs: list[float], units: list[float]) -> Options:
-    """The options, with functions that also write down what they give."""
-    if options.budget.usage is not None:
-        usage = options.budget.usage
-
-        def watched_usage(row: Any, result: Any) -> Any:
-            used = usage_of(usage(row, result))
-            costs.append(used.cost)
-            return used
-
-        options = dataclasses.replace(options, budget=Budget(usage=watched_usage))
-    if options.rate is not None and options.rate.weight is not None:
-        weight = options.rate.weight
-
-        def watched_weight(row: Any) -> float:
-            units.append(float(weight(row)))
-            return units[-1]
-
-        options = dataclasses.replace(options, rate=dataclasses.replace(options.rate, weight=watched_weight))
-    return options
-
-
-def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Estimate:
-    """The estimate for `rows` rows, given what the rows of the sample took."""
-    # One seed: the same sample gives the same bounds.
-    totals, chance = sample.totals, random.Random(0)
+def forecast(totals: Totals, options: Options, *, rows: int, tasks: int, units: float) -> Estimate:
+    """The estimate for `rows` rows, given what a sample took. units: of the rate, in all of its calls."""
     capacity = options.max_capacity if options.adaptive is None else totals.capacity
-    retried = wilson(totals.calls - sample.called, max(1, totals.calls))
-    called = _rows_called(sample, options, rows)
-    # Of a small sample the bound may be 1, and calls without end: a hundred a row say that it is bad.
-    calls = called.times(Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried)))
+    growth = rows / totals.rows_in
+    calls = totals.calls * growth
     # A batch shares a slot.
     together = 1.0
     if options.batch is not None:
@@ -300,61 +212,32 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
         together = seen if options.batch.weight is not None else float(options.batch.size)
     slots = tasks * min(capacity, math.ceil(rows / tasks / together)) * together
     # The last calls run while slots are idle already: one long call at the end.
-    p50, p95 = _quantile(sample.durations, 0.5), _quantile(sample.durations, 0.95)
-    tail = (p95, p50, totals.latency.max)
-    work = calls.times(bootstrap(sample.durations, chance))
-    by_slots = Range(*(each / slots + last for each, last in zip(work, tail, strict=True)))
-    by_rate = _seconds_by_rate(sample, options, calls, tasks, chance)
-    cost = None
-    if sample.costs:
-        # Only results have a cost: rows that failed bring the mean of all rows down.
-        cost = bootstrap(sample.costs, chance).times(called).times(len(sample.costs) / max(1, sample.called))
-    elif totals.cost:
-        # Of results that say it themselves only the sum is known.
-        mean = totals.cost / max(1, sample.called)
-        cost = called.times(Range(mean, mean, mean))
+    by_slots = calls * totals.mean_latency / slots + totals.latency.p95
+    by_rate = 0.0
+    if options.rate is not None:
+        shares = 1 if options.limits is not None else tasks
+        if options.rate.per_second is not None:
+            by_rate = calls / (options.rate.per_second * shares)
+        if options.rate.units_per_minute is not None:
+            by_rate = max(by_rate, units * growth * 60.0 / (options.rate.units_per_minute * shares))
     return Estimate(
         rows=rows,
         sample=totals.rows_in,
         tasks=tasks,
         capacity=capacity,
-        seconds=Range(*map(max, by_slots, by_rate)),
+        seconds=max(by_slots, by_rate),
         calls=calls,
-        cost=cost,
-        error_share=wilson(totals.errors, totals.rows_in),
-        p50=p50,
-        p95=p95,
+        cost=totals.cost * growth if totals.cost or options.budget.usage is not None else None,
+        error_share=totals.errors / totals.rows_in,
+        p50=totals.latency.p50,
+        p95=totals.latency.p95,
         longest=totals.latency.max,
-        bound="rate" if by_rate.expected > by_slots.expected else "capacity",
-        notes=tuple(_notes(sample, options, rows, tasks, capacity)),
+        bound="rate" if by_rate > by_slots else "capacity",
+        notes=tuple(_notes(totals, options, rows, tasks, capacity)),
     )
 
 
-def _rows_called(sample: Sample, options: Options, rows: int) -> Range:
-    """Rows that have calls of their own; more rows have more equals, down to as many calls as were seen."""
-    if sample.called == sample.totals.rows_in and not options.dedupe:
-        return Range(rows, rows, rows)
-    share = wilson(sample.called, sample.totals.rows_in).times(rows)
-    return share._replace(low=min(float(sample.called), share.low))
-
-
-def _seconds_by_rate(
-    sample: Sample, options: Options, calls: Range, tasks: int, chance: random.Random
-) -> Range:
-    found = Range(0.0, 0.0, 0.0)
-    if options.rate is None:
-        return found
-    shares = 1 if options.limits is not None else tasks
-    if options.rate.per_second is not None:
-        found = calls.times(1.0 / (options.rate.per_second * shares))
-    if options.rate.units_per_minute is not None:
-        units = calls.times(bootstrap(sample.units, chance)) if sample.units else calls
-        found = Range(*map(max, found, units.times(60.0 / (options.rate.units_per_minute * shares))))
-    return found
-
-
-def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: int) -> Iterator[str]:
-    totals = sample.totals
+def _notes(totals: Totals, options: Options, rows: int, tasks: int, capacity: int) -> Iterator[str]:
     if totals.rows_in < rows:
         yield (
             f"what fewer than {300 / totals.rows_in:.2g} % of the rows do may be missing from the sample, "
@@ -362,8 +245,8 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
         )
     if options.dedupe:
         yield (
-            f"{totals.rows_in - sample.called:,} of {totals.rows_in:,} rows shared a call; among more rows "
-            "more are equal, so that calls, cost and duration may be far below"
+            f"{totals.shared:,} of {totals.rows_in:,} rows shared a call; among more rows more are equal, so "
+            "that calls, cost and duration may be far below"
         )
     at_once = min(totals.rows_in, capacity)
     if at_once < tasks * capacity:
@@ -377,26 +260,3 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
     for name in ("max_calls", "max_cost"):
         if getattr(options.budget, name) is not None:
             yield f"{name}={getattr(options.budget, name):,.12g} may end the calls before"
-
-
-def bootstrap(values: Sequence[float], chance: random.Random) -> Range:
-    """The mean and where 19 in 20 means of resampled values lie (Efron's percentile bootstrap)."""
-    if not values:
-        return Range(0.0, 0.0, 0.0)
-    count = len(values)
-    means = sorted(sum(chance.choices(values, k=count)) / count for _ in range(RESAMPLES))
-    cut = RESAMPLES // 40
-    return Range(sum(values) / count, means[cut], means[-cut - 1])
-
-
-def wilson(hits: int, count: int) -> Range:
-    """A share and its bounds (Wilson's score interval), which are right for no hits as well."""
-    share = hits / count
-    scale = 1.0 + Z * Z / count
-    middle = (share + Z * Z / (2 * count)) / scale
-    half = Z / scale * math.sqrt(share * (1.0 - share) / count + Z * Z / (4.0 * count * count))
-    return Range(share, max(0.0, middle - half) if hits else 0.0, min(1.0, middle + half))
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0

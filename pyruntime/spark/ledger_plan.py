@@ -79,8 +79,8 @@ class LedgerPlan:
 
     results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
     of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
-    `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
-    that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
+    `async_udf`, whose rows are tuples of arguments; None where they are records. identity: the name of the
+    ledger's place as the driver sees it; None where it cannot.
     inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
     from all others. told: takes what tasks called again to the driver; None where they log it. is_behind: the
     rows are those that another function gives, and their identity is that of the rows of the DataFrame, whose
@@ -94,7 +94,6 @@ class LedgerPlan:
     columns: tuple[str, ...]
     key: tuple[int, ...] | None
     arguments: str | None
-    only_failed: bool
     identity: str | None
     inputs: tuple[int, ...] | None
     plan: str
@@ -130,7 +129,6 @@ class LedgerPlan:
             prepare=prepare,
             vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
             attempt="" if context is None else str(context.partitionId()),
-            only_failed=self.only_failed,
             tell=None if self.told is None or context is None else self._tell,
         )
 
@@ -231,7 +229,6 @@ def plan_ledger(
     session: Any,
     streaming: bool | None,
     arguments: str | None,
-    only_failed: bool = False,
     is_behind: bool = False,
 ) -> LedgerPlan | None:
     """The plan of how tasks use the ledger of `options`; None where there is none. Any thread of the driver.
@@ -271,7 +268,6 @@ def plan_ledger(
         tuple(columns),
         key,
         arguments,
-        only_failed,
         identity,
         inputs,
         uuid.uuid4().hex,
@@ -284,10 +280,7 @@ def plan_ledger(
         cut = begin_execution(ledger, scope, plan.owner, by_age=bool(streaming))
         # Each micro-batch of a stream has a cut of its own.
         plan = plan if streaming else dataclasses.replace(plan, cut=cut)
-    if only_failed:
-        _check_has_run(options, plan)
-    else:
-        _check_alone(fn, options, plan)
+    _check_alone(fn, options, plan)
     return plan
 
 
@@ -344,21 +337,6 @@ def _listen(session: Any, ledger: Ledger) -> Accumulator[Any] | None:
 
 
 _operators: dict[Any, tuple[str, tuple[str, ...]]] = {}
-
-
-def _check_has_run(options: Options, plan: LedgerPlan) -> None:
-    """Raise ValueError where the ledger has nothing of the earlier run."""
-    ledger = options.ledger
-    assert ledger is not None
-    scope = scope_of(ledger, str(ledger.run), config=plan.config(ledger))
-    if ledger.folder(scope).segments():
-        return
-    there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
-    more = f"; it has {', '.join(there[:10])}" if there else ", and nothing else"
-    raise ValueError(
-        f"run={ledger.run!r}, uid={ledger.uid!r}, key={ledger.key!r}: the ledger has nothing of these "
-        f"names and this type of results{more}"
-    )
 
 
 def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> None:

@@ -1,28 +1,240 @@
 """One use of the operator: the arguments that `async_map` and `async_udf` share, as the driver plans it.
 
-An `OperatorPlan` is a value that is sent to the workers; `plan_operator` is for the driver's thread.
+An `OperatorPlan` is a value that is sent to the workers, with the function of a user, which `ship` wraps; all
+else is for the driver's thread.
 """
+
+# Prompt delivery: the JVM collects rows for an Arrow batch; the worker collects output, and so does the
+# JVM; and while the JVM waits for its own input it reads no output. Each needs a setting. What no setting
+# ends: the JVM looks one row ahead, so a row reaches a worker once the next is there, or the end.
 
 from __future__ import annotations
 
+import atexit
+import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+import hashlib
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import types as T
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
+from pillarbox.aio.errors import shorten
+from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.options import Options
-from pillarbox.spark.budget import share_budget
-from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
-from pillarbox.spark.error_column import ERROR, ERROR_TYPE
-from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.latency import check_latency
+from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.rate import SharedBudget
+from pillarbox.aio.options import Latency, Options
+from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
+
+
+def check_sendable(fn: Callable[..., Any], options: Options) -> str:
+    """Check that `fn` can be called as `options` say, and both be sent; returns the identity of `fn` there.
+
+    The identity is that of the pickled function, so the same function shares its resource in a worker.
+    The function itself still goes the way of Spark's own, which also knows broadcast variables.
+    Raises TypeError.
+    """
+    check_function(fn, in_batches=options.batch is not None)
+    try:
+        pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise TypeError(
+            f"fn={shorten(fn)}: cannot be sent to Spark's workers ({type(error).__name__}: {error}); "
+            "open clients and connections in __aenter__ of an object instead"
+        ) from error
+    try:
+        cloudpickle.dumps(options)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise TypeError(
+            f"the options cannot be sent to Spark's workers ({type(error).__name__}: {error}); "
+            "look at the functions among them"
+        ) from error
+    return hashlib.sha256(pickled).hexdigest()
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name of `fn` in plans, in the user interface of Spark, and of a column that it makes."""
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def use_driver_python(session: Any) -> None:
+    """Have the workers of a local session run the Python of this process, unless another is configured.
+
+    Otherwise Spark starts the `python3` on the `PATH`, which is rarely the one of a virtual environment.
+    Over Connect the workers belong to the server, so nothing is changed. For all Python functions of the
+    session from now on: workers of one Python are shared.
+    """
+    context = getattr(session, "_sc", None)
+    if context is None or not sys.executable or os.environ.get("PYSPARK_PYTHON"):
+        return
+    if context.master.startswith("local") and context.getConf().get("spark.pyspark.python") is None:
+        context.pythonExec = sys.executable
+
+
+def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[..., Iterator[Any]]:
+    """A function called `name` that does in a worker what `run` does, and can say there what is missing.
+
+    A worker unpickles its function before it runs any code of ours, so a function that refers to Pillarbox
+    ends on a machine without it in Spark's own traceback. This one is pickled by its code, as nested
+    functions are, and holds `run` as bytes.
+    """
+    shipment = Shipment(run, name)
+
+    def shipped(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        results: Iterator[pa.Array] = shipment(batches)
+        return results
+
+    shipped.__name__ = name
+    return shipped
+
+
+class Shipment:
+    """A function that becomes `run` where it is unpickled. Any thread of the driver.
+
+    called: what it does where it is called on the driver; `run` itself if None.
+    """
+
+    def __init__(self, run: Callable[..., Any], name: str, called: Callable[..., Any] | None = None) -> None:
+        self._run = run
+        self._called = called
+        self.__name__ = name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The result of the function, on the driver."""
+        return (self._called or self._run)(*arguments, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # While Spark pickles, so that it sees the broadcast variables in it.
+        return _loader(), (cloudpickle.dumps(self._run), self.__name__)  # type: ignore[no-untyped-call]
+
+
+def _loader() -> Callable[[bytes, str], Any]:
+    # Nested, so that it is pickled by its code; it may refer to nothing outside of itself.
+    def load(pickled: bytes, name: str) -> Any:
+        import os
+        import pickle
+        import socket
+        import sys
+
+        try:
+            return pickle.loads(pickled)
+        except ModuleNotFoundError as error:
+            # The worker ends with this error, and tells the driver its text without a traceback.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise ModuleNotFoundError(
+                f"{name} cannot run: the Python of Spark's worker, {sys.executable} on "
+                f"{socket.gethostname()}, has no module {str(error.name)!r}; install it there, or set "
+                "PYSPARK_PYTHON to a Python that has it",
+                name=error.name,
+            ) from None
+
+    return load
+
+
+_lock = threading.Lock()
+_coordinator: Coordinator | None = None
+
+
+def share_budget(options: Options, session: Any) -> Options:
+    """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
+
+    In local mode that is one on loopback, which ends with the process, and a gate of its own there; it shares
+    the budget alone, and the rate is still that of each task. Elsewhere
+    nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
+    """
+    budget = options.budget
+    if not budget.limits_calls or options.limits is not None:
+        return options
+    name = "max_calls" if budget.max_calls is not None else "max_cost"
+    given = f"{name}={getattr(budget, name)!r}"
+    master = None if session is None else _master(session)
+    if master is None or not master.startswith("local"):
+        where = f"on {master}" if master else "over Spark Connect" if session else "without an active session"
+        raise ValueError(
+            f"{given}: is for the whole job, whose tasks count together through a coordinator; "
+            f"{where} give one that the workers reach: limits=Coordinator(...)"
+        )
+    # Several jobs of one run in this process count together, unless one has another budget.
+    ledger = options.ledger
+    gate: str | None = None
+    if ledger is not None and ledger.run is not None:
+        named = repr((ledger.location, ledger.run, ledger.uid, budget.max_calls, budget.max_cost))
+        gate = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
+    return dataclasses.replace(options, limits=SharedBudget(_local().named(gate)))
+
+
+def _local() -> Coordinator:
+    global _coordinator
+    with _lock:
+        if _coordinator is None:
+            _coordinator = Coordinator().start()
+            atexit.register(_coordinator.close)
+        return _coordinator
+
+
+def _master(session: Any) -> str | None:
+    """The address of the cluster; None over Spark Connect, whose client does not know it."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        return None
+    return str(session.sparkContext.master)
+
+
+PIPELINED = "spark.python.udf.pipelined.enabled"
+BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+LOW_LATENCY = {PIPELINED: "true", BUFFER: "64", RECORDS: "1"}
+"""The configuration of a session for `latency="low"`: `SparkSession.builder.config(map=LOW_LATENCY)`.
+
+The last two may also be set while the session runs, before the query is started. With more records in a
+batch each waits for the others. All three hold for every Python function of the session and cost throughput.
+"""
+
+_MAX_DEFAULTS = {BUFFER: ("65536", 4096), RECORDS: ("10000", 1000)}
+"""The default of a setting, and the most that is still prompt; one row's output is more than 64 bytes."""
+
+
+def knows_pipelined() -> bool:
+    """True if this PySpark has workers that read, call and write at the same time."""
+    return "flush_per_batch" in inspect.signature(ArrowStreamSerializer.__init__).parameters
+
+
+def check_latency(latency: Latency, session: Any) -> bool:
+    """True if latency is to be low. Raises ValueError if the session is not set up for it.
+
+    session: a Spark session, or None where there is none yet.
+    """
+    if latency == "normal":
+        return False
+    if not knows_pipelined():
+        raise ValueError(f"latency='low': needs a PySpark that knows {PIPELINED}, which 4.3 does")
+    if session is None:
+        raise ValueError("latency='low': there is no active Spark session whose settings could be checked")
+    wrong = []
+    if session.conf.get(PIPELINED, "false").lower() != "true":
+        wrong.append(f"{PIPELINED}=true (read when Spark starts)")
+    for name, (default, most) in _MAX_DEFAULTS.items():
+        if not 0 < int(session.conf.get(name, default)) <= most:
+            wrong.append(f"{name} of at most {most}")
+    if wrong:
+        raise ValueError(
+            f"latency='low': the session needs {', '.join(wrong)}; build it with "
+            "SparkSession.builder.config(map=pillarbox.spark.operator_plan.LOW_LATENCY)"
+        )
+    return True
 
 
 @dataclass(frozen=True)
@@ -101,7 +313,6 @@ def plan_operator(
     results: T.DataType | None,
     streaming: bool | None = None,
     arguments: str | None = None,
-    only_failed: bool = False,
     uid: str | None = None,
     is_behind: bool = False,
 ) -> OperatorPlan:
@@ -109,9 +320,8 @@ def plan_operator(
 
     token: as `check_sendable` gave it. columns: those of the input row. results: the type of what the
     function gives, None where another function gets that. streaming: whether it is over a stream, None where
-    that is not known. arguments: the columns of `async_udf`, in words. only_failed: call only rows
-    of which the ledger says that they failed. uid: the name of the function in a chain; is_behind: there is
-    one in front of it.
+    that is not known. arguments: the columns of `async_udf`, in words. uid: the name of the function in a
+    chain; is_behind: there is one in front of it.
     """
     use_driver_python(session)
     letter = dead_letter_of(options.errors.dead_letter, columns)
@@ -130,7 +340,6 @@ def plan_operator(
         session=session,
         streaming=streaming,
         arguments=arguments,
-        only_failed=only_failed,
         is_behind=is_behind,
     )
     return OperatorPlan(

@@ -41,6 +41,9 @@ MAX_SLICE_BYTES = 16 * 1024 * 1024
 RECORD_BYTES = 56
 """Bytes of a record besides its share of the batch."""
 
+ARGUMENTS_BYTES = 72
+"""Bytes of a tuple of arguments besides its share of the batch."""
+
 READ_AHEAD_SLICES = 64
 READ_AHEAD_BYTES = 64 * 1024 * 1024
 
@@ -154,6 +157,12 @@ def record_type(names: tuple[str, ...]) -> type[Record]:
     return type("Record", (Record,), {"__slots__": (), "__module__": __name__, **columns})
 
 
+def arguments_of(batch: pa.RecordBatch) -> RowBatch:
+    """The rows of a batch that is not empty as tuples of their values."""
+    rows = list(zip(*map(decode_column, batch.columns), strict=True))
+    return RowBatch(rows, batch.nbytes // batch.num_rows + ARGUMENTS_BYTES)
+
+
 def rows_of(batch: pa.RecordBatch) -> RowBatch:
     """The records of an Arrow batch that is not empty."""
     count = batch.num_rows
@@ -191,7 +200,19 @@ def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     for _, run in groupby(rows, key=lambda row: id(row._columns)):
         some = [*run]
         pieces.append(take_rows(some[0]._columns.batch, [row._index for row in some]))
-    return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+    return concat_rows(pieces)
+
+
+def concat(arrays: Sequence[pa.Array]) -> pa.Array:
+    """The arrays as one, which is not copied if it is the only one."""
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The batches as one, which is not copied if it is the only one. None of them is empty."""
+    return (
+        batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    )
 
 
 def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[Any]]:
@@ -231,25 +252,24 @@ def arrow_function(
 
 # -- the input of a task --------------------------------------------------------------------------
 
-Slice: TypeAlias = "pa.RecordBatch | tuple[pa.Array, ...]"
-"""Rows that are decoded together: a batch, or columns of one length."""
-
 
 class ArrowInput(IterableInput):
-    """The rows of Arrow slices, read ahead up to `READ_AHEAD_SLICES` and `READ_AHEAD_BYTES`.
+    """The rows of Arrow batches, read ahead up to `READ_AHEAD_SLICES` and `READ_AHEAD_BYTES`.
 
     slices: none of them empty. unpack: makes the batch of rows of a slice. A thread of its own reads them;
     the rest is confined to the mailbox thread.
     """
 
-    def __init__(self, slices: Iterable[Slice], unpack: Callable[[Any], RowBatch] = rows_of) -> None:
+    def __init__(
+        self, slices: Iterable[pa.RecordBatch], unpack: Callable[[pa.RecordBatch], RowBatch] = rows_of
+    ) -> None:
         super().__init__(slices, READ_AHEAD_SLICES, READ_AHEAD_BYTES)
         self._unpack = unpack
-        self._ready: deque[Slice] = deque()
+        self._ready: deque[pa.RecordBatch] = deque()
 
-    def weigh(self, item: Slice) -> int:
+    def weigh(self, item: pa.RecordBatch) -> int:
         """The bytes of a slice. On the reading thread."""
-        return item.nbytes if isinstance(item, pa.RecordBatch) else sum(column.nbytes for column in item)
+        return item.nbytes  # type: ignore[no-any-return]
 
     def emit_next(self, output: TaskOutput) -> InputStatus:
         """Emit the rows of the next slice; raises what the reading thread failed with."""

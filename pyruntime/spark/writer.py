@@ -1,7 +1,6 @@
 """Output batches of chunks of results: kept columns as Arrow, results, errors. For the task's thread.
 
-Confined to one task. `RowWriter` is what `async_map` uses, `ChainWriter` where it calls several functions.
-`SkippedRows` has the rows that are not called, as `where` does not hold for them.
+Confined to one task. `SkippedRows` has the rows that are not called, as `where` does not hold for them.
 """
 
 # Kept columns never become Python objects: they are taken from the slices of the input by the places of their
@@ -12,9 +11,7 @@ from __future__ import annotations
 
 import datetime
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,11 +21,15 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import Chunk
-from pillarbox.spark.dead_letters import DeadLetterWriter
-from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
-from pillarbox.spark.records import Columns, take_rows
+from pillarbox.spark.dead_letters import (
+    ERROR,
+    ERROR_ARROW,
+    ERROR_ARROW_OF_CHAIN,
+    DeadLetterWriter,
+    error_array,
+)
+from pillarbox.spark.records import concat, concat_rows, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
 
@@ -37,97 +38,114 @@ Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Any]]
 
 
 class RowWriter:
-    """Writes the results of `async_map`.
+    """Writes the results of `async_map`: of one function, or of the last one of a chain.
 
-    kept: input columns that stand before the results. dead_letters: where failed rows are put aside, or None.
+    kept: input columns that stand before the results. errors: the form in which failed rows leave. ordered:
+    whether results come in the order of their rows. dead_letters: where rows that failed in a function are
+    put aside, by its name. drops: functions whose failed rows leave nothing else, whatever `errors` says.
+    of_chain: failed rows say in which function they did. is_behind: the rows of the input are those of the
+    first function's calls, and the results those of another one.
     `encoder` converts the results that it takes. `counts` are the rows of each result that was written last;
     None for one each.
     """
 
-    _is_chain = False
-
     def __init__(
         self,
-        kept: list[str],
+        kept: Sequence[str],
         schema: T.StructType,
         zone: datetime.tzinfo | None,
-        options: Options,
-        dead_letters: DeadLetterWriter | None,
+        *,
+        errors: str = "fail",
+        ordered: bool = True,
+        dead_letters: Mapping[str | None, DeadLetterWriter] | None = None,
+        drops: Collection[str | None] = (),
+        of_chain: bool = False,
+        is_behind: bool = False,
     ) -> None:
-        self._kept = kept
-        self._is_ordered = options.ordered
-        self._says_errors = options.errors.mode == "column"
+        self._kept = list(kept)
+        self._ordered = ordered
+        self._error_type = None
+        if errors == "column":
+            self._error_type = ERROR_ARROW_OF_CHAIN if of_chain else ERROR_ARROW
         self.counts: list[int] | None = None
-        self._dead_letters = dead_letters
-        # The row of the input that a call belongs to.
-        self._row_of: Callable[[Call], Any] = attrgetter("row")
-        self.encoder = RowEncoder(schema, zone, drop=options.errors.mode == "drop")
+        self._dead_letters = dead_letters or {}
+        self._drops = drops
+        self._is_behind = is_behind
+        self.encoder = RowEncoder(schema, zone, drop=errors == "drop")
         self._types = [arrow_field(field).type for field in schema.fields]
-        self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
+        self._names = [*kept, *schema.names, *([] if self._error_type is None else [ERROR])]
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:
         """The output batch of a chunk; it may be empty."""
+        if self._dead_letters or self._drops:
+            chunk = self._put_aside(chunk)
+        if not chunk:
+            return pa.RecordBatch.from_pylist([])
         calls, results = zip(*chunk, strict=True)
-        if self._dead_letters is None and not self._kept:
-            return self._batch([], results)
-        parts = list(self._parts(calls, results))
-        if self._dead_letters is not None:
-            for batch, indices, some in parts:
-                bad = [place for place, result in enumerate(some) if type(result) is Failed]
-                if bad:
-                    rows = batch.take(pa.array([indices[place] for place in bad], pa.int64()))
-                    self._dead_letters.add(rows, [some[place] for place in bad])
-        if not self._is_ordered and len(parts) > 1:
-            # Rows of one slice go together, which costs nothing in order, as there is none among them.
-            results = tuple(result for _, _, some in parts for result in some)
+        parts: list[Part] = []
+        if self._kept:
+            parts = self._in_order(calls, results) if self._ordered else self._by_slice(calls, results)
+            if not self._ordered and len(parts) > 1:
+                # Rows of one slice go together, which costs nothing, as there is no order among them.
+                results = tuple(result for _, _, some in parts for result in some)
         return self._batch(parts, results)
 
     def nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The output for input rows that were not called: what is kept of them, and nulls."""
-        count = rows.num_rows
-        arrays = [*rows.select(self._kept).columns] if self._kept else []
-        arrays += [pa.nulls(count, kind) for kind in self._types]
-        if self._says_errors:
-            arrays.append(pa.nulls(count, ERROR_ARROW))
-        return pa.RecordBatch.from_arrays(arrays, self._names)
+        kinds = [*self._types, *([] if self._error_type is None else [self._error_type])]
+        kept = [rows.column(name) for name in self._kept]
+        return pa.RecordBatch.from_arrays(
+            [*kept, *(pa.nulls(rows.num_rows, kind) for kind in kinds)], self._names
+        )
 
-    def _parts(self, calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
-        if not self._is_ordered:
-            yield from self._grouped(calls, results)
-            return
-        # In order, the rows of a chunk follow one another in their slices, and the slices too.
+    def _put_aside(self, chunk: Chunk) -> Chunk:
+        """Write the dead letters of failed rows; returns the results that leave besides."""
+        failed = [pair for pair in chunk if type(pair[1]) is Failed]
+        for uid, writer in self._dead_letters.items():
+            theirs = [pair for pair in failed if pair[1].info.uid == uid]
+            if theirs:
+                for batch, indices, results in self._by_slice(*zip(*theirs, strict=True)):
+                    writer.add(take_rows(batch, indices), results)
+        if not failed or not self._drops:
+            return chunk
+        return [pair for pair in chunk if type(pair[1]) is not Failed or pair[1].info.uid not in self._drops]
+
+    def _in_order(self, calls: Sequence[Call], results: Sequence[Any]) -> list[Part]:
+        if self._is_behind:
+            # A row of the input may have any number of results, which follow one another.
+            return self._by_slice(calls, results)
+        # The rows of a chunk follow one another in their slices, and so do the slices.
+        parts: list[Part] = []
         place = 0
         while place < len(calls):
             row = calls[place].row
             batch = row._columns.batch
-            count = min(batch.num_rows - row._index, len(calls) - place)
-            end = place + count
-            yield batch, range(row._index, row._index + count), results[place:end]
+            end = min(place + batch.num_rows - row._index, len(calls))
+            parts.append((batch, range(row._index, row._index + end - place), results[place:end]))
             place = end
+        return parts
 
-    def _grouped(self, calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
+    def _by_slice(self, calls: Sequence[Call], results: Sequence[Any]) -> list[Part]:
         """Results by their slices, whatever the order in which they come."""
-        groups: dict[int, tuple[Columns, list[int], list[Any]]] = {}
+        groups: dict[int, tuple[pa.RecordBatch, list[int], list[Any]]] = {}
         before = None
-        for row, result in zip(map(self._row_of, calls), results, strict=True):
+        for call, result in zip(calls, results, strict=True):
+            row = call.source if self._is_behind else call.row
             columns = row._columns
             if columns is not before:
                 before = columns
-                _, indices, some = groups.setdefault(id(columns), (columns, [], []))
+                _, indices, some = groups.setdefault(id(columns), (columns.batch, [], []))
             indices.append(row._index)
             some.append(result)
-        for columns, indices, some in groups.values():
-            yield columns.batch, indices, some
+        return list(groups.values())
 
     def _batch(self, parts: list[Part], results: Sequence[Any]) -> pa.RecordBatch:
         arrays, counts = self.encoder.encode(results)
         self.counts = counts
-        if self._says_errors:
+        if self._error_type is not None:
             if counts is not None:
                 results = _repeated(results, counts)
-            arrays.append(error_array(results, of_chain=self._is_chain))
-        if not self._kept:
-            return pa.RecordBatch.from_arrays(arrays, self._names)
+            arrays.append(error_array(results, self._error_type))
         taken = []
         offset = 0
         for batch, indices, _ in parts:
@@ -136,66 +154,8 @@ class RowWriter:
                 offset += len(indices)
                 indices = _repeated(indices, some)
             taken.append(take_rows(batch.select(self._kept), indices))
-        kept = taken[0].columns
-        if len(taken) > 1:
-            kept = [pa.concat_arrays([part.column(name) for part in taken]) for name in self._kept]
+        kept = [concat([part.column(name) for part in taken]) for name in self._kept]
         return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
-
-
-class ChainWriter(RowWriter):
-    """Writes the results of a chain of functions.
-
-    form: that in which failed rows leave, as `errors` says. ordered: whether all functions give results in
-    order. dead_letters: where rows that failed in one of the functions are put aside, by its name. drops: the
-    functions whose failed rows leave nothing else. has_source: the rows of the input are those of the first
-    function's calls, and the results those of the last one.
-    """
-
-    _is_chain = True
-
-    def __init__(
-        self,
-        kept: list[str],
-        schema: T.StructType,
-        zone: datetime.tzinfo | None,
-        *,
-        form: Any,
-        ordered: bool,
-        dead_letters: Mapping[str, DeadLetterWriter],
-        drops: frozenset[str],
-        has_source: bool,
-    ) -> None:
-        super().__init__(kept, schema, zone, Options(errors=form, ordered=ordered), None)
-        self._writers = dead_letters
-        self._drops = drops
-        if has_source:
-            self._row_of = attrgetter("source")
-
-    def write(self, chunk: Chunk) -> pa.RecordBatch:
-        """The output batch of a chunk; it may be empty."""
-        failed = [pair for pair in chunk if type(pair[1]) is Failed]
-        for uid, writer in self._writers.items():
-            theirs = [pair for pair in failed if pair[1].info.uid == uid]
-            if theirs:
-                for batch, indices, results in self._grouped(*zip(*theirs, strict=True)):
-                    writer.add(batch.take(pa.array(indices, pa.int64())), list(results))
-        if failed and self._drops:
-            chunk = [
-                (call, result)
-                for call, result in chunk
-                if type(result) is not Failed or result.info.uid not in self._drops
-            ]
-        return super().write(chunk) if chunk else pa.RecordBatch.from_pylist([])
-
-    def _parts(self, calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
-        if not self._is_ordered:
-            yield from self._grouped(calls, results)
-            return
-        # A row of the input may have any number of results.
-        rows = zip(map(self._row_of, calls), results, strict=True)
-        for _, run in groupby(rows, key=lambda pair: id(pair[0]._columns)):
-            some, theirs = zip(*run, strict=True)
-            yield some[0]._columns.batch, [row._index for row in some], theirs
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
@@ -225,48 +185,38 @@ class SkippedRows:
         self._skipped: deque[tuple[Ints, pa.RecordBatch]] = deque()
         self._left = 0
 
-    def called(self, batches: Iterator[tuple[pa.RecordBatch, pa.BooleanArray]]) -> Iterator[pa.RecordBatch]:
-        """Of batches, each with its mask, the rows that are to be called."""
-        for batch, mask in batches:
+    def called(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of batches that are to be called, without the last column, which says which these are."""
+        for batch in batches:
+            *columns, mask = batch.columns
+            rows = pa.RecordBatch.from_arrays(columns, batch.schema.names[:-1])
             is_called = mask.fill_null(False).to_numpy(zero_copy_only=False)
             in_front = self._called + np.cumsum(is_called, dtype=np.int64)[~is_called]
             if len(in_front):
-                self._skipped.append((in_front, batch.filter(pa.array(~is_called))))
+                self._skipped.append((in_front, rows.filter(pa.array(~is_called))))
             if len(in_front) < batch.num_rows:
                 self._called += batch.num_rows - len(in_front)
-                yield batch.filter(pa.array(is_called))
+                yield rows.filter(pa.array(is_called))
 
-    def beside(self, results: int | None) -> tuple[Ints, pa.RecordBatch | None]:
+    def beside(self, results: int | None) -> tuple[Ints, pa.RecordBatch] | None:
         """The rows that leave with the next results, and how many of these stand in front of each.
 
         results: their number; None for all rows that are left. None for no rows.
         """
         end = self._called if results is None or not self._ordered else self._left + results
         places, rows = [], []
-        while self._skipped:
-            in_front, batch = self._skipped[0]
+        while self._skipped and self._skipped[0][0][0] <= end:
+            in_front, batch = self._skipped.popleft()
             count = int(np.searchsorted(in_front, end, side="right"))
-            if count:
-                places.append(in_front[:count] - self._left)
-                rows.append(batch.slice(0, count))
+            places.append(in_front[:count] - self._left)
+            rows.append(batch.slice(0, count))
             if count < len(in_front):
-                self._skipped[0] = in_front[count:], batch.slice(count)
-                break
-            self._skipped.popleft()
+                self._skipped.appendleft((in_front[count:], batch.slice(count)))
         self._left += results or 0
         if not rows:
-            return np.zeros(0, np.int64), None
-        found = np.concatenate(places)
+            return None
         # Without an order they all leave behind the results that are there.
-        return found.clip(0, results), pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
-
-
-def put_nulls(array: pa.Array, places: Ints) -> pa.Array:
-    """The array with a null in front of each of these places."""
-    if not len(places):
-        return array
-    indices = np.insert(np.arange(len(array)), places, -1)
-    return array.take(pa.array(indices, mask=indices < 0))
+        return np.concatenate(places).clip(0, results), concat_rows(rows)
 
 
 def put_back(
@@ -280,5 +230,4 @@ def put_back(
         places = np.cumsum([0, *counts])[places]
     behind = np.arange(written.num_rows, written.num_rows + skipped.num_rows)
     indices = np.insert(np.arange(written.num_rows), places, behind)
-    arrays = [pa.concat_arrays(each) for each in zip(written.columns, skipped.columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, written.schema.names).take(pa.array(indices))
+    return concat_rows([written, skipped]).take(pa.array(indices))

@@ -19,9 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Budget, Collector, Errors, Ledger, Retry
+from pillarbox import Budget, Collector, Ledger, Retry
 from pillarbox.spark import async_udf
-from tests.versions import needs_pyspark, pyspark_version
 
 
 @pytest.mark.contract
@@ -226,7 +225,6 @@ def test_a_column_is_named_after_the_function_and_its_arguments(spark: SparkSess
 
 
 @pytest.mark.contract
-@needs_pyspark(4, 1, "column functions in SQL")
 def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
     @async_udf("struct<n:long,text:string>", capacity=8)
     async def embed(n: int, text: str = "x") -> dict[str, Any]:
@@ -242,52 +240,26 @@ def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
     assert asyncio.run(embed.func(3)) == {"n": 3, "text": "x"}
 
 
-@needs_pyspark(4, 1, "column functions in SQL")
-def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    @async_udf("long", errors=Errors("column", dead_letter=str(tmp_path / "letters")))
-    async def odd(n: int) -> int:
-        if n % 2 == 0:
-            raise ValueError(n)
-        return n
-
-    spark.udf.register("odd", odd)
-    rows = spark.sql("select odd(id) as odd from range(0, 4, 1, 1)").collect()
-    assert [row.odd.result for row in rows] == [None, 1, None, 3]
-    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "letters")).collect()) == [0, 2]
-
-
-@needs_pyspark(4, 1, "column functions in SQL")
-def test_a_registered_function_with_a_collector_has_its_columns_in_its_dead_letters(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    @async_udf("long", errors=Errors("column", dead_letter=str(tmp_path / "letters")))
+def test_a_registered_function_keeps_its_errors(spark: SparkSession) -> None:
+    @async_udf("long", errors="column")
     def odd(n: int, collector: Collector[int]) -> None:
         if n % 2 == 0:
             collector.fail(ValueError(n))
         collector.complete(n)
 
-    spark.udf.register("odd_by_collector", odd)
-    rows = spark.sql("select odd_by_collector(id) as odd from range(0, 4, 1, 1)").collect()
+    spark.udf.register("odd", odd)
+    rows = spark.sql("select odd(id) as odd from range(0, 4, 1, 1)").collect()
     assert [row.odd.result for row in rows] == [None, 1, None, 3]
-    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "letters")).collect()) == [0, 2]
+    assert [row.odd["_error"] and row.odd["_error"].type for row in rows] == ["ValueError", None] * 2
 
 
 def test_a_function_that_sql_cannot_call_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
     async def call(*values: int) -> int:
         return sum(values)
 
-    if pyspark_version() < (4, 1):
-        with pytest.raises(TypeError, match=r"call: spark\.udf\.register needs PySpark 4\.1 or later"):
-            spark.udf.register("call", async_udf("long")(call))
-        return
     ledger = async_udf("long", ledger=Ledger(tmp_path, uid="sum", run="1"))(call)
     with pytest.raises(ValueError, match=r"call: spark\.udf\.register cannot tell the ledger which columns"):
         spark.udf.register("call", ledger)
-    letters = async_udf("long", errors=Errors(dead_letter=str(tmp_path)))(call)
-    with pytest.raises(ValueError, match="needs a function with a fixed number of arguments"):
-        spark.udf.register("call", letters)
 
 
 WITHOUT_SESSION = """

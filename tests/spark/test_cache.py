@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from pillarbox.clients import Http, HttpLookup
 from pillarbox.ledger import Cache, Ledger
-from pillarbox.spark import async_map, async_stream, async_udf, lookup, retry_failed
+from pillarbox.spark import async_map, async_stream, async_udf, lookup
 from tests.clients.conftest import serve_handler
 from tests.spark.test_client_columns import in_thread
 
@@ -195,8 +195,6 @@ print(sorted(map(int, (tmp / "calls").read_text().split())) == [*range(40)])
 
 
 def test_uses_that_know_no_content_refuse_a_cache(spark: SparkSession, ledger: Ledger, noted: Noted) -> None:
-    with pytest.raises(ValueError, match="is a cache, which knows of no earlier run"):
-        retry_failed(spark.range(3), noted, schema="square long", ledger=ledger)
     stream = spark.readStream.format("rate").load().selectExpr("value as id")
     with pytest.raises(ValueError, match="cache=.*must be left out"):
         async_stream(stream, noted, schema="square long", max_wait=1.0, ledger=ledger)

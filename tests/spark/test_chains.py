@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Batch, Retry, Step
 from pillarbox.ledger import Ledger
-from pillarbox.spark import Progress, async_map, async_udf, call_failed, failed_rows, retry_failed
+from pillarbox.spark import Progress, async_map, async_udf, call_failed, failed_rows
 
 
 async def lookup(row: Any) -> list[dict[str, Any]]:
@@ -208,10 +208,6 @@ def test_a_chain_that_cannot_be_is_refused_on_the_driver(
         async_map(rows_of(spark, 3), [lookup, shout], schema="n long, text string", **options)
 
 
-def test_what_calls_one_function_refuses_a_list(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_calls_one_function_refuses_a_list(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="only `async_map` takes a list"):
         async_udf("long")([lookup, shout])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="only `async_map` takes a list"):
-        retry_failed(
-            spark.range(3), [lookup, shout], schema="n long", ledger=Ledger(str(tmp_path), uid="u", run="r")
-        )

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions import pyspark_version
-
 RunScript = Callable[..., list[str]]
 
 
@@ -56,9 +54,7 @@ except ValueError as error:
         "pyspark.sql.connect.dataframe",
         "True",
         "True",
-        "[(4.0,)]"
-        if pyspark_version() >= (4, 1)
-        else "embed: spark.udf.register needs PySpark 4.1 or later for it; use it as a column",
+        "[(4.0,)]",
         "schema='price dooble': is not a type in DDL form",
         # Nobody knows here whether the workers reach this machine.
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "

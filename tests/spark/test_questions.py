@@ -196,11 +196,10 @@ def test_a_client_is_a_column_and_a_function_of_sql(
     assert count.returnType.simpleString() == "struct<words:bigint,first:string>"
     found = texts.select("id", count("text").alias("counted")).select("id", "counted.words").collect()
     assert [row.words for row in found] == [None if n % 5 == 4 else 2 + n for n in range(10)]
-    if hasattr(F, "arrow_udf"):
-        spark.udf.register("count_words", count)
-        texts.createOrReplaceTempView("texts_of_questions")
-        found = spark.sql("select count_words(text).words as words from texts_of_questions").collect()
-        assert sum(row.words or 0 for row in found) == sum(2 + n for n in range(10) if n % 5 != 4)
+    spark.udf.register("count_words", count)
+    texts.createOrReplaceTempView("texts_of_questions")
+    found = spark.sql("select count_words(text).words as words from texts_of_questions").collect()
+    assert sum(row.words or 0 for row in found) == sum(2 + n for n in range(10) if n % 5 != 4)
     said = async_udf(chat_of(service))
     assert said.returnType.simpleString() == "string"
 

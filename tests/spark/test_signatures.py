@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox.spark
 from pillarbox import Options, Timeout
-from pillarbox.spark import async_map, async_stream, async_udf, retry_failed
+from pillarbox.spark import async_map, async_stream, async_udf
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ RARE = {"buffer", "dedupe", "latency", "where"}
 @pytest.mark.contract
 @pytest.mark.parametrize(
     ("function", "without"),
-    [(async_map, set()), (async_udf, {"ordered"}), (async_stream, {"budget"}), (retry_failed, set())],
+    [(async_map, set()), (async_udf, {"ordered"}), (async_stream, {"budget"})],
 )
 def test_the_signature_lists_every_option_that_is_not_rare(function: Any, without: set[str]) -> None:
     parameters = inspect.signature(function).parameters

@@ -29,8 +29,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
-from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.operator_plan import output_schema, plan_operator
+from pillarbox.spark.operator_plan import check_sendable, name_of, output_schema, plan_operator, ship
 from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack

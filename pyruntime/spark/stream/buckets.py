@@ -37,8 +37,8 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pillarbox.spark.dead_letters import DeadLetterWriter
-from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.ledger_plan import BATCH, QUERY
+from pillarbox.spark.operator_plan import name_of, ship
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     Ints,

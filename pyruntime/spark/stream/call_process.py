@@ -118,7 +118,7 @@ class _Stream:
             entered,
             operator.options,
             # Columns that are kept do not leave the task: see `Finished.beside`.
-            RowWriter([], plan.schema, operator.time_zone, operator.options, None),
+            RowWriter([], plan.schema, operator.time_zone, errors=operator.options.errors.mode),
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
             convert=with_parse(

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.ledger_plan import is_connect
+from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.stream.call_client import private_folder
 
 log = logging.getLogger("pillarbox")

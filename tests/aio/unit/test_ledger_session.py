@@ -100,12 +100,21 @@ class Attempt:
             scheduler.holds = self.holds
             self.waiting = scheduler.waiting
             self.session.bind(
-                scheduler, self.mailbox, complete=self._leaves, replayed=self._found, share=self._leaves
+                scheduler,
+                self.mailbox,
+                complete=self._leaves,
+                complete_all=self._leave_together,
+                replayed=self._found,
+                share=self._leaves,
             )
         (self.writer,) = writers
 
     def _leaves(self, call: Call, result: Any) -> None:
         self.left.append((call.row, result))
+
+    def _leave_together(self, calls: list[Any], results: list[Any]) -> None:
+        for call, result in zip(calls, results, strict=True):
+            self._leaves(call, result)
 
     def _found(self, call: Call, result: Any) -> None:
         self.waiting.remove(call)

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from pillarbox import Errors
 from pillarbox.spark import async_map, async_udf, failed_rows
 from pillarbox.spark.dead_letters import DeadLetter
-from tests.versions import needs_pyspark
 
 RunScript = Callable[..., list[str]]
 
@@ -90,36 +89,12 @@ def test_letters_in_parquet_have_the_types_of_the_input(spark: SparkSession, tmp
     async_map(odd, picky, schema="n long", errors=Errors(dead_letter=DeadLetter(tmp_path / "l", keep=[])))
 
 
-@needs_pyspark(4, 1, "Parquet files with a column of type void")
 def test_letters_in_parquet_have_a_column_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(2, 3).selectExpr("id", "null as nothing")
     async_map(df, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")).collect()
     back = spark.read.parquet(str(tmp_path / "l")).drop("_error", "_failed_at")
     assert back.dtypes == df.dtypes
     assert back.collect() == df.collect()
-
-
-@pytest.mark.parametrize("errors", [None, "drop", "null", "column"])
-def test_a_column_function_puts_its_arguments_aside(
-    spark: SparkSession, tmp_path: Path, errors: str | None
-) -> None:
-    given: Any = [] if errors is None else [errors]
-
-    @async_udf("long", errors=Errors(*given, dead_letter=str(tmp_path / "l")))
-    async def call(n: int, *rest: str) -> int:
-        if n % 4 == 2:
-            raise ValueError(n)
-        return n
-
-    df = spark.range(0, 3000, 1, 2).withColumn("text", F.concat(F.lit("t"), "id"))
-    values = [row[0] for row in df.select(call("id", "text", F.lit("x"))).collect()]
-    if errors == "column":
-        values = [value.result for value in values]
-    assert values == [None if i % 4 == 2 else i for i in range(3000)]
-    back = spark.read.parquet(str(tmp_path / "l"))
-    assert back.columns == ["n", "rest_0", "rest_1", "_error", "_failed_at"]
-    rows = sorted((row.n, row.rest_0, row.rest_1, row["_error"].message) for row in back.collect())
-    assert rows == [(i, f"t{i}", "x", str(i)) for i in range(2, 3000, 4)]
 
 
 @pytest.mark.parametrize("errors", ["null", "column"])
@@ -227,8 +202,11 @@ def test_dead_letters_that_cannot_be_are_refused_on_the_driver(
 ) -> None:
     with pytest.raises(error, match=message):
         async_map(spark.range(1), picky, schema="n long", **arguments)
-    with pytest.raises(error, match=message):
-        async_udf("long", **arguments)
+
+
+def test_a_column_has_no_rows_to_put_aside(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dead_letter: a column has no rows to put aside; use async_map, or"):
+        async_udf("long", errors=Errors(dead_letter=tmp_path))
 
 
 @pytest.mark.contract

@@ -15,9 +15,8 @@ import pytest
 from pillarbox import Options
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import worker as spark_worker
-from pillarbox.spark.disconnect import DisconnectWatcher, unread_bytes
 from pillarbox.spark.operator_plan import OperatorPlan
-from pillarbox.spark.worker import run_job
+from pillarbox.spark.worker import DisconnectWatcher, run_job, unread_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

@@ -83,7 +83,7 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
         **given: Any,
     ) -> HeldCalls:
         options = Options(ordered=False, **given)
-        writer = RowWriter([], SCHEMA, None, options, None)
+        writer = RowWriter([], SCHEMA, None, errors=options.errors.mode)
         convert = RowEncoder(SCHEMA, None)
         calls = HeldCalls(
             service,

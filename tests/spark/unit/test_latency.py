@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pillarbox import Options
 from pillarbox.spark import async_map, async_udf
-from pillarbox.spark.latency import LOW_LATENCY, knows_pipelined
+from pillarbox.spark.operator_plan import LOW_LATENCY, knows_pipelined
 
 RunScript = Callable[..., list[str]]
 
@@ -105,7 +105,7 @@ def test_a_session_that_holds_rows_back_is_refused_with_what_it_needs(spark: Spa
     text = str(caught.value)
     for setting in LOW_LATENCY:
         assert setting in text
-    assert "SparkSession.builder.config(map=pillarbox.spark.latency.LOW_LATENCY)" in text
+    assert "SparkSession.builder.config(map=pillarbox.spark.operator_plan.LOW_LATENCY)" in text
     call = async_udf("long", options=Options(latency="low"))(nothing)
     with pytest.raises(ValueError, match="latency='low': the session needs"):
         call("id")

@@ -22,7 +22,7 @@ from pyspark.errors import PythonException
 from pillarbox import Options
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import LedgerWarning
-from pillarbox.spark import async_map, async_udf, estimate_cost, retry_failed
+from pillarbox.spark import async_map, async_udf, estimate_cost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,38 +228,6 @@ def test_a_result_that_does_not_fit_is_called_for_again(
     assert counting.calls()["0"] == 1
 
 
-@pytest.mark.contract("Of a run with a ledger, retry_failed calls only the rows that failed.")
-def test_only_rows_that_failed_are_called_again(
-    spark: SparkSession, ledger: Ledger, counting: Counting
-) -> None:
-    async def often(row: Any) -> int:
-        if row.id % 5 == 0:
-            raise ConnectionError("not now")
-        return int(row.id) * 10
-
-    async def well(row: Any) -> int:
-        counting.note(row.id)
-        if row.id == 15:
-            raise TimeoutError("never")
-        return int(row.id) * 10
-
-    given: dict[str, Any] = {"schema": "ten long", "keep": "*"}
-    ledger = dataclasses.replace(ledger, uid="uid", run="run", key=["id"])
-    first = async_map(spark.range(20), often, ledger=ledger, errors="column", **given)
-    assert first.where("_error is not null").count() == 4
-    # Errors that count as results for others are called again here as well.
-    sticky = dataclasses.replace(ledger, retry_errors=False)
-    again = retry_failed(spark.range(25), well, ledger=sticky, **given)
-    rows = {row.id: (row.ten, row._error and row._error.type) for row in again.collect()}
-    expected: dict[int, Any] = {number: (number * 10, None) for number in range(20)}
-    expected |= dict.fromkeys(range(20, 25), (None, "NotCalled"))
-    assert rows == expected | {15: (None, "TimeoutError")}
-    assert counting.calls() == {"0": 1, "5": 1, "10": 1, "15": 1}
-    last = retry_failed(spark.range(20), well, ledger=ledger, errors="drop", **given)
-    assert sorted(row.id for row in last.collect()) == [number for number in range(20) if number != 15]
-    assert counting.calls() == {"0": 1, "5": 1, "10": 1, "15": 2}
-
-
 @pytest.mark.contract
 @pytest.mark.parametrize("is_column", [False, True])
 def test_rows_whose_key_is_null_get_their_own_answers_in_the_first_run(
@@ -440,29 +408,6 @@ def test_a_task_that_sees_another_folder_than_the_driver_fails_and_calls_nothing
     with pytest.raises(PythonException, match="is not the place that the driver saw"):
         out.collect()
     assert not counting.calls()
-
-
-def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
-    spark: SparkSession, ledger: Ledger
-) -> None:
-    with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed_rows\(df\), \.\.\.\)"):
-        retry_failed(spark.range(2), same, schema="n long")
-    names: dict[str, Any] = {"ledger": dataclasses.replace(ledger, uid="uid", run="run")}
-    with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):
-        retry_failed(spark.range(2), same, schema="n long", **names, errors="fail")
-    with pytest.raises(ValueError, match=r"run='run', uid='uid', key=None: .* and nothing else"):
-        retry_failed(spark.range(2), same, schema="n long", **names)
-    async_map(spark.range(2), same, schema="n long", **names).collect()
-    with pytest.raises(ValueError, match=r"uid='uix', .* it has run='run' uid='uid'"):
-        retry_failed(
-            spark.range(2), same, schema="n long", ledger=dataclasses.replace(ledger, uid="uix", run="run")
-        )
-    drop = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), errors="drop")
-    assert retry_failed(spark.range(2), same, schema="n long", options=drop).columns == ["n"]
-    plain = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"))
-    assert retry_failed(spark.range(2), same, schema="n long", options=plain).columns == ["n", "_error"]
-    with pytest.raises(ValueError, match="run=None: must be the name of the earlier run"):
-        retry_failed(spark.range(2), same, schema="n long", ledger=dataclasses.replace(ledger, uid="uid"))
 
 
 # -- failures ------------------------------------------------------------------------------------
