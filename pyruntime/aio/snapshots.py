@@ -1,7 +1,7 @@
 """The state of an async operator in the snapshot of its task: values, for any thread.
 
 A snapshot is references and numbers, taken on the mailbox thread; nobody changes a row or a result
-afterwards. It pickles where rows, results and errors do, in any thread, while the task goes on.
+afterwards. It pickles where rows and results do, in any thread, while the task goes on.
 """
 
 from __future__ import annotations
