@@ -47,8 +47,8 @@ from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Tim
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cache import CACHE_RUN
-from pillarbox.ledger.cache_upkeep import begin_execution
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
+from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
