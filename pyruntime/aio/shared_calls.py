@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.ledger.claims import Claims
-from pillarbox.ledger.lease import HUNG_AFTER_S
+from pillarbox.ledger.lease import HUNG_AFTER_S, Claims
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
