@@ -1,12 +1,12 @@
 """CPU of spans and metrics of generative AI: the same Spark job with them and without.
 
-    python -m bench.telemetry [--rows 10000] [--rounds 3] [--sample 0.1]
+    python -m bench.telemetry [--rows 10000] [--rounds 3] [--share 1.0]
 
 A job asks a service on loopback over HTTP for each row, and returns what each call used. With telemetry its
-workers make a span of each attempt, and the driver exports the metrics every ten seconds; both go as OTLP to
-the collector of the tests (`make otel-collector`). Driver, Java and Python workers count; the service, the
-collector and imports do not. Both jobs have a `Progress`. The rounds alternate, each in a process of its own;
-the medians are compared.
+workers make spans of a share of the calls, by default the share that users get, and the driver exports the
+metrics every ten seconds; both go as OTLP to the collector of the tests (`make otel-collector`). Driver, Java
+and Python workers count; the service, the collector and imports do not. Both jobs have a `Progress`. The
+rounds alternate, each in a process of its own; the medians are compared.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def serve(ports: Queue[int]) -> None:
 class Ask:
     """The function of the job; with `collector`, its workers make spans."""
 
-    def __init__(self, url: str, collector: str, sample: float) -> None:
+    def __init__(self, url: str, collector: str, share: float | None) -> None:
         self.url = url
         self.collector = collector
-        self.sample = sample
+        self.share = share
 
     async def __aenter__(self) -> Ask:
         import aiohttp
@@ -70,12 +70,13 @@ class Ask:
         if self.collector:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
             if not isinstance(trace.get_tracer_provider(), TracerProvider):
-                provider = TracerProvider(sampler=TraceIdRatioBased(self.sample))
+                given = {} if self.share is None else {"pillarbox.span_share": self.share}
+                provider = TracerProvider(resource=Resource.create(given))
                 exporter = OTLPSpanExporter(f"{self.collector}/v1/traces")
                 provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=16_384))
                 trace.set_tracer_provider(provider)
@@ -108,7 +109,7 @@ class Ask:
         )
 
 
-def job(url: str, rows: int, collector: str, sample: float) -> None:
+def job(url: str, rows: int, collector: str, share: float | None) -> None:
     """Run the job once, and print the CPU seconds of all of its processes."""
     import psutil
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -127,7 +128,7 @@ def job(url: str, rows: int, collector: str, sample: float) -> None:
 
     spark = SparkSession.builder.master(f"local[{TASKS}]").config("spark.ui.enabled", "false").getOrCreate()
     df = spark.range(0, rows, 1, TASKS)
-    ask = Ask(url, collector, sample)
+    ask = Ask(url, collector, share)
     # Java and the workers are warm, and have imported what they need.
     async_map(spark.range(0, 200, 1, TASKS), ask, schema="answer string").collect()
     before = cpu()
@@ -151,11 +152,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.telemetry", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sample", type=float, default=1.0, help="share of the spans that are kept")
+    parser.add_argument("--share", type=float, help="share of the calls that have a span")
     parser.add_argument("--job", nargs=2, metavar=("URL", "COLLECTOR"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        job(options.job[0], options.rows, options.job[1], options.sample)
+        job(options.job[0], options.rows, options.job[1], options.share)
         return
     from tests.servers.collector_server import CollectorServer
 
@@ -171,7 +172,8 @@ def main() -> None:
                 kind = ("without", "with")[(turn + turn // 2) % 2]
                 words = [url, collector.url if kind == "with" else ""]
                 command = [sys.executable, "-m", "bench.telemetry", "--rows", str(options.rows)]
-                command += ["--sample", str(options.sample), "--job", *words]
+                command += [] if options.share is None else ["--share", str(options.share)]
+                command += ["--job", *words]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 seconds[kind].append(float(done.stdout.split()[-1]))
         finally:
@@ -179,7 +181,8 @@ def main() -> None:
     service.kill()
     before, after = (statistics.median(seconds[kind]) for kind in ("without", "with"))
     per_row = (after - before) / options.rows * 1e6
-    print(f"{options.rows:,} rows, {options.sample:.0%} of the spans kept: {before:.2f} s of CPU without,")
+    share = "the usual share" if options.share is None else f"{options.share:.0%}"
+    print(f"{options.rows:,} rows, spans of {share} of the calls: {before:.2f} s of CPU without,")
     print(f"{after:.2f} s with telemetry: {after / before - 1.0:+.1%}, {per_row:.0f} us a row; {seconds}")
 
 

@@ -199,6 +199,7 @@ class BatchRunner(Runner):
     async def _call(self, batch: _BatchExecution) -> None:
         results: list[Any] | Result = []
         failed: BaseException | None = None
+        gen_ai, span = self._gen_ai, None
         batch.started = True
         # Rows may have timed out since the task was made: they are not called, and count for no call.
         batch.calls = [call for call in batch.calls if call.execution is batch]
@@ -209,6 +210,7 @@ class BatchRunner(Runner):
             if self._deadlines is not None:
                 batch.deadline = self._deadlines.arm(batch)
             CURRENT.set(CurrentCall(self._scheduler, batch.calls))
+            span = gen_ai.begin(batch.calls) if gen_ai.span_share else None
             results = await self._fn([call.row for call in batch.calls])
         except BaseException as raised:
             if self._loop.is_closed():
@@ -216,6 +218,8 @@ class BatchRunner(Runner):
                 raise
             failed = raised
         self._scheduler.guarded(self._ended, batch, results, failed)
+        if span is not None:
+            gen_ai.end(batch.calls, span)
 
     def _ended(
         self, batch: _BatchExecution, results: list[Any] | Result, error: BaseException | None

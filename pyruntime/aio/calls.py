@@ -20,7 +20,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pillarbox.aio.errors import said
+from pillarbox.aio.errors import error_of, said
 from pillarbox.kernel import Deadlines
 from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.keys import fingerprint
@@ -139,6 +139,18 @@ class CallState(NamedTuple):
     refusals: int = 0
     refused_for: float | None = None
     repeats: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors of clients hold connections and headers, which do not pickle: class and text are kept.
+        error = None if self.error is None else (type(self.error).__name__, said(self.error))
+        return call_state_from, (*self[:4], error, *self[5:])
+
+
+def call_state_from(
+    row: Any, attempts: int, spent: float, pause: float | None, error: Any, *more: Any
+) -> CallState:
+    """The state of a call, as its pickle keeps it: errors by class and text."""
+    return CallState(row, attempts, spent, pause, error and error_of(*error), *more)
 
 
 class ResultConverter(Protocol):

@@ -8,22 +8,37 @@ a tracer. Confined to the mailbox thread, but for `snapshot`.
 # tokens, output tokens, duration. So they are counted in histograms of ours, which add up over tasks, and
 # become those of OpenTelemetry where they are exported (`pillarbox.aio.observe.gen_ai`).
 #
-# A span is made when its attempt has ended, with the times that it had: only then is known which model
-# answered, and what it used. The price is that it is not the parent of what the function does. Which of them
-# are kept is the sampler's business of whoever has set the tracer up; where nobody has, nothing is made.
+# A span of the SDK costs a hundred times what a call costs here, so it is decided before an attempt begins
+# whether it has one, by a random number and without the SDK. One that has runs in its span, which gets its
+# usage at the end. Any other has a span only if it fails, made afterwards with the times that it had. What
+# an operator calls is known once a call has said so: those that have begun before are as those not chosen.
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from random import random
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot
 
 if TYPE_CHECKING:
+    from pillarbox.aio.calls import Call
     from pillarbox.aio.usage import Usage
+
+log = logging.getLogger("pillarbox")
+
+SPAN_SHARE = "pillarbox.span_share"
+"""The attribute of a tracer provider's resource that says which share of the calls have a span, 0 to 1."""
+
+DEFAULT_SPAN_SHARE = 0.01
+"""The share where the resource says none."""
 
 MAX_SERIES = 100
 """Series of one operator, each of a model, a kind of tokens or of errors; those beyond are not counted."""
@@ -50,35 +65,100 @@ def read_series(key: str) -> list[str | None]:
     return series
 
 
-class GenAiMeter:
-    """Counts what the calls of one operator used and how long they took, by operation, provider, model."""
+def span_share_of(provider: Any) -> float:
+    """Return the share of the calls that have a span. What is not from 0 to 1 is said, and no error."""
+    resource = getattr(provider, "resource", None)
+    given = (
+        DEFAULT_SPAN_SHARE if resource is None else resource.attributes.get(SPAN_SHARE, DEFAULT_SPAN_SHARE)
+    )
+    # A text where it comes from the environment (OTEL_RESOURCE_ATTRIBUTES).
+    with suppress(TypeError, ValueError):
+        if 0.0 <= float(given) <= 1.0:
+            return float(given)
+    # Calls that are paid for do not fail for it.
+    text = "%s=%r of the tracer provider's resource: must be from 0 to 1; %g is taken"
+    log.warning(text, SPAN_SHARE, given, DEFAULT_SPAN_SHARE)
+    return DEFAULT_SPAN_SHARE
 
-    __slots__ = ("_durations", "_names", "_provider", "_spans", "_tokens", "_tracer", "_used")
+
+def about_span(usage: Usage, error: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the attributes of a call's span; error: the type of its error, or empty."""
+    series = usage.operation, usage.provider, usage.model, error
+    name = f"{usage.operation} {usage.model}" if usage.model else str(usage.operation)
+    return name, {**attributes_of(series, ERROR_TYPE)}
+
+
+@dataclass
+class CallSpan:
+    """The span of an attempt, and the tokens that it has used so far."""
+
+    span: Any
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+
+
+class GenAiMeter:
+    """Counts what the calls of one operator used and how long they took, by operation, provider, model.
+
+    span_share: with which probability `begin` chooses an attempt; 0 while it would choose none.
+    context: that in which the job began; a span that is current there is the parent of all.
+    """
+
+    __slots__ = (
+        *("_durations", "_names", "_open", "_parent", "_tokens", "_tracer", "_used"),
+        *("context", "span_share"),
+    )
 
     def __init__(self) -> None:
+        self.span_share = 0.0
+        self.context = Context()
         self._durations: dict[Series, LatencyHistogram] = {}
         self._tokens: dict[Series, LatencyHistogram] = {}
         self._used: dict[Series, float] = {}
         self._names: Usage | None = None
-        self._spans: dict[Series, tuple[str, dict[str, str]]] = {}
-        self._provider: Any = None
+        self._open: dict[Call, CallSpan] = {}
+        self._parent: Any = None
         self._tracer: Any = None
 
-    def ended(self, usage: Usage, seconds: float, attempt: int) -> None:
+    def begin(self, calls: Sequence[Call]) -> CallSpan | None:
+        """Have an attempt for the rows of `calls` run in a span, if it is chosen: now, in this context.
+
+        One that follows a failed attempt is chosen whatever the share.
+        """
+        attempt = calls[0].attempt
+        if self._names is None or (attempt == 1 and random() >= self.span_share):
+            return None
+        from opentelemetry.context import attach
+        from opentelemetry.trace import set_span_in_context
+
+        begun = CallSpan(self._start_span(self._names, "", attempt))
+        # Nothing detaches it: a context in which a variable was set is that of one attempt.
+        attach(set_span_in_context(begun.span))
+        self._open.update(dict.fromkeys(calls, begun))
+        return begun
+
+    def end(self, calls: Sequence[Call], begun: CallSpan) -> None:
+        """End the span of an attempt, whose usage or error has been counted."""
+        for call in calls:
+            if self._open.get(call) is begun:
+                del self._open[call]
+        begun.span.end()
+
+    def ended(self, usage: Usage, seconds: float, call: Call) -> None:
         """Count a call that gave a result, and took so long."""
         if usage.operation is not None:
             self._names = usage
-            self._count(usage, seconds, attempt, "")
+            self._count(usage, seconds, call, "")
 
-    def failed(self, usage: Usage | None, seconds: float, attempt: int, error: BaseException) -> None:
+    def failed(self, usage: Usage | None, seconds: float, call: Call, error: BaseException) -> None:
         """Count a call that failed; usage: None where the error says nothing of it."""
         if usage is None and self._names is not None:
             # Of what the calls before it were: an error of the connection knows no model.
             usage = self._names._replace(input_tokens=0.0, output_tokens=0.0)
         if usage is not None and usage.operation is not None:
-            self._count(usage, seconds, attempt, type(error).__name__)
+            self._count(usage, seconds, call, type(error).__name__)
 
-    def _count(self, usage: Usage, seconds: float, attempt: int, error: str) -> None:
+    def _count(self, usage: Usage, seconds: float, call: Call, error: str) -> None:
         names = usage.operation, usage.provider, usage.model
         _record(self._durations, (*names, error), seconds)
         for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
@@ -86,39 +166,51 @@ class GenAiMeter:
             if tokens and _record(self._tokens, series, tokens * TOKEN_S):
                 self._used[series] = self._used.get(series, 0.0) + tokens
         # Without the module nobody has set a tracer up.
-        if "opentelemetry.trace" in sys.modules:
-            self._make_span(usage, seconds, attempt, error)
+        if self._tracer is not None or ("opentelemetry.trace" in sys.modules and self._finds_tracer()):
+            self._tell_span(usage, seconds, call, error)
 
-    def _make_span(self, usage: Usage, seconds: float, attempt: int, error: str) -> None:
-        from opentelemetry.trace import SpanKind, Status, StatusCode, get_tracer_provider
+    def _finds_tracer(self) -> bool:
+        from opentelemetry.context import get_current
+        from opentelemetry.trace import ProxyTracerProvider, get_current_span, get_tracer_provider
 
+        # A process sets one up once, perhaps in its first call.
         provider = get_tracer_provider()
-        if provider is not self._provider:
-            self._provider, self._tracer = provider, provider.get_tracer("pillarbox")
-        series = usage.operation, usage.provider, usage.model, error
-        about = self._spans.get(series)
-        if about is None:
-            name = f"{usage.operation} {usage.model}" if usage.model else str(usage.operation)
-            about = name, attributes_of(series, ERROR_TYPE)
-            if len(self._spans) < MAX_SERIES:
-                self._spans[series] = about
-        name, attributes = about
+        if isinstance(provider, ProxyTracerProvider):
+            return False
+        self._parent = self.context.run(get_current)
+        parent = get_current_span(self._parent).get_span_context()
+        self.span_share = float(parent.trace_flags.sampled) if parent.is_valid else span_share_of(provider)
+        self._tracer = provider.get_tracer("pillarbox")
+        return True
+
+    def _start_span(self, names: Usage, error: str, attempt: int, start: int | None = None) -> Any:
+        from opentelemetry.trace import SpanKind
+
+        # By these attributes a sampler may decide.
+        name, attributes = about_span(names, error)
+        attributes["pillarbox.attempt"] = attempt
+        return self._tracer.start_span(name, self._parent, SpanKind.CLIENT, attributes, start_time=start)
+
+    def _tell_span(self, usage: Usage, seconds: float, call: Call, error: str) -> None:
+        # What fails after its time-out has failed already, and its row may be called again by then.
+        begun = self._open.pop(call, None) if error else self._open.get(call)
+        if begun is None and not error and self.span_share < 1.0:
+            return
+        from opentelemetry.trace import Status, StatusCode
+
         end = time.time_ns()
-        # The attributes are those that a sampler may decide by; most spans may not be kept.
-        span = self._tracer.start_span(
-            name, kind=SpanKind.CLIENT, start_time=end - round(seconds * 1e9), attributes=attributes
-        )
-        if span.is_recording():
-            span.set_attributes(
-                {
-                    "gen_ai.usage.input_tokens": round(usage.input_tokens),
-                    "gen_ai.usage.output_tokens": round(usage.output_tokens),
-                    "pillarbox.attempt": attempt,
-                }
-            )
-            if error:
-                span.set_status(Status(StatusCode.ERROR))
-        span.end(end)
+        told = begun or CallSpan(self._start_span(usage, error, call.attempt, end - round(seconds * 1e9)))
+        told.input_tokens += usage.input_tokens
+        told.output_tokens += usage.output_tokens
+        name, attributes = about_span(usage, error)
+        attributes["gen_ai.usage.input_tokens"] = round(told.input_tokens)
+        attributes["gen_ai.usage.output_tokens"] = round(told.output_tokens)
+        told.span.update_name(name)
+        told.span.set_attributes(attributes)
+        if error:
+            told.span.set_status(Status(StatusCode.ERROR))
+        if begun is None:
+            told.span.end(end)
 
     def snapshot(self) -> dict[str, Any]:
         """The fields of `Totals` that are kept here. Any thread."""

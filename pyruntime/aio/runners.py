@@ -16,6 +16,7 @@ which makes an async function of a blocking one. Calls of batches are in `batch_
 #   call. So a worker that was asked to cancel retires, and so does one whose call ended with something
 #   other than an `Exception`: it may have come from outside.
 # - Turns. A call that never waits gives the loop no turn; after `CALLS_PER_TURN` of them the worker does.
+# - Spans. The span of a call is a context variable as others, so its worker retires.
 # - The call that runs (`current_call`). To name each in its context costs a tenth of what a call costs that
 #   returns at once. So the worker names itself, once, and each call is named only where somebody may ask,
 #   which is whoever has imported the module for it.
@@ -99,6 +100,8 @@ class Runner:
         self._name = scheduler.name
         self._context = scheduler.context
         self._loop = scheduler.loop
+        self._gen_ai = scheduler.meter.gen_ai
+        self._gen_ai.context = self._context
         self._executions: set[Any] = set()
         self._active = 0
         self._closed = False
@@ -287,6 +290,7 @@ class CoroutineRunner(Runner):
         begin = scheduler.begin
         succeeded = scheduler.succeeded
         fn = self._fn
+        gen_ai = self._gen_ai
         CURRENT.set(worker)
         names_calls = _ASKS_MODULE in sys.modules
         context = copy_context()
@@ -315,6 +319,7 @@ class CoroutineRunner(Runner):
                 if names_calls:
                     CURRENT.set(CurrentCall(scheduler, (call,)))
                     context = copy_context()
+                span = gen_ai.begin((call,)) if gen_ai.span_share else None
                 try:
                     result = await fn(call.row)
                     if type(result) not in _PLAIN_TYPES and hasattr(type(result), "__aiter__"):
@@ -324,8 +329,9 @@ class CoroutineRunner(Runner):
                         # The task is being collected after its loop; nobody waits for the call.
                         raise
                     if worker.call is not call:
-                        self._late += not isinstance(error, asyncio.CancelledError)
-                        scheduler.bill_error([call], error)
+                        if not isinstance(error, asyncio.CancelledError):
+                            self._late += 1
+                            scheduler.bill_error([call], error)
                         return
                     worker.call = call.execution = None
                     scheduler.failed(call, error)
@@ -338,6 +344,9 @@ class CoroutineRunner(Runner):
                         return
                     worker.call = call.execution = None
                     succeeded(call, result)
+                finally:
+                    if span is not None:
+                        gen_ai.end((call,), span)
                 # Has the call left something behind in its task that the next one would see?
                 try:
                     # Contexts are equal in constant time unless a variable was set.

@@ -29,10 +29,10 @@ import zoneinfo
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.calls import Call, CallState, call_state_from
 from pillarbox.aio.chained import ChainedRow, chained_call, chained_row, record_of
 from pillarbox.aio.error_policy import FailureCounts
-from pillarbox.aio.errors import ErrorInfo, Failed, error_of, said
+from pillarbox.aio.errors import ErrorInfo, Failed, said
 from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.kernel import PillarboxError
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
@@ -106,8 +106,8 @@ def _batch_of(rows: list[Any], row_bytes: int | None, held_bytes: int) -> RowBat
 
 _STATES = (
     *(TaskSnapshot, OperatorSnapshot, CheckpointBarrier, CheckpointOptions, AsyncWaitState, OutputState),
-    *(SchedulerState, FailureCounts, ErrorInfo, Failed, CallState, FinishedRow, Watermark, Idleness),
-    *(ChainedRow, record_of, error_of, _call_of, _batch_of),
+    *(SchedulerState, FailureCounts, ErrorInfo, Failed, FinishedRow, Watermark, Idleness),
+    *(ChainedRow, call_state_from, record_of, _call_of, _batch_of),
 )
 _VALUES = (
     *(complex, datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
@@ -120,8 +120,6 @@ class SnapshotCodec:
 
     allowed: classes of rows, results and states, and functions that their pickles name, which may be in one
     beside Python's own types, dates, decimals and UUIDs. Nothing else is written, read, imported or called.
-
-    Errors of attempts are kept as their class and text: a row that is tried again has one of such a class.
     """
 
     def __init__(self, allowed: Collection[Any] = ()) -> None:
@@ -184,8 +182,6 @@ class _Pickler(pickle.Pickler):
             return _call_of, (chained_row(value) if hasattr(value, "source") else value.row, value.held)
         elif isinstance(value, RowBatch):
             return _batch_of, (value.rows[value.position :], value.row_bytes, value.held_bytes)
-        elif isinstance(value, BaseException):
-            return error_of, (type(value).__name__, said(value))
         elif isinstance(value, zoneinfo.ZoneInfo):
             return zoneinfo.ZoneInfo, (value.key,)
         elif hasattr(type(value), "reduce_for_snapshot"):

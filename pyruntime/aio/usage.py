@@ -329,7 +329,7 @@ class CostTracker:
 
         knows_cost: `usage` says what it cost, not only its tokens.
         """
-        self._meter.gen_ai.ended(usage, seconds, calls[0].attempt)
+        self._meter.gen_ai.ended(usage, seconds, calls[0])
         # Or the hook decides: who gave one, counts as he wants.
         if self._hook is None:
             self.bills_requests = self.bills_requests or knows_cost
@@ -338,7 +338,7 @@ class CostTracker:
     def bill(self, calls: Sequence[Call], usage: Usage) -> None:
         """Count what one call for the rows of `calls` used; each of them has its share of the cost."""
         self._add(calls, usage)
-        self._meter.gen_ai.ended(usage, self._clock() - calls[0].began, calls[0].attempt)
+        self._meter.gen_ai.ended(usage, self._clock() - calls[0].began, calls[0])
 
     def _add(self, calls: Sequence[Call], usage: Usage) -> None:
         meter = self._meter
@@ -391,7 +391,7 @@ class CostTracker:
         if usage is not None:
             self._add(calls, usage)
         first = calls[0]
-        self._meter.gen_ai.failed(usage, self._clock() - first.began, first.attempt, error)
+        self._meter.gen_ai.failed(usage, self._clock() - first.began, first, error)
 
 
 def _usage_in(error: BaseException) -> Usage | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import pickle
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.calls import CallState
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
@@ -515,3 +517,13 @@ def test_a_task_that_is_closed_before_it_runs_closes_its_operator_on_the_loop() 
     life.loop.run_until_complete(main())
     assert not asyncio.all_tasks(life.loop)
     life.loop.close()
+
+
+def test_an_error_that_does_not_pickle_is_in_a_snapshot_by_its_class_and_text() -> None:
+    error = ValueError("busy")
+    error.connection = threading.Lock()  # type: ignore[attr-defined]
+    state = CallState("row", 2, 0.5, 1.0, error, 0.25, 1)
+    read = pickle.loads(pickle.dumps(state))
+    assert (type(read.error), str(read.error)) == (ValueError, "busy")
+    assert read._replace(error=error) == state
+    assert pickle.loads(pickle.dumps(CallState("row"))) == CallState("row")
