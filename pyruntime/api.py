@@ -47,22 +47,26 @@ from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Tim
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cache import CACHE_RUN
-from pillarbox.ledger.cache_upkeep import begin_execution
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
+from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
     from pillarbox.aio.options import OptionNames
+    from pillarbox.kernel import Collector
     from pillarbox.spark.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Rows: TypeAlias = Iterable[T] | AsyncIterable[T]
+NoNull: TypeAlias = Literal["fail", "drop"]
 
 log = logging.getLogger("pillarbox")
 
@@ -72,7 +76,8 @@ READ_AHEAD_ITEMS = 128
 _numbers = itertools.count(1)
 
 
-# Types of results are known of an async function of one row, as most are, and with "column".
+# A result's type depends on what the function is and on what a failed row gives. What returns R is last,
+# as an async function returns one too, a coroutine.
 @overload
 def async_map(
     rows: DataFrame,
@@ -98,15 +103,58 @@ def async_map(
 @overload
 def async_map(
     rows: Rows[T],
-    fn: Callable[[T], Awaitable[R]],
+    fn: Callable[..., Any],
     *,
-    errors: Literal["fail", "drop"] = ...,
+    errors: Literal["null"],
+    batch: Batch | None = ...,
+    **more: Unpack[OptionNames],
+) -> AsyncMapIterator[Any | None]: ...
+@overload
+def async_map(
+    rows: Rows[T], fn: Callable[[T], AsyncIterator[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
+) -> AsyncMapIterator[list[R]]: ...
+@overload
+def async_map(
+    rows: Rows[T],
+    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
+    *,
+    errors: NoNull = ...,
+    batch: Batch,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
 @overload
 def async_map(
     rows: Rows[T],
-    fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
+    fn: Callable[[list[T]], Iterable[R]],
+    *,
+    errors: NoNull = ...,
+    batch: Batch,
+    **more: Unpack[OptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    rows: Rows[T], fn: Callable[[T], Awaitable[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    rows: Rows[T],
+    fn: Callable[[T, Collector[R]], object],
+    *,
+    errors: NoNull = ...,
+    **more: Unpack[OptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    rows: Rows[T], fn: Callable[[T], Future[R]], *, errors: NoNull = ..., **more: Unpack[OptionNames]
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    rows: Rows[T], fn: Callable[[T], R], *, errors: NoNull = ..., **more: Unpack[OptionNames]
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    rows: Rows[T],
+    fn: Callable[[Any], Any] | Sequence[Callable[..., Any] | Step],
     *,
     errors: ErrorMode | Errors = ...,
     batch: Batch | None = ...,

@@ -26,7 +26,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.claims import check_claims
+from pillarbox.ledger.lease import check_claims
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,

@@ -29,12 +29,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.ledger.claims import Claims
-from pillarbox.ledger.lease import HUNG_AFTER_S
+from pillarbox.ledger.lease import HUNG_AFTER_S, Claims
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
@@ -135,15 +134,6 @@ def _itself(row: Any) -> Hashable:
     return type(row), (tuple(row) if getattr(type(row), "is_view", False) else row)
 
 
-class Waiting(NamedTuple):
-    """A row that waits for another task's call."""
-
-    since: float
-    """Seconds of the loop's clock."""
-    at: datetime.datetime
-    """The same moment by the clock by which a ledger says when a record was kept."""
-
-
 class ClaimedCalls:
     """Claims the rows that a task is about to call, and waits for the calls of other tasks.
 
@@ -161,7 +151,8 @@ class ClaimedCalls:
         self._shares_failures = options.errors.mode != "fail"
         # Whether it is so, or the row was called without as it had waited too long.
         self._claimed: dict[bytes, bool] = {}
-        self._waiting: dict[Call, Waiting] = {}
+        # Since when rows wait for another task's call, by the loop's clock and by that of the ledger.
+        self._waiting: dict[Call, tuple[float, datetime.datetime]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -267,7 +258,7 @@ class ClaimedCalls:
         return True
 
     def _wait(self, call: Call) -> None:
-        self._waiting[call] = Waiting(self._loop.time(), datetime.datetime.now(datetime.timezone.utc))
+        self._waiting[call] = self._loop.time(), datetime.datetime.now(datetime.timezone.utc)
         self._scheduler.suspend(call)
         if self._timer is None:
             self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
@@ -287,17 +278,17 @@ class ClaimedCalls:
         self._reader.refresh_by_log()
         free: list[Call] = []
         overdue = 0
-        for call, since in waiting:
+        for call, (since, at) in waiting:
             if self._is_closed:
                 return
             if call not in self._waiting:
                 # It has ended by what another row was given.
                 self._free(call.key)
                 continue
-            if self._find(call, since.at):
+            if self._find(call, at):
                 continue
             if call.key not in self._claimed:
-                if self._loop.time() - since.since < self._patience:
+                if self._loop.time() - since < self._patience:
                     continue
                 # spec: Ledger!Overdue
                 overdue += 1

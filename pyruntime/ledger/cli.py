@@ -24,12 +24,11 @@ from typing import Any
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.cache import CACHE_RUN, US, Cache
-from pillarbox.ledger.cache_upkeep import expire_cache
 from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning, printable
 from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.maintenance import compact, expire, last_change
+from pillarbox.ledger.maintenance import compact, expire, expire_cache, last_change
 from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
 

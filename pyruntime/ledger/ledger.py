@@ -32,11 +32,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.ledger.cache import CACHE_RUN, Cache
-from pillarbox.ledger.claims import Claims
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quoted
-from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
+from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
 from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode

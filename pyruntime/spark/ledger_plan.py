@@ -42,7 +42,6 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.cache import CACHE_RUN
-from pillarbox.ledger.cache_upkeep import begin_execution
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.keys import (
     ChainedIdentity,
@@ -51,7 +50,7 @@ from pillarbox.ledger.keys import (
     content_of_values,
     execution_id,
 )
-from pillarbox.ledger.maintenance import expire_batches
+from pillarbox.ledger.maintenance import begin_execution, expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder

@@ -375,7 +375,10 @@ def row_reader(names: list[str]) -> Callable[[Any], list[Any]]:
 # -- arrays of numbers: embeddings for the most part ----------------------------------------------
 
 MAX_SHORT_LIST = 16
-"""Elements of a list that stays one; a longer one is made into an array when it comes."""
+"""Elements of a list that stays one; a longer one is made into an Arrow array when it comes."""
+
+MAX_ELEMENTS = 2**31 - 1
+"""Elements of all arrays of an Arrow list column together."""
 
 _HALF = np.dtype(np.float16)
 _DTYPES = [np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")]
@@ -389,14 +392,14 @@ def is_vector(kind: T.DataType) -> TypeGuard[T.ArrayType]:
 @functools.cache
 def _values_of_halves() -> pa.Array:
     """The value of each float of 16 bits. Looking them up is twice as fast as NumPy's conversion."""
-    return pa.array(np.arange(2**16, dtype=np.uint16).view(_HALF).astype(np.float32))
+    return pa.array(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 
 class Vectors:
     """The arrays of numbers of one column, in all forms in which libraries give them.
 
-    The normal form is a NumPy array of numbers that are taken without a look at each, or a list: a short one,
-    or one with nulls. A whole chunk of them becomes one block of memory.
+    Each is brought into a form that a whole chunk of them can be put together from, block by block: a NumPy
+    array, an Arrow array, or a short list.
     """
 
     def __init__(self, kind: T.ArrayType) -> None:
@@ -409,6 +412,10 @@ class Vectors:
             for each in _DTYPES
             if np.can_cast(each, dtype, "safe") or (dtype.kind == "f" and each.kind == "f")
         )
+        self._codes = frozenset(
+            code for code in array.typecodes if code not in "uw" and np.dtype(code) in self._direct
+        )
+        self._class = type(pa.array([], self._element))
         self._nullable = kind.containsNull
         self._of_element = normalizer(kind.elementType, None)
         self._fits = compile_test(kind.elementType, kind.containsNull)
@@ -418,34 +425,41 @@ class Vectors:
         kind = type(value)
         if kind is np.ndarray:
             return value.ndim == 1 and value.dtype in self._direct
-        return kind is list and len(value) <= MAX_SHORT_LIST and all(map(self._fits, value))
+        if kind is array.array:
+            return value.typecode in self._codes
+        if kind is list:
+            return len(value) <= MAX_SHORT_LIST and all(map(self._fits, value))
+        return kind is self._class and (self._nullable or not value.null_count)
 
     def normal(self, value: Any) -> Any:
         """The value in a form that `column` takes. Raises TypeError, ValueError or an error of Arrow."""
+        if isinstance(value, list | tuple):
+            return self._of_list(value)
         if isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
             value = value.values
         if value is None:
             return None
+        if isinstance(value, pa.ChunkedArray):
+            value = value.combine_chunks()
         if type(value).__module__.startswith("pandas.") and not isinstance(value.dtype, np.dtype):
             # NumPy has no nulls.
             value = pa.array(getattr(value, "array", value))
-        if isinstance(value, pa.Array | pa.ChunkedArray):
-            return self._of_arrow(value)
+        if isinstance(value, pa.Array):
+            return self._checked(value if value.type == self._element else self._cast(value))
         if isinstance(value, array.array | memoryview) or hasattr(value, "__array__"):
-            # A copy, as their owner may go on with them.
-            return self._of_array(np.array(value) if isinstance(value, array.array) else np.asarray(value))
+            return self._of_array(np.asarray(value))
         return self._of_list(list(_elements(value)))
 
-    def _of_list(self, values: list[Any]) -> Any:
+    def _of_list(self, values: Sequence[Any]) -> pa.Array:
         # Arrow cuts what follows the point off where it makes integers of a list.
         if self._dtype.kind != "i" or set(map(type, values)) <= {int}:
             try:
-                return self._of_arrow(pa.array(values, self._element))
-            except (TypeError, pa.ArrowException):
+                return self._checked(pa.array(values, self._element))
+            except (TypeError, ValueError, pa.ArrowException):
                 # An element that only `normalizer` knows, or that does not fit.
                 pass
         each = [None if value is None else self._of_element(value) for value in values]
-        return self._of_arrow(pa.array(each, self._element))
+        return self._checked(pa.array(each, self._element))
 
     def _of_array(self, values: np.ndarray[Any, Any]) -> Any:
         if values.ndim != 1:
@@ -454,28 +468,29 @@ class Vectors:
             return self._of_list(values.tolist())
         if not values.dtype.isnative:
             values = values.astype(values.dtype.newbyteorder("="))
-        return values if values.dtype in self._direct else self._of_arrow(pa.array(values))
+        return values if values.dtype in self._direct else self._cast(pa.array(values))
 
-    def _of_arrow(self, values: pa.Array | pa.ChunkedArray) -> Any:
+    def _cast(self, values: pa.Array) -> pa.Array:
         is_one_of = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
         if not any(is_one(values.type) for is_one in is_one_of):
             raise TypeError(f"an array of {values.type}: must be of numbers, as {self._element}")
+        if pa.types.is_float16(values.type) and not values.null_count:
+            values = pa.array(values.to_numpy().astype(np.float32))
+        return values.cast(self._element)
+
+    def _checked(self, values: pa.Array) -> pa.Array:
         if values.null_count and not self._nullable:
             raise ValueError("null, but the schema says that elements are not")
-        if pa.types.is_float16(values.type) and not values.null_count:
-            return values.to_numpy().astype(np.float32)
-        if values.type != self._element:
-            values = values.cast(self._element)
-        if values.null_count:
-            return values.to_pylist()
-        if isinstance(values, pa.ChunkedArray):
-            return values.to_numpy()
-        return values.to_numpy(zero_copy_only=False)
+        return values
 
     def exact(self, value: Any) -> Any:
         """A list, or a NumPy array of the very type: what Arrow takes inside of other containers."""
         value = value if self.is_plain(value) else self.normal(value)
-        if type(value) is np.ndarray:
+        if isinstance(value, pa.Array):
+            return value.to_pylist() if value.null_count else value.to_numpy(zero_copy_only=False)
+        if isinstance(value, array.array):
+            value = np.array(value)
+        if isinstance(value, np.ndarray):
             with np.errstate(over="ignore"):
                 return value.astype(self._dtype, copy=False)
         return value
@@ -489,10 +504,19 @@ class Vectors:
     def column(self, values: Sequence[Any]) -> pa.Array:
         """The column of values that are None or in one of the forms of `normal`."""
         there = [value for value in values if value is not None]
-        if set(map(type, there)) != {np.ndarray}:
-            return pa.array([None if value is None else self.exact(value) for value in values], self._list)
-        elements = self._joined(there)
+        kinds = set(map(type, there))
+        if kinds <= {list}:
+            return pa.array(values, self._list)
         lengths = np.fromiter(map(len, there), np.int64, len(there))
+        if kinds == {array.array}:
+            # Only now, as its owner cannot make one larger while it is seen as another's.
+            there = list(map(np.array if len(there) == 1 else np.asarray, there))
+            kinds = {np.ndarray}
+        if kinds == {np.ndarray}:
+            elements = self._joined(there)
+        else:
+            parts = there if len(kinds) == 1 else list(map(self._as_arrow, there))
+            elements = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         if len(there) == len(values):
             return self._lists(lengths, elements)
         is_there = np.fromiter((value is not None for value in values), np.bool_, len(values))
@@ -512,23 +536,33 @@ class Vectors:
             return None
         return self._lists(np.full(block.shape[0], block.shape[1], np.int64), self._joined([block.ravel()]))
 
+    def _as_arrow(self, value: Any) -> pa.Array:
+        if isinstance(value, pa.Array):
+            return value
+        return pa.array(value, self._element) if type(value) is list else self._joined([np.array(value)])
+
     def _joined(self, parts: list[np.ndarray[Any, Any]]) -> pa.Array:
         if all(part.dtype == _HALF for part in parts):
-            halves = pa.array(np.concatenate(parts).view(np.uint16))
-            return _values_of_halves().take(halves).cast(self._element)
+            halves = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return _values_of_halves().take(pa.array(halves.view(np.uint16))).cast(self._element)
         with np.errstate(over="ignore"):
             if len(parts) == 1:
                 return pa.array(parts[0].astype(self._dtype, copy=False))
             if self._dtype.kind == "b":
                 return pa.array(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
-            # Into memory of Arrow, which has some left of the last chunk: new pages cost more than a copy. To
-            # have Arrow make lists of the arrays costs up to three times as much.
+            # Into memory of Arrow, which has some left of the last chunk: new pages cost more than a copy.
             length = sum(map(len, parts))
             buffer = pa.allocate_buffer(length * self._dtype.itemsize)
             np.concatenate(parts, out=np.frombuffer(buffer, self._dtype), casting="same_kind")
             return pa.Array.from_buffers(self._element, length, [None, buffer])
 
     def _lists(self, lengths: Any, elements: pa.Array, mask: pa.Array | None = None) -> pa.Array:
-        # A chunk has at most some megabytes, and so no more elements than 32 bits count.
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        return pa.ListArray.from_arrays(offsets, elements, type=self._list, mask=mask)
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if offsets[-1] > MAX_ELEMENTS:
+            raise OverflowError(
+                f"{offsets[-1]:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}"
+            )
+        return pa.ListArray.from_arrays(
+            pa.array(offsets.astype(np.int32)), elements, type=self._list, mask=mask
+        )

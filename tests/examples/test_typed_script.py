@@ -24,7 +24,7 @@ MISTAKES = [
     'Options(errors="raise")',
     'async_udf("int", capacity="many")',
     'Options(latency="fast")',
-    'list(async_map(numbers, lookup, errors="column"))[0].upper()',
+    'list(async_map(numbers, lookup, errors="null"))[0].upper()',
 ]
 
 Errors: TypeAlias = list[tuple[str, int, str]]

@@ -13,8 +13,8 @@ from pillarbox.aio import ledger_scope
 from pillarbox.aio.ledger_scope import CachePin
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cache import CACHE_RUN, PIN_LIFE_S, PIN_PREFIX, pinned_cuts
-from pillarbox.ledger.cache_upkeep import join_execution
 from pillarbox.ledger.errors import LedgerError
+from pillarbox.ledger.maintenance import join_execution
 
 OWNER = "0123456789abcdef"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pillarbox import async_map
-from pillarbox.ledger import Cache, Ledger, Scope, cache_upkeep
+from pillarbox.ledger import Cache, Ledger, Scope, maintenance
 from pillarbox.ledger.cache import CACHE_RUN, MAX_SMALL_SEGMENTS, PIN_PREFIX, US, SegmentAge, pinned_cuts
-from pillarbox.ledger.cache_upkeep import begin_execution, expire_cache, join_execution, merge_small
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.maintenance import begin_execution, expire_cache, join_execution, merge_small
 from tests.servers import fixtures
 from tests.servers.s3_server import S3Server
 
@@ -180,7 +180,7 @@ def test_segments_are_merged_with_those_of_their_age(ledger: Ledger, monkeypatch
     folder = folder_of(ledger)
     before = sorted(folder.segments_by_age())
     assert len(before) == 12
-    monkeypatch.setattr(cache_upkeep, "MAX_SMALL_SEGMENTS", 4)
+    monkeypatch.setattr(maintenance, "MAX_SMALL_SEGMENTS", 4)
     # Room for three of them in a merged one.
     merge_small(ledger, scope_in(ledger), Cache(max_bytes=8 * 3 * before[0].size + 100))
     after = sorted(folder.segments_by_age())

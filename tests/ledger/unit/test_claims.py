@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
-from pillarbox.ledger import claims as module
-from pillarbox.ledger.claims import Claims, check_claims
+from pillarbox.ledger import lease as module
+from pillarbox.ledger.lease import Claims, check_claims
 from pillarbox.ledger.maintenance import compact, expire
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
 HOLDER = """
 import sys
-from pillarbox.ledger.claims import Claims
+from pillarbox.ledger.lease import Claims
 
 claims = Claims(sys.argv[1])
 print(claims.claim(bytes.fromhex(sys.argv[2])), flush=True)

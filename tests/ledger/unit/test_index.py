@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import index as module
-from pillarbox.ledger.index import KeyIndex
+from pillarbox.ledger import reader as module
+from pillarbox.ledger.reader import KeyIndex
 
 
 @pytest.fixture(autouse=True)
