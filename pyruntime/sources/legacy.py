@@ -1,7 +1,8 @@
-"""Old loops as a `Source` of tasks: a `SourceFunction` runs on a thread of its own, and its rows are read.
+"""Old loops and formats as a `Source`: `SourceFunction`, run on a thread, and `InputFormat`, split by split.
 
 The interfaces are Flink's of these names, which FLIP-27 has replaced. A function is a split for each of its
-instances, and a position is a state of it. Read by a generator, as a `SimpleSource` is.
+instances, and a position is a state of it. A format has its own splits, and a position is how many records of
+a split were read. Both are read by generators, as a `SimpleSource` is.
 """
 
 # Why no checkpoint takes the function's lock, as Flink's does. There the barrier follows the rows through the
@@ -13,19 +14,22 @@ instances, and a position is a state of it. Read by a generator, as a `SimpleSou
 #
 # Why threads of functions are daemons, and are left alone when they do not end: Python cannot stop a thread,
 # and a job that has failed must not hang on a loop that ignores its `cancel`. All it emits raises.
+#
+# A format has no positions, only an order: after a restart its records are read again and counted. That is
+# wrong for a format that does not give the same records twice; such a one cannot be restarted by anybody.
 
 from __future__ import annotations
 
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.simple import LoopReader, Yielded
@@ -33,10 +37,17 @@ from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import ExactJsonSerializer, Serializer, Split
 from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger("pillarbox")
 
 MAX_RECORDS_AHEAD = 1_000
 CANCEL_TIMEOUT_S = 5.0
+MAX_FETCH_RECORDS = 1_000
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class SourceCancelled(BaseException):
@@ -60,7 +71,7 @@ class SourceFunction(ABC):
 
 @dataclass(frozen=True)
 class RuntimeContext:
-    """The place of a function among its parallel instances: a name, its number from 0, of how many."""
+    """The place of one among its parallel instances: a name, its number from 0, of how many."""
 
     task_name: str = "source"
     subtask: int = 0
@@ -83,6 +94,13 @@ class CheckpointedSource(Protocol):
 
     def restore_state(self, state: Any) -> None:
         """Go to the position that a `snapshot_state` returned. Before `run`."""
+
+
+def _check_made(make: Callable[[], Any], serializer: Serializer[Any]) -> None:
+    check_callable("make", make)
+    if not all(hasattr(serializer, name) for name in ("version", "to_json", "from_json")):
+        what = "must be a Serializer, such as DataclassSerializer(State)"
+        raise TypeError(f"serializer={serializer!r}: {what}")
 
 
 @dataclass(frozen=True)
@@ -120,10 +138,7 @@ class FromSourceFunction(Source[FunctionSplit, int]):
     boundedness = Boundedness.CONTINUOUS_UNBOUNDED
 
     def __post_init__(self) -> None:
-        check_callable("make", self.make)
-        if not all(hasattr(self.serializer, name) for name in ("version", "to_json", "from_json")):
-            what = "must be a Serializer, such as DataclassSerializer(State)"
-            raise TypeError(f"serializer={self.serializer!r}: {what}")
+        _check_made(self.make, self.serializer)
         function = self.make()
         self.name = name = type(function).__qualname__
         if not isinstance(function, SourceFunction):
@@ -373,3 +388,243 @@ class _FunctionReader(LoopReader[FunctionSplit]):
                     yield fetched
                 else:
                     yield None
+
+
+# -- formats ----------------------------------------------------------------------------------------
+
+
+class InputStatistics(NamedTuple):
+    """The size of an input, or about its size; None is unknown. Flink's `BaseStatistics`."""
+
+    nbytes: int | None = None
+    records: int | None = None
+
+
+class InputFormat(ABC, Generic[S, T]):
+    """Divides an input into splits of type S, and reads records of type T from one split after the other.
+
+    Calls come in this order: `configure`; then `statistics`, `create_input_splits` and `choose`, where splits
+    are handed out, or, where they are read, for each split `open`, then `reached_end` and `next_record`
+    in turn, then `close`. Confined to who uses it. A split that has `hosts`, names of machines, goes to
+    a reader on one of them if it can.
+    """
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        """Take the job's parameters. Called before everything else."""
+
+    def statistics(self) -> InputStatistics | None:
+        """The size of the whole input, for planning; None if it is unknown."""
+        return None
+
+    @abstractmethod
+    def create_input_splits(self, min_splits: int) -> Sequence[S]:
+        """Divide the input into splits, `min_splits` or more if that can be."""
+
+    def choose(self, splits: Sequence[S], subtask: int) -> S | None:
+        """The one of the `splits` that wait for a reader that asks; None: one near to it, or the first."""
+        return None
+
+    @abstractmethod
+    def open(self, split: S) -> None:
+        """Begin to read a split, which may be one that was given back unread, or read in part, before."""
+
+    @abstractmethod
+    def reached_end(self) -> bool:
+        """True if the split has no more records."""
+
+    @abstractmethod
+    def next_record(self) -> T | None:
+        """The next record; None if there is none after all, which need not be the end of the split."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End with the split. Called after every `open`, also after one that has raised."""
+
+
+class RichInputFormat(InputFormat[S, T]):
+    """A format that holds something over many splits, such as a connection, and knows who reads with it."""
+
+    runtime_context = RuntimeContext()
+    """Set before `open_input_format`. How many readers there will be is not known: `subtask` + 1 at least."""
+
+    def open_input_format(self) -> None:
+        """Get what is needed for all splits. Called once by a reader, before the first `open`."""
+
+    def close_input_format(self) -> None:
+        """Let go of it. Called once by a reader, after the last `close`, also if something has raised."""
+
+
+@dataclass(frozen=True)
+class ReplicatingInputFormat(Generic[S, T]):
+    """Has every reader read all splits of `format`, as for the small side of a join."""
+
+    format: InputFormat[S, T]
+
+
+ALL_RECORDS = 2**63 - 1
+"""The `stop` of a split of a format, which alone knows how many records there are."""
+
+
+@dataclass(frozen=True)
+class FormatSplit(Split):
+    """A split of a format; `start` is how many records were read. subtask: its only reader, if replicated."""
+
+    stop: Any = ALL_RECORDS
+    payload: Any = None
+    subtask: int | None = None
+    rows: int | None = None
+    nbytes: int | None = None
+    hosts: Any = ()
+
+
+@dataclass(eq=False, repr=False)
+class FromInputFormat(Source[FormatSplit, Any]):
+    """The bounded source that reads the splits of an `InputFormat`, in tasks and in Spark's batches.
+
+    make: makes the format, one for each who uses it; it must pickle where the source travels. With a
+        `ReplicatingInputFormat` each reader reads all splits, in tasks; so it is refused with a schema.
+    parameters: for `configure`. min_splits: for `create_input_splits`, called once, on the discovery thread.
+    schema: the columns of its records, for Spark. A record that is not a tuple is then a row of one column.
+    serializer: how splits are written; by default they are what JSON can hold. batch: records of one fetch.
+
+    Splits go to who asks, one near to them if there is one, or as the format's `choose` says. Calls `make()`
+    once, at once. Raises TypeError or ValueError for a bad argument.
+    """
+
+    make: Callable[[], Any]
+    _: KW_ONLY
+    schema: pa.Schema | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    min_splits: int = 1
+    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
+    batch: int = MAX_FETCH_RECORDS
+
+    split_type = FormatSplit
+    boundedness = Boundedness.BOUNDED
+
+    def __post_init__(self) -> None:
+        _check_made(self.make, self.serializer)
+        made = self.make()
+        self.replicated = isinstance(made, ReplicatingInputFormat)
+        if not (self.replicated or isinstance(made, InputFormat)):
+            raise TypeError(f"make={self.make!r}: must make an InputFormat, not {type(made).__name__}")
+        if self.replicated and self.schema is not None:
+            what = f"make={self.make!r}: makes a ReplicatingInputFormat, for tasks, and has a schema"
+            raise ValueError(
+                f"{what}, for Spark, whose tasks share all rows: give the format within, or no schema"
+            )
+        check_positive_int("min_splits", self.min_splits)
+        check_positive_int("batch", self.batch)
+
+    def make_configured(self) -> InputFormat[Any, Any]:
+        """A format that was told the parameters."""
+        made = self.make()
+        format = made.format if isinstance(made, ReplicatingInputFormat) else made
+        format.configure(self.parameters)
+        return format
+
+    def own_split(self, split: FormatSplit) -> Any:
+        """The format's own split."""
+        return self.serializer.from_json(*split.payload)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that were given. Raises TypeError if none were."""
+        return super().arrow_schema() if self.schema is None else self.schema
+
+    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> _FormatEnumerator:
+        """The enumerator of a run; `checkpoint` is the splits that were not found yet, None at first."""
+        return _FormatEnumerator(context, checkpoint, self)
+
+    restore_enumerator = create_enumerator
+
+    def create_reader(self, context: ReaderContext) -> FetchingReader[FormatSplit]:
+        """Reads one split after the other."""
+        return FetchingReader(context, partial(_FormatReader, self, context))
+
+
+class _FormatEnumerator(SplitEnumerator[FormatSplit, Any]):
+    """Asks the format for its splits, once; knows those that it has not given out."""
+
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: Any, source: FromInputFormat) -> None:
+        super().__init__(context, checkpoint)
+        self._source = source
+        self._format = source.make_configured()
+
+    def discover(self, checkpoint: Any, most: int) -> tuple[list[FormatSplit], list[Any]]:
+        serializer = self._source.split_serializer
+        if checkpoint is None:
+            checkpoint = [serializer.to_json(split) for split in self._create()]
+        return [serializer.from_json(1, each) for each in checkpoint[:most]], checkpoint[most:]
+
+    def _create(self) -> Iterator[FormatSplit]:
+        # A format of its own: the enumerator's is asked by another thread, to choose.
+        source, format = self._source, self._source.make_configured()
+        total = format.statistics() or InputStatistics()
+        created = format.create_input_splits(source.min_splits)
+        nbytes, rows = (None if each is None else round(each / max(1, len(created))) for each in total)
+        for number, own in enumerate(created):
+            payload = [source.serializer.version, source.serializer.to_json(own)]
+            hosts = [*getattr(own, "hosts", ())]
+            split = FormatSplit(str(number), payload=payload, rows=rows, nbytes=nbytes, hosts=hosts)
+            if source.replicated:
+                for reader in range(self.context.parallelism):
+                    yield replace(split, split_id=f"{number}@{reader}", subtask=reader)
+            else:
+                yield split
+
+    def assigned_to(self, split: FormatSplit) -> int | None:
+        return split.subtask
+
+    def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
+        if type(self._format).choose is not InputFormat.choose:
+            own = [self._source.own_split(split) for split in pending]
+            chosen = self._format.choose(own, reader.subtask)
+            if chosen is not None:
+                return own.index(chosen)
+        return super().choose(pending, reader)
+
+
+class _FormatReader(LoopReader[FormatSplit]):
+    """Reads the splits of a format, one after the other."""
+
+    def __init__(self, source: FromInputFormat, context: ReaderContext) -> None:
+        super().__init__(source, context.schema, self._rows_of)
+        self._source = source
+        self._format = format = source.make_configured()
+        self._is_open = self._is_rich_open = False
+        # Ends with the reader, also where the end of its split raises.
+        self._ends = ExitStack()
+        if isinstance(format, RichInputFormat):
+            format.runtime_context = RuntimeContext("source", context.subtask, context.subtask + 1)
+
+    def close(self) -> None:
+        with self._ends:
+            super().close()
+
+    def _rows_of(self, split: FormatSplit) -> Iterator[Yielded]:
+        source, format, rows, read = self._source, self._format, list[Any](), 0
+        if isinstance(format, RichInputFormat) and not self._is_rich_open:
+            self._is_rich_open = True
+            self._ends.callback(format.close_input_format)
+            format.open_input_format()
+        self._is_open = True
+        format.open(source.own_split(split))
+        while not format.reached_end():
+            record = format.next_record()
+            if record is not None:
+                read += 1
+                if read > (split.start or 0):
+                    is_row = source.schema is None or isinstance(record, tuple)
+                    rows.append(record if is_row else (record,))
+            if len(rows) >= source.batch or self._woken.is_set():
+                self._woken.clear()
+                yield (rows, read) if rows else None
+                rows = []
+        if rows:
+            yield rows, read
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self._is_open:
+            self._is_open = False
+            self._format.close()
