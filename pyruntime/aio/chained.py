@@ -32,10 +32,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.limits.rate import Rate, SharedLimits
@@ -80,7 +81,7 @@ class Step:
         uid: str | None = None,
         # From `Options`:
         ordered: bool = UNSET,
-        capacity: int = UNSET,
+        capacity: int | Literal["auto"] | Adaptive = UNSET,
         timeout: float | Timeout | None = UNSET,
         retry: Any = UNSET,
         rate: Rate | None = UNSET,
