@@ -98,8 +98,9 @@ DDL = "i long, f double, b boolean, t string, at timestamp, day date"
 @pytest.mark.contract("Lines of JSON are read as Spark reads them, good and bad ones.")
 def test_json_is_read_as_spark_reads_it(abroad: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(LINES)
-    found = ours(abroad, "json", on_bad_row="null").schema(DDL).load(str(tmp_path)).collect()
-    theirs = abroad.read.schema(DDL).json(str(tmp_path)).collect()
+    ddl = f"{DDL}, _corrupt_record string"
+    found = ours(abroad, "json", on_bad_row="column").schema(ddl).load(str(tmp_path)).collect()
+    theirs = abroad.read.schema(ddl).json(str(tmp_path)).collect()
     assert len(found) == len(theirs) == 12
     for mine, other in zip(found, theirs, strict=True):
         assert repr(mine) == repr(other)
@@ -112,6 +113,7 @@ def test_json_needs_a_schema_of_flat_columns(spark: SparkSession, tmp_path: Path
         (ours(spark, "json"), "format='json': needs schema="),
         (ours(spark, "csv").schema("i long"), r"spark.read.csv"),
         (ours(spark, "json").schema("s struct<a: long>"), "column 's' is struct.*from_json"),
+        (ours(spark, "json", on_bad_row="column").schema("i long"), "bad_row_column='_corrupt_record'"),
     ):
         with pytest.raises(AnalysisException, match=words):
             reader.load(str(tmp_path)).collect()

@@ -64,13 +64,24 @@ SHOWN_CHARACTERS = 100
 """Characters of a value that an error shows."""
 
 
+class BadRow(NamedTuple):
+    """A row with a value that cannot be read, which is null. A plain value."""
+
+    at: int
+    """Its position in the file."""
+    row: int
+    """Its place in the batch."""
+    problem: str
+    line: bytes = b""
+    """The line in which it stands, in formats of lines."""
+
+
 class Rows(NamedTuple):
     """Rows of a file, the position behind them, and those that could not be read. A plain value."""
 
     batch: pa.RecordBatch
     position: int
-    bad: Sequence[tuple[int, str]] = ()
-    """The positions of rows with a value that cannot be read, which is null, and what is wrong with it."""
+    bad: Sequence[BadRow] = ()
 
 
 class FileFormat(ABC):
@@ -94,6 +105,10 @@ class FileFormat(ABC):
     @abstractmethod
     def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the rows of `split` in batches of about `nbytes`, with the columns `wanted`."""
+
+    def place(self, path: str, at: int) -> str:
+        """Return the words for a position, for errors. May read the file."""
+        return f"{self.position_name} {at}"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ValueError for columns that files of this format cannot have."""
@@ -132,20 +147,27 @@ def read_split(
     wanted = source.arrow_schema() if schema is None else schema
     try:
         said = scalars(source.columns_in(path, given), wanted)
-        own = without(wanted, said) if said else wanted
+        # These stand in no file. The values of bad lines are null until there are some.
+        elsewhere = dict(said)
+        if source.on_bad_row == "column" and source.bad_row_column in wanted.names:
+            elsewhere[source.bad_row_column] = pa.scalar(None, pa.string())
+        own = without(wanted, elsewhere) if elsewhere else wanted
         if not own.names:
             raise UnfitFileError(
                 f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
             )
         for batch, behind, bad in form.read(split, path, own, source.batch_bytes):
             if bad and source.on_bad_row == "fail":
-                at, problem = bad[0]
-                place = f"{form.position_name} {at}: {problem}"
+                place = f"{form.place(path, bad[0].at)}: {bad[0].problem}"
                 raise UnfitFileError(f"{place}. on_bad_row='null' reads all other values")
             bad_rows += len(bad)
-            if said:
+            if elsewhere:
                 columns = dict(zip(own.names, batch.columns, strict=True))
-                columns |= {name: pa.repeat(value, batch.num_rows) for name, value in said.items()}
+                columns |= {name: pa.repeat(value, batch.num_rows) for name, value in elsewhere.items()}
+                if bad and source.bad_row_column in elsewhere:
+                    lines = {each.row: each.line.decode(errors="replace") for each in bad}
+                    column = pa.array(map(lines.get, range(batch.num_rows)), pa.string())
+                    columns[source.bad_row_column] = column
                 batch = pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
             # The last line of a part may end behind its `stop`, where the next part goes on by itself.
             position = min(behind, split.stop)
@@ -158,8 +180,8 @@ def read_split(
         text = "%r: what stands from position %s on is not read, as on_data_loss is 'ignore': %s"
         log.warning(text, path, position, reason_of(error, source.path))
     if bad_rows:
-        text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is 'null'"
-        log.warning(text, path, bad_rows)
+        text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is %r"
+        log.warning(text, path, bad_rows, source.on_bad_row)
 
 
 def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
@@ -236,7 +258,7 @@ def shown(value: Any) -> str:
 
 def conform(
     batch: pa.RecordBatch, wanted: pa.Schema, instants: Mapping[str, pa.DataType], at: int
-) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
+) -> tuple[pa.RecordBatch, list[BadRow]]:
     """Return `batch` with the columns `wanted`, by name, and the rows with a value that no cast can give.
 
     instants: types that columns are cast to first. at: the position of the first row. Times
@@ -246,7 +268,7 @@ def conform(
     if batch.schema.equals(wanted):
         return batch, []
     columns = []
-    bad: dict[int, str] = {}
+    bad: dict[int, BadRow] = {}
     for field in wanted:
         place = batch.schema.get_field_index(field.name)
         column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
@@ -261,9 +283,9 @@ def conform(
                     f"column {field.name!r} is {given.type} and cannot be read as {field.type}: {error}"
                 ) from None
             for row in refused:
-                bad.setdefault(at + row, unfit(field, given[row].as_py()))
+                bad.setdefault(row, BadRow(at + row, row, unfit(field, given[row].as_py())))
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=wanted), sorted(bad.items())
+    return pa.RecordBatch.from_arrays(columns, schema=wanted), [bad[row] for row in sorted(bad)]
 
 
 def _floored(wanted: pa.DataType, column: pa.Array) -> pa.Array:
@@ -409,7 +431,7 @@ def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 BOM = b"\xef\xbb\xbf"
 CHUNK_BYTES = 2**20
-"""Bytes read at once where lines are passed over."""
+"""Bytes read at once where lines are passed over or counted."""
 PROBE_BYTES, MAX_PROBE_BYTES = 2**16, 2**26
 """Bytes that are read to find the end of a line: more and more where it is long."""
 
@@ -500,15 +522,27 @@ class TextFormat(FileFormat):
                 content = block[front:].replace(b"\r\n", b"\n")
                 if content:
                     batch, refused = self.parse(content, wanted)
-                    bad: list[tuple[int, str]] = []
+                    bad: list[BadRow] = []
                     if refused:
                         starts = [0, *accumulate(len(line) + 1 for line in block.split(b"\n"))]
-                        bad = [(begin + max(front, starts[at]), why) for at, why in sorted(refused.items())]
+                        lines = content.split(b"\n")
+                        for row, number, why in refused:
+                            at = begin + max(front, starts[number])
+                            bad.append(BadRow(at, row, why, lines[number]))
                     yield Rows(batch, position, bad)
                 begin = position
 
-    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Return the rows of whole lines, at least one, and what is wrong with some, by the numbers of lines.
+    def place(self, path: str, at: int) -> str:
+        """Return the number of the line that begins at byte `at`. Reads the file up to there."""
+        number = 1
+        with self.filesystem.open_input_stream(path, compression=compression(path)) as stream:
+            while at > 0 and (data := stream.read(min(at, CHUNK_BYTES))):
+                number += data.count(b"\n")
+                at -= len(data)
+        return f"line {number}"
+
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, list[tuple[int, int, str]]]:
+        """Return the rows of whole lines, at least one; and of bad ones row, line from 0, and what is wrong.
 
         Lines end with a newline. A value that cannot be read is null. Raises ValueError unless one column is
         wanted.
@@ -521,7 +555,7 @@ class TextFormat(FileFormat):
         lines = lines[: len(lines) - block.endswith(b"\n")]
         column, refused = null_where_refused(lines, field.type, lambda part: part.cast(field.type))
         batch = pa.RecordBatch.from_arrays([column], schema=wanted)
-        return batch, {line: unfit(field, lines[line].as_py()) for line in refused}
+        return batch, [(line, line, unfit(field, lines[line].as_py())) for line in refused]
 
     @contextmanager
     def _opened(self, split: FileSplit, path: str) -> Iterator[tuple[Read, int, int | None]]:
@@ -580,16 +614,16 @@ class JsonFormat(TextFormat):
                     "Spark's from_json"
                 )
 
-    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, list[tuple[int, int, str]]]:
         """Return the rows, and those with a line that is not an object, or a value of another type."""
         if (batch := _by_arrow(block, wanted)) is not None:
-            return batch, {}
+            return batch, []
         lines = block.split(b"\n")
         numbers = [number for number, line in enumerate(lines) if line.strip()]
         rows = [_object(lines[number]) for number in numbers]
         refused = {
-            number: f"{shown(lines[number])} is not a JSON object"
-            for number, row in zip(numbers, rows, strict=True)
+            at: f"{shown(lines[numbers[at]])} is not a JSON object"
+            for at, row in enumerate(rows)
             if row is None
         }
         columns = []
@@ -598,8 +632,9 @@ class JsonFormat(TextFormat):
             column, unread = null_where_refused(values, field.type, partial(_json_column, kind=field.type))
             columns.append(column)
             for row in unread:
-                refused.setdefault(numbers[row], unfit(field, values[row]))
-        return pa.RecordBatch.from_arrays(columns, schema=wanted), refused
+                refused.setdefault(row, unfit(field, values[row]))
+        bad = [(row, numbers[row], refused[row]) for row in sorted(refused)]
+        return pa.RecordBatch.from_arrays(columns, schema=wanted), bad
 
 
 def _by_arrow(block: bytes, wanted: pa.Schema) -> pa.RecordBatch | None:

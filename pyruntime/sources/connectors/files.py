@@ -71,8 +71,8 @@ class FileSource(Source[FileSplit, Known]):
     batch_bytes: bytes of a batch, about.
     on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
         warning. Errors that may pass (of a network, of permission) fail all the same.
-    on_bad_row: "fail", which names file, place and value; "null" for null in the place of a value that cannot
-        be read.
+    on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
+        be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
     settle: seconds that a file must not have been modified to be taken; None: 2, or 0 in an object store.
     state: a folder, as a path or a URI, of one query: for what it has read, which its checkpoint then names.
         Without one a checkpoint remembers at most 8,192 files.
@@ -92,7 +92,8 @@ class FileSource(Source[FileSplit, Known]):
     split_bytes: int = option(64 * 2**20, at_least=1)
     batch_bytes: int = option(2 * 2**20, at_least=1)
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
-    on_bad_row: str = option("fail", one_of=("fail", "null"))
+    on_bad_row: str = option("fail", one_of=("fail", "null", "column"))
+    bad_row_column: str = option("_corrupt_record")
     settle: float | None = None
     state: str | None = None
     moved_from: str | None = None
@@ -114,8 +115,12 @@ class FileSource(Source[FileSplit, Known]):
                 "format='json': needs schema=, the columns and their types, which are not guessed from the "
                 "files; spark.read.json(...).schema tells those of a sample"
             )
+        if self.format == "parquet" and self.on_bad_row == "column":
+            raise ValueError(
+                "on_bad_row='column': is of lines (json, text), and format='parquet': say 'fail' or 'null'"
+            )
         if self.schema is not None:
-            self.file_format.check_schema(self.schema)
+            self._check_schema(self.schema)
         self.open()
         if self.state is not None:
             object.__setattr__(self, "state", os.fspath(self.state))
@@ -145,7 +150,7 @@ class FileSource(Source[FileSplit, Known]):
     def create_reader(self, context: ReaderContext) -> FetchingReader[FileSplit]:
         """One that reads a split after the other, with one thread; of the columns only what is asked for."""
         if context.schema is not None:
-            self.file_format.check_schema(context.schema)
+            self._check_schema(context.schema)
         return FetchingReader(
             context, partial(LoopReader, self, None, partial(read_split, self, context.schema))
         )
@@ -185,9 +190,22 @@ class FileSource(Source[FileSplit, Known]):
         # The type of a column of folders is known only of all: one value that is not a number makes it text.
         folders = [self.columns_in(file.path, path) for file in listed]
         kinds = [pa.field(name, _kind_of(values.get(name) for values in folders)) for name in named]
-        schema = pa.schema([*_plain_schema(without(found, named)), *kinds])
-        self.file_format.check_schema(schema)
+        bad = [pa.field(self.bad_row_column, pa.string())] if self.on_bad_row == "column" else []
+        schema = pa.schema([*_plain_schema(without(found, named)), *kinds, *bad])
+        self._check_schema(schema)
         return schema
+
+    def _check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError unless the source can give these columns."""
+        if self.on_bad_row == "column":
+            at = schema.get_field_index(self.bad_row_column)
+            if at < 0 or schema.field(at).type != pa.string():
+                raise ValueError(
+                    f"bad_row_column={self.bad_row_column!r}: the schema must have a column of this name, of "
+                    f"text, for on_bad_row='column'; it has {schema.names!r}"
+                )
+            schema = schema.remove(at)
+        self.file_format.check_schema(schema)
 
     @cached_property
     def file_format(self) -> FileFormat:

@@ -299,7 +299,13 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ({"format": "json"}, "format='json': needs schema="),
         ({"format": "json", "schema": pa.schema([("a", pa.time64("us"))])}, "column 'a' is time64"),
         ({"format": "json", "schema": pa.schema([("a", pa.binary())])}, "column 'a' is binary.*from_json"),
-        ({"on_bad_row": "column"}, "on_bad_row='column': must be 'fail' or 'null'"),
+        ({"bad_row_column": 5}, "bad_row_column=5: must be text"),
+        ({"on_bad_row": "drop"}, "on_bad_row='drop': must be 'fail' or 'null' or 'column'"),
+        ({"on_bad_row": "column"}, "on_bad_row='column': is of lines"),
+        (
+            {"format": "json", "on_bad_row": "column", "schema": pa.schema([("a", pa.int64())])},
+            r"bad_row_column='_corrupt_record': the schema must have .*\['a'\]",
+        ),
         ({"format": "text", "schema": pa.schema([("a", pa.int64())])}, "text has one column"),
         ({"schema": pa.schema([("a", pa.int64()), ("a", pa.int64())])}, "each name once"),
         ({"path": "nosuch://user:secret@host/x?key=secret"}, r"path='nosuch://\*\*\*@host/x'"),
@@ -320,17 +326,20 @@ def test_options_make_the_same_source() -> None:
     options = {
         "path": "x",
         "format": "text",
-        "on_bad_row": "null",
+        "on_bad_row": "column",
+        "bad_row_column": "bad",
         "discovery_interval": "2.5",
         "split_bytes": "1000",
         "settle": "7",
         "on_data_loss": "ignore",
     }
-    assert FileSource.from_options(options, VALUE) == FileSource(
+    schema = VALUE.append(pa.field("bad", pa.string()))
+    assert FileSource.from_options(options, schema) == FileSource(
         "x",
         "text",
-        VALUE,
-        on_bad_row="null",
+        schema,
+        on_bad_row="column",
+        bad_row_column="bad",
         discovery_interval=2.5,
         split_bytes=1000,
         settle=7.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import subprocess
@@ -28,6 +29,7 @@ from tests.search import examples
 
 JSON = JsonFormat(fs.LocalFileSystem())
 X = pa.schema([("x", pa.int64())])
+BAD = pa.field("_corrupt_record", pa.string())
 
 
 def read(source: FileSource) -> list[Any]:
@@ -55,41 +57,61 @@ def test_one_bad_value_in_100_000_rows_leaves_the_others(tmp_path: Path, on_data
     texts = [f'{{"x": {number}}}' for number in range(100_000)]
     texts[70_000] = '{"x": "seventy"}'
     path = lines(tmp_path / "a.json", *texts)
-    words = r"a\.json'.*byte \d+: column 'x': 'seventy' cannot be read as int64.*on_bad_row='null'"
+    words = r"a\.json'.*line 70001: column 'x': 'seventy' cannot be read as int64.*on_bad_row='null'"
     with pytest.raises(ReadFailed, match=words):
         read(FileSource(path, "json", X, on_data_loss=on_data_loss))
     found = read(FileSource(path, "json", X, on_data_loss=on_data_loss, on_bad_row="null"))
     assert found == [(None if number == 70_000 else number,) for number in range(100_000)]
+    source = FileSource(path, "json", X.append(BAD), on_data_loss=on_data_loss, on_bad_row="column")
+    assert [row for row in read(source) if row[1] is not None] == [(None, '{"x": "seventy"}')]
 
 
-@pytest.mark.contract("A bad value fails the read with file, place and value, cut to a bounded length.")
-def test_a_bad_value_is_named_with_its_place_in_whatever_split_it_stands(tmp_path: Path) -> None:
+@pytest.mark.contract("A bad value fails the read with file, line and value, cut to a bounded length.")
+def test_a_bad_value_is_named_with_its_line_in_whatever_split_it_stands(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.json", '{"x": 1}', "", '{"x": 2}', '{"x": "' + "y" * 10_000 + '"}')
     for nbytes in (1, 7, 1000, 2**20):
-        with pytest.raises(ReadFailed, match=r"a\.json'.*byte 19: column 'x': 'yyy") as caught:
+        with pytest.raises(ReadFailed, match=r"a\.json'.*line 4: column 'x': 'yyy") as caught:
             read(FileSource(path, "json", X, split_bytes=nbytes, batch_bytes=nbytes))
         assert len(str(caught.value)) < 1000
     lines(path, '{"x": 1}', '[{"x": 2}]')
-    with pytest.raises(ReadFailed, match=r"""byte 9: b'\[\{"x": 2\}\]' is not a JSON object"""):
+    with pytest.raises(ReadFailed, match=r"""line 2: b'\[\{"x": 2\}\]' is not a JSON object"""):
         read(FileSource(path, "json", X))
+    packed = tmp_path / "b.json.gz"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + b'{"x": 1}\r\n' * 3 + b"no"))
+    with pytest.raises(ReadFailed, match="line 4: b'no' is not a JSON object"):
+        read(FileSource(packed, "json", X))
 
 
-def test_bad_values_of_every_kind_of_line_are_null_on_demand(
+def test_bad_values_of_every_kind_of_line_are_null_or_stand_in_the_column(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "a"
     path.write_bytes(
         b'{"x":1,"y":"a"}\r\n{"x":1.5,"y":"b"}\n\nnull\n{"x":2,"y":"\\ud800"}\n{"x":9} {"x":8}\n\xff'
     )
-    schema = pa.schema([("x", pa.int64()), ("y", pa.string())])
+    schema = pa.schema([("x", pa.int64()), BAD, ("y", pa.string())])
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        found = read(FileSource(path, "json", schema, on_bad_row="null"))
-    assert found == [(1, "a"), (None, "b"), (None, None), (2, None), (None, None), (None, None)]
+        found = read(FileSource(path, "json", schema, on_bad_row="column"))
+    assert found == [
+        (1, None, "a"),
+        (None, '{"x":1.5,"y":"b"}', "b"),
+        (None, "null", None),
+        (2, '{"x":2,"y":"\\ud800"}', None),
+        (None, '{"x":9} {"x":8}', None),
+        (None, "\N{REPLACEMENT CHARACTER}", None),
+    ]
+    without_column = read(FileSource(path, "json", schema.remove(1), on_bad_row="null"))
+    assert without_column == [(x, y) for x, _, y in found]
     assert "5 rows have values that cannot be read" in caplog.text
     path.write_bytes(b"one\n\xff\xfe\nthree\n")
-    with pytest.raises(ReadFailed, match=r"byte 4: column 'value': b'\\xff\\xfe' cannot be read as string"):
+    with pytest.raises(ReadFailed, match=r"line 2: column 'value': b'\\xff\\xfe' cannot be read as string"):
         read(FileSource(path, "text"))
     assert read(FileSource(path, "text", on_bad_row="null")) == [("one",), (None,), ("three",)]
+    assert read(FileSource(path, "text", on_bad_row="column")) == [
+        ("one", None),
+        (None, "\N{REPLACEMENT CHARACTER}" * 2),
+        ("three", None),
+    ]
     assert read(FileSource(path, "text", pa.schema([("value", pa.binary())])))[1] == (b"\xff\xfe",)
 
 
@@ -175,8 +197,9 @@ def test_any_line_of_json_is_a_row_or_a_bad_one(
     batch.validate(full=True)
     assert batch.schema == schema
     assert batch.num_rows == sum(bool(line.strip()) for line in all_lines)
-    for number, problem in bad.items():
-        assert all_lines[number].strip() and len(problem) < 1500
+    full = [number for number, line in enumerate(all_lines) if line.strip()]
+    for row, number, problem in bad:
+        assert full[row] == number and len(problem) < 1500
     # A line alone is read as it is among others: no value depends on how a file is cut.
     singles = [JSON.parse(line, schema)[0] for line in all_lines if line.strip()]
     if singles:
