@@ -42,6 +42,8 @@ from pillarbox.sources.connectors.log import (
     LogSource,
     LogSplit,
     Part,
+    check_where,
+    parse_where,
 )
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
@@ -592,22 +594,11 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 # -- finding and cutting ----------------------------------------------------------------------------
 
 PREFIX = "kafka."
-START_WORDS = ("earliest", "latest", "committed")
-LATEST_TIME = 1e11
-"""Seconds since 1970, in the year 5138: what is above were milliseconds."""
 FRESH_S = 0.5
 """Seconds for which an end that nobody has asked for yet is as good as a new one: ends only grow."""
 GONE_S = 60.0
 """Seconds after which a topic that is missing at each look was deleted: a broker that has just begun may not
 know all of them yet."""
-
-
-def parse_where(text: str) -> Any:
-    """An option that is a word or a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 class KafkaEnumerator(LogEnumerator[KafkaSplit]):
@@ -640,25 +631,33 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     def open(self, parts: Sequence[Part], *, first_look: bool) -> list[KafkaSplit]:
         """Partitions: from where it was asked for, or from their beginning if they came later."""
         of = {Partition(part.name, part.number): part for part in parts}
-        starts = self._starts(self._source.start if first_look else "earliest", of)
+        starts = self._settled(self._source.start if first_look else "earliest", of, rest="earliest")
         if not self._source.bounded:
             return [split_of(part, starts[place], None) for place, part in of.items()]
-        stops = self._offsets.latest(of)
+        # Never behind what is there now.
+        ends = self._offsets.latest(of)
+        stops = ends if self._source.stop == "latest" else self._settled(self._source.stop, of, rest="latest")
         ranges = []
         for place, part in of.items():
-            start, stop = starts[place], stops[place]
+            start, stop = starts[place], min(stops[place], ends[place])
             step = self._source.split_rows or max(1, stop - start)
             ranges += [split_of(part, at, min(at + step, stop)) for at in range(start, stop, step)]
         return ranges
 
-    def _starts(self, where: Any, places: Collection[Partition]) -> dict[Partition, int]:
-        """The offsets of a time, of the group and those of the earliest where it has none, or of a word."""
+    def _settled(self, where: Any, places: Collection[Partition], *, rest: str) -> dict[Partition, int]:
+        """The offsets of a time, a word or the group, or that were given; for other partitions of `rest`."""
         if isinstance(where, float):
             return self._offsets.at(places, where)
-        if where == "latest":
-            return self._offsets.latest(places)
-        found = self._offsets.committed(places, self._source.group_id or "") if where == "committed" else {}
-        return found | self._offsets.earliest([place for place in places if place not in found])
+        found: dict[Partition, int] = {}
+        if isinstance(where, Mapping):
+            given = {place: where.get(place.topic, {}).get(place.number) for place in places}
+            found = {place: offset for place, offset in given.items() if offset is not None}
+        elif where == "committed":
+            found = self._offsets.committed(places, self._source.group_id or "")
+        else:
+            rest = where
+        left = [place for place in places if place not in found]
+        return found | (self._offsets.earliest(left) if rest == "earliest" else self._offsets.latest(left))
 
     def assigned_to(self, split: KafkaSplit) -> int | None:
         """A partition without end has a reader by rule: those of a topic go to different ones."""
@@ -731,10 +730,11 @@ class KafkaSource(LogSource[KafkaSplit]):
     topics: names, or `pattern`: a regular expression that the whole name matches.
     schema: columns by name, of `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`
         and `headers`, as in Spark's own source. None: all but `headers`.
-    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), or a time
-        in seconds since 1970.
-    bounded: whether it ends, with what is there at the start. split_rows: a bounded read has ranges of at
-        most so many offsets; None: a range a partition.
+    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), a time in
+        seconds since 1970, or offsets, as in `{"orders": {0: 17}}`, earliest for the rest.
+    bounded: whether it ends. stop: where: "latest", a time, or offsets, which are not read themselves, latest
+        for other partitions; never behind what is there at the start. split_rows: a bounded read has ranges
+        of at most so many offsets; None: a range a partition.
     isolation: "read_committed" or "read_uncommitted".
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
     password_env: as in `LogSource`, of `sasl.password`.
@@ -752,6 +752,7 @@ class KafkaSource(LogSource[KafkaSplit]):
     topics: str | Sequence[str] | None = option(None, parse=words)
     _: KW_ONLY
     start: Any = option("earliest", parse=parse_where)  # noqa: RUF009 - it is a field
+    stop: Any = option("latest", parse=parse_where)  # noqa: RUF009 - it is a field
     split_rows: int | None = option(1_000_000, at_least=1)
     isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
     group_id: str | None = option(None)
@@ -763,14 +764,12 @@ class KafkaSource(LogSource[KafkaSplit]):
             re.compile(self.pattern or "")
         except (TypeError, re.error) as error:
             raise ValueError(f"pattern={self.pattern!r}: must be a regular expression: {error}") from None
-        number = isinstance(self.start, int | float) and not isinstance(self.start, bool)
-        if number and 0 <= self.start <= LATEST_TIME:
-            self.start = float(self.start)
-        elif self.start not in START_WORDS:
-            allowed = f"{', '.join(map(repr, START_WORDS))} or seconds since 1970, not milliseconds"
-            raise ValueError(f"start={self.start!r}: must be {allowed}")
+        self.start = check_where("start", self.start, ("earliest", "latest", "committed"), self.names)
+        self.stop = check_where("stop", self.stop, ("latest",), self.names)
         if self.start == "committed" and not self.group_id:
             raise ValueError("start='committed': needs group_id")
+        if self.stop != "latest" and not self.bounded:
+            raise ValueError(f"stop={self.stop!r}: needs bounded=True")
 
     def default_schema(self) -> pa.Schema:
         """All columns but `headers`, which cost most and have few readers."""

@@ -19,10 +19,12 @@ Confined to the threads that `SplitEnumerator` and `SplitReader` name; sources a
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -289,6 +291,43 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
         left = {name: each for name, each in known.items() if Part(name, 0, each[0]) not in logs}
         if len(left) < len(known):
             self.checkpoint = {**self.checkpoint, "known": left}
+
+
+# -- where reading starts and stops -----------------------------------------------------------------
+
+LATEST_TIME = 1e11
+"""Seconds since 1970, in the year 5138: what is above were milliseconds."""
+
+
+def parse_where(text: str) -> Any:
+    """An option that is a word, a number or JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def check_where(name: str, where: Any, words: Sequence[str], logs: Sequence[str]) -> Any:
+    """A word, a time as a float, or offsets by log and part, in two levels. Raises ValueError.
+
+    logs: the names that offsets may have; none where these are not known.
+    """
+    if isinstance(where, str) and where in words:
+        return where
+    if isinstance(where, Mapping):
+        unknown = [log for log in where if logs and log not in logs]
+        if unknown:
+            raise ValueError(f"{name}={where!r}: {unknown[0]!r} is not among {', '.join(logs)}")
+        with suppress(AttributeError, TypeError, ValueError):
+            offsets = {str(of): {int(at): int(each) for at, each in where[of].items()} for of in where}
+            if all(offset >= 0 for parts in offsets.values() for offset in parts.values()):
+                return offsets
+    elif isinstance(where, int | float) and not isinstance(where, bool) and 0 <= where <= LATEST_TIME:
+        return float(where)
+    raise ValueError(
+        f"{name}={where!r}: must be {', '.join(map(repr, words))}, seconds since 1970, not milliseconds, or "
+        "offsets of 0 and more as {name: {number: offset}}"
+    )
 
 
 class Cursor(Generic[S]):

@@ -279,7 +279,9 @@ def test_every_partition_of_the_first_look_starts_where_it_was_asked_for(
         assert sorted((split.partition, split.start) for split in found) == [(n, n) for n in range(5)]
 
 
-def test_reading_begins_at_times(server: KafkaServer, source: Callable[..., KafkaSource]) -> None:
+def test_reading_begins_and_ends_at_times_and_offsets(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
     server.create("where", 2)
     for second in range(10):
         server.produce("where", second, partition=0, at=1_700_000_000.0 + second)
@@ -291,6 +293,16 @@ def test_reading_begins_at_times(server: KafkaServer, source: Callable[..., Kafk
 
     assert read(start=1_700_000_007.5) == ["8", "9"]
     assert read(start=1_900_000_000.0) == []
+    assert read(start=1_700_000_002.0, stop=1_700_000_004) == ["2", "3"]
+    assert read(start={"where": {0: 9}}) == ["9", "early"]
+    assert read(start={"where": {0: 2, 1: 1}}, stop={"where": {0: 5}}, split_rows=2) == ["2", "3", "4"]
+    assert read(stop={"where": {0: 1, 1: 0}}) == ["0"]
+    assert read(start={"where": {0: 8}}, stop={"where": {0: 1_000_000, 1: 0}}) == ["8", "9"]
+    assert read(start={"where": {0: 5, 1: 1}}, stop={"where": {0: 2}}) == []
+    with SourceHarness(source("where", start={"where": {0: 9, 1: 1}})) as harness:
+        assert texts(harness.micro_batch()) == ["9"]
+        server.produce("where", 10, partition=0)
+        assert texts(harness.micro_batch()) == ["10"]
 
 
 @pytest.mark.contract(needs="Kafka, which keeps the groups")

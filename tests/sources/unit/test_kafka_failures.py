@@ -309,9 +309,10 @@ def from_options(**options: str) -> KafkaSource:
 
 
 def test_options_make_the_source() -> None:
-    made = from_options(topics="a, b", start="12.5", bounded="true", split_rows="9")
+    made = from_options(topics="a, b", start='{"a": {"0": 7}}', bounded="true", stop="12.5", split_rows="9")
     assert made.names == ("a", "b")
-    assert (made.start, made.bounded, made.split_rows) == (12.5, True, 9)
+    assert made.start == {"a": {0: 7}}
+    assert (made.bounded, made.stop, made.split_rows) == (True, 12.5, 9)
     assert from_options(start="committed", group_id="g").start == "committed"
 
 
@@ -324,7 +325,10 @@ def test_options_make_the_source() -> None:
         ({"topics": "-", "pattern": "("}, "pattern"),
         ({"topics": "a,a"}, "topics"),
         ({"start": "yesterday"}, "start"),
-        ({"start": '{"a": {"0": 2}}'}, "start"),
+        ({"start": '{"b": {"0": 1}}'}, "start=.*'b' is not among a"),
+        ({"start": '{"a": {"0": -2}}'}, "start"),
+        ({"start": '{"a": 2}'}, "start"),
+        ({"stop": "earliest", "bounded": "true"}, "stop"),
         ({"start": "-1"}, "start"),
         ({"start": "nan"}, "start"),
         ({"start": "{"}, "start"),
