@@ -92,9 +92,7 @@ def test_a_value_that_does_not_fit_its_column_is_null_in_a_column_function(
     async def many(places: list[int]) -> list[Any]:
         return [await one(place) for place in places]
 
-    half = async_udf("double", errors="null", **MODES[mode])(
-        one if mode == "rows" else many
-    )
+    half = async_udf("double", errors="null", **MODES[mode])(one if mode == "rows" else many)
     rows = spark.range(0, 30, 1, 1).select("id", half("id").alias("half")).collect()
     assert [row.half for row in rows] == [None if i == 12 else i / 2 for i in range(30)]
 
