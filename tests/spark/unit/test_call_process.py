@@ -236,7 +236,7 @@ def test_executors_of_a_host_that_come_to_a_bucket_at_the_same_time_have_its_cal
 def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_that_does(
     connect: Any, tmp_path: Path, known: tuple[str | None, int]
 ) -> None:
-    ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None)
+    ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, None, None, "plan", None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
     operator = OperatorPlan(
         told,
