@@ -63,7 +63,7 @@ class Job:
         return found[0] if found else None
 
     def fetch_next(self) -> Fetched:
-        """What the function says next, however long it takes."""
+        """The next that the function says, however long it takes."""
         while (fetched := self.fetch()) is None:
             pass
         return fetched
