@@ -69,7 +69,9 @@ class BatchRunner(Runner):
     # poison row of n. With many of them, or where the service itself is ill, it needs more than n: hence
     # errors that any row would meet (`may_have_poison_row`) take no batch apart.
 
-    def __init__(self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction) -> None:
+    def __init__(
+        self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction, more_rows: Callable[[], bool]
+    ) -> None:
         super().__init__(scheduler, fn)
         self._waiting = scheduler.waiting
         self._pausing: set[_BatchExecution] = set()
@@ -77,7 +79,7 @@ class BatchRunner(Runner):
         self._rows_first = False
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
-        self._filling = BatchFiller(scheduler, batch, self._loop)
+        self._filling = BatchFiller(scheduler, batch, more_rows)
         attempt = scheduler.options.timeout.attempt
         self._deadlines = scheduler.make_deadlines("timeout.attempt", attempt, self._attempt_timed_out)
 
@@ -130,13 +132,14 @@ class BatchRunner(Runner):
         throttle = self._scheduler.throttle
         if throttle is not None and throttle.holds:
             return None
-        look_first = self._scheduler.look_first
+        session = self._scheduler.session
         if self._again and not self._rows_first:
             batch = self._again[0]
-            if look_first is not None:
-                if not look_first(0):
+            if session is not None:
+                if not session.look_first(0):
                     return None
-                if self._has_found(batch):
+                # Rows that have got a result have left it.
+                if any(session.look_again(call) for call in [*batch.calls]):
                     return self._next()
             if not self._admits(batch.calls):
                 return None
@@ -147,8 +150,8 @@ class BatchRunner(Runner):
         # Whole batches that pause bring no row for this one.
         rows = self._filling.rows_now(len(self._scheduler.pausing) > self._kept)
         waiting = self._waiting
-        if rows and look_first is not None:
-            if not look_first(rows):
+        if rows and session is not None:
+            if not session.look_first(rows):
                 return None
             rows = min(rows, self._filling.rows_now(len(self._scheduler.pausing) > self._kept))
         if not rows:
@@ -163,12 +166,6 @@ class BatchRunner(Runner):
             return None
         self._rows_first = False
         return _BatchExecution([waiting.popleft() for _ in range(rows)])
-
-    def _has_found(self, batch: _BatchExecution) -> bool:
-        """Return True if rows of `batch`, which is to be called again, have got a result and left it."""
-        look_again = self._scheduler.look_again
-        assert look_again is not None
-        return any(look_again(call) for call in [*batch.calls])
 
     def _admits(self, calls: list[Call]) -> bool:
         """Return True if `calls` may be called together now, and count them."""

@@ -294,7 +294,7 @@ class CoroutineRunner(Runner):
         CURRENT.set(worker)
         names_calls = _ASKS_MODULE in sys.modules
         context = copy_context()
-        look_first = scheduler.look_first
+        session = scheduler.session
         task: Any = worker.task
         first = True
         self._starting -= 1
@@ -302,7 +302,7 @@ class CoroutineRunner(Runner):
         try:
             while waiting and not self._closed and self._active <= self.limit:
                 # The throttle is looked at anew: that of a breaker appears while workers run.
-                if look_first is None and scheduler.throttle is None:
+                if session is None and scheduler.throttle is None:
                     call = waiting.popleft()
                 else:
                     admitted = scheduler.next_call()
