@@ -188,7 +188,8 @@ class AsyncWaitOperator(Operator):
 
     def open(self) -> None:
         """Begin to make calls, those of restored rows first."""
-        self._scheduler.start()
+        if self._scheduler.throttle is not None:
+            self._scheduler.throttle.start()
         if self.watcher is not None:
             self.watcher.start()
         self._sample()

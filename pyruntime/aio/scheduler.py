@@ -11,7 +11,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.snapshots import FinishedRow
 
-T = TypeVar("T")
-
 
 class SchedulerState(NamedTuple):
     """The part of a snapshot that is about all calls together."""
@@ -46,20 +44,20 @@ class SchedulerState(NamedTuple):
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
-    name: that of the function, for errors. context: what each call's context is a copy of.
-    queue: has a handle for each attempt. complete: takes a row and the result with which it leaves, once for
-    each. stop: takes the error that ends the job. convert: makes of results the form in which they leave; what
-    it raises is the error of the attempt. session: where results are recorded before they leave, or None.
+    name: that of the function, for errors. context: what each call's context is a copy of. queue: has a
+    handle for each attempt. complete: takes a row and its result, once for each. stop: takes the error that
+    ends the job. convert: makes of results the form in which they leave; what it raises is the error of the
+    attempt. session: where results are recorded before they leave, or None.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     `restored` are rows of a snapshot that wait for their admission, with their states.
     """
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
-        *("breaker", "clock", "complete", "context", "convert", "convert_all", "convert_fallback", "costs"),
-        *("flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options", "pausing", "queue"),
-        *("rejects_results", "restored", "rows_of", "runner", "session", "stop", "throttle", "waiting"),
-        *("_adaptive", "_allowed", "_attempt_timeouts", "_can_break", "_counted", "_deadlines"),
+        *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
+        *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
+        *("pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session", "stop"),
+        *("throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
         *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
     )
 
@@ -91,11 +89,11 @@ class CallScheduler:
         self.stop = stop
         self.loop = loop
         self.session = session
+        # Equal rows share their calls.
         self.flights = single_flight(options.dedupe, options.buffer.max_bytes)
-        # The next step of rows that have finished: as straight to the queue as the options allow.
-        self._finish_call = complete if session is None else self.hand_on
-        if self.flights is not None:
-            self._finish_call = self._finish_shared
+        # The way of rows that have finished: as straight to the queue as the options allow.
+        straight = complete if session is None else self.hand_on
+        self._finish_call = straight if self.flights is None else self._finish_shared
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
         # What stands for a result is nothing that could be parsed.
@@ -135,29 +133,23 @@ class CallScheduler:
         self._spent_before = 0, 0.0
         # By the limit that they are of.
         self._deadlines: list[tuple[str, CallDeadlines[Any]]] = []
-        self._timeouts = self.make_deadlines("timeout", options.timeout.total, self._timed_out)
-        # A batch has one time to live for all of its rows, which `BatchRunner` sees to.
-        one = options.timeout.attempt if options.batch is None else None
-        self._attempt_timeouts = self.make_deadlines("timeout.attempt", one, self._attempt_timed_out)
+        self._timeouts = self._make_deadlines("timeout", options.timeout.total, self._timed_out)
+        # A batch has one time to live for all of its rows, and is itself the key.
+        self.attempt_timeouts = self._make_deadlines(
+            "timeout.attempt", options.timeout.attempt, self._attempt_timed_out
+        )
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
-        needed = (self._retry, self._timeouts, self._attempt_timeouts)
-        looks = self.looks_at_results or self._adaptive is not None
-        self._plain = not looks and all(each is None for each in needed)
+        attends = self._adaptive or self._retry or self._timeouts or self.attempt_timeouts
+        self._plain = not (self.looks_at_results or attends)
 
-    def make_deadlines(
-        self, limit: str, seconds: float | None, expired: Callable[[T], None]
-    ) -> CallDeadlines[T] | None:
-        """Deadlines of calls, or of batches whose first row is `calls[0]`; None where there is no limit."""
+    def _make_deadlines(
+        self, limit: str, seconds: float | None, expired: Callable[[Any], None]
+    ) -> CallDeadlines[Any] | None:
         if seconds is None:
             return None
-        deadlines = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
+        deadlines: CallDeadlines[Any] = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
         self._deadlines.append((limit, deadlines))
         return deadlines
-
-    def start(self) -> None:
-        """Begin to let calls through."""
-        if self.throttle is not None:
-            self.throttle.start()
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -208,10 +200,10 @@ class CallScheduler:
 
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""
-        in_flight = self.queue.in_flight + len(self.restored)
-        return self.meter.rows_in - (
-            in_flight if self.session is None else self.session.unfinished(in_flight)
-        )
+        unfinished = self.queue.in_flight + len(self.restored)
+        if self.session is not None:
+            unfinished = self.session.unfinished(unfinished)
+        return self.meter.rows_in - unfinished
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
@@ -276,7 +268,9 @@ class CallScheduler:
         if throttle.admit(units):
             return True
         if throttle.exhausted is not None and not throttle.holds:
-            self.call_no_more(throttle.exhausted)
+            waiting = [*self.waiting]
+            self.waiting.clear()
+            self.mark(waiting, throttle.exhausted)
         return False
 
     def _dispatch_guarded(self) -> None:
@@ -293,8 +287,8 @@ class CallScheduler:
         self.meter.calls += 1
         if self._plain:
             return
-        if self._attempt_timeouts is not None:
-            call.attempt_deadline = self._attempt_timeouts.arm(call)
+        if self.attempt_timeouts is not None:
+            call.attempt_deadline = self.attempt_timeouts.arm(call)
         if call.attempt > 1:
             call.handle = self.queue.renew(call.handle)
         elif self._timeouts is not None and call.deadline < 0:
@@ -333,8 +327,8 @@ class CallScheduler:
             self.meter.ended.append(ended - call.began)
             self._finish_call(call, result)
             return
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
         if rejected is not None:
             self.overloaded(rejected)
@@ -346,8 +340,8 @@ class CallScheduler:
 
         timed_out: where the attempt met a limit of time, what the row fails with unless it is tried again.
         """
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self.bill_error([call], error)
         self.overloaded(error, call.is_first)
         self.row_failed(call, error, timed_out)
@@ -565,8 +559,8 @@ class CallScheduler:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
         if self._timeouts is not None:
             self._timeouts.cancel(call.deadline)
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
@@ -587,12 +581,6 @@ class CallScheduler:
             call.waits_since = now
             self.waiting.insert(place, call)
         self.runner.dispatch()
-
-    def call_no_more(self, reason: str) -> None:
-        """Call none of the rows that wait, as what was allowed is used up."""
-        waiting = [*self.waiting]
-        self.waiting.clear()
-        self.mark(waiting, reason)
 
     def mark(self, calls: list[Call], limit: str) -> None:
         """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
@@ -654,8 +642,7 @@ class CallScheduler:
         self.hand_on(call, result)
 
     def _share(self, call: Call, result: Any) -> None:
-        assert self.flights is not None
-        shared = self.flights.resolve(call, result)
+        shared = () if self.flights is None else self.flights.resolve(call, result)
         if shared and type(result) is Failed:
             self._count_shared(result, len(shared))
         for sharing in shared:
@@ -672,8 +659,7 @@ class CallScheduler:
     def replay(self, call: Call, result: Any) -> None:
         """`call`, which waits, gets what another attempt of the task, or another task, has kept."""
         self.withdraw(call)
-        if self.flights is not None:
-            self._share(call, result)
+        self._share(call, result)
         self.take_found(call, value_of(result))
 
     def share_found(self, call: Call, result: Any) -> None:
@@ -778,18 +764,24 @@ class CallScheduler:
         call.pause = None
         self.resume([call])
 
-    def _attempt_timed_out(self, call: Call) -> None:
-        self.meter.timeouts += 1
-        self.runner.revoke(call)
-        assert self._attempt_timeouts is not None
-        error = CallTimeout("timeout.attempt", self._attempt_timeouts.seconds, call.attempt)
-        self.failed(call, error, timed_out=error)
+    def attempt_timeout(self, call: Call) -> CallTimeout:
+        """The error of `call` whose attempt has met its limit of time."""
+        assert self.attempt_timeouts is not None
+        return CallTimeout("timeout.attempt", self.attempt_timeouts.seconds, call.attempt)
+
+    def _attempt_timed_out(self, begun: Any) -> None:
+        """The attempt of a call met its limit, or that of a batch, for those of its rows that wait for it."""
+        calls: list[Call] = [begun] if isinstance(begun, Call) else begun.waited_for()
+        self.meter.timeouts += len(calls)
+        for call in calls:
+            self.runner.revoke(call)
+        self.runner.attempt_timed_out(begun, calls, self.attempt_timeout(calls[0]))
 
     def _timed_out(self, call: Call) -> None:
         # spec: Chain!TimePasses, Feeding!TimeOut, Operator!TimeOut
         self.meter.timeouts += 1
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         assert self._timeouts is not None
         error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
