@@ -97,7 +97,9 @@ def is_json(value: Any) -> bool:
         return math.isfinite(value)
     if isinstance(value, list):
         return all(map(is_json, value))
-    return isinstance(value, dict) and all(type(name) is str and is_json(each) for name, each in value.items())
+    return isinstance(value, dict) and all(
+        type(name) is str and is_json(each) for name, each in value.items()
+    )
 
 
 class Serializer(Protocol[T]):
