@@ -119,13 +119,8 @@ class CallScheduler:
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
-        limiter = open_limiter(
-            options.rate,
-            budget.max_calls,
-            budget.max_cost,
-            options.limits,
-            cools=self._can_break,
-        )
+        limits = options.rate, budget.max_calls, budget.max_cost, options.limits
+        limiter = open_limiter(*limits, cools=self._can_break)
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
         self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
