@@ -229,7 +229,7 @@ class LimitService(Service):
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Leave):
-            allocator.leave(client, message.report, message.unspent)
+            allocator.leave(client, message.report, message.unspent, message.unspent_units)
             del account.connections[client]
             self._send(connection, Left(), account.is_kept)
         else:
