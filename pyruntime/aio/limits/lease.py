@@ -43,7 +43,7 @@ from pillarbox.aio.limits.rate import (
     TokenBucket,
 )
 from pillarbox.rpc.codec import Amount, Codec, Count
-from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, Reconnector, RefusedError, RpcHandle
+from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import end
 
 SERVICE = "limits"
@@ -94,18 +94,16 @@ class Opened(NamedTuple):
     """The coordinator has the task in its accounts."""
 
 
-class Did(NamedTuple):
-    """A task has done so much."""
+class Update(NamedTuple):
+    """A task has done so much, and wants so many calls, of so many units each.
+
+    calls: None for what it wanted before. A want is said once: one grant answers it, and repeated it would be
+    answered again while that is on its way.
+    """
 
     report: UsageReport
-
-
-class Want(NamedTuple):
-    """A task wants so many calls, of so many units each."""
-
-    report: UsageReport
-    calls: Count
-    units: Amount
+    calls: Count | None = None
+    units: Amount = 0.0
 
 
 class Granted(NamedTuple):
@@ -139,7 +137,7 @@ class Left(NamedTuple):
     """The last report of a task is in the accounts."""
 
 
-TO_COORDINATOR = Codec(Open, Did, Want, CoolDown, Leave)
+TO_COORDINATOR = Codec(Open, Update, CoolDown, Leave)
 TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
 _LIMITS = Codec(Limits)
 
@@ -174,8 +172,16 @@ class QuotaAllocator:
     not been used is granted again.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float], level: float | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        level: float | None = None,
+        *,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
+    ) -> None:
         self.limits = limits
+        self.return_timeout_s = return_timeout_s
         self.clients: dict[str, Client] = {}
         self.committed = 0
         """Calls that were used or may still be."""
@@ -280,7 +286,7 @@ class QuotaAllocator:
         """The connection of a client has ended. It may come back until what it holds has lapsed."""
         # spec: RateLease!Notice
         if name in self.clients:
-            self._gone[name] = self._clock() + self.limits.life + RETURN_TIMEOUT_S
+            self._gone[name] = self._clock() + self.limits.life + self.return_timeout_s
             self._wanting.pop(name, None)
 
     def expire(self) -> float:
@@ -404,10 +410,13 @@ class QuotaAllocator:
         }
 
     @classmethod
-    def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
+    def from_json(
+        cls, value: Any, clock: Callable[[], float], return_timeout_s: float = RETURN_TIMEOUT_S
+    ) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        allocator = cls(_LIMITS.from_json([Limits.__name__, *value["limits"]]), clock, 0.0)
+        limits = _LIMITS.from_json([Limits.__name__, *value["limits"]])
+        allocator = cls(limits, clock, 0.0, return_timeout_s=return_timeout_s)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
@@ -435,23 +444,23 @@ class LeasedLimiter:
         limits: Limits,
         patience: float,
         clock: Callable[[], float] = time.monotonic,
+        leave_timeout_s: float = LEAVE_TIMEOUT_S,
     ) -> None:
         self.exhausted: str | None = None
         self.limits = limits
-        self.connected = False
+        self._leave_timeout_s = leave_timeout_s
         self._name = name
         self._patience = patience
         self._clock = clock
         self._id = uuid.uuid4().hex
         self._way = Reconnector(handle)
-        self._channel: Connection | None = None
+        self._lost_at = clock()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._wake: Callable[[], None] = lambda: None
         self._failure: CoordinatorError | None = None
         self._before: tuple[str, int, float] | None = None
         self._farewell: tuple[int, float] | None = None
-        self._taken = False
         self._weighs = limits.units_per_second is not None
         # A cost is waited for by all who may be the one to go beyond it.
         self._report_delay_s = REPORT_DELAY_S if limits.max_cost is None else 0.0
@@ -487,7 +496,7 @@ class LeasedLimiter:
         """See `RateLimiter.start`."""
         self._loop = loop
         self._wake = wake
-        self._task = loop.create_task(self._guarded())
+        self._task = loop.create_task(self._run())
 
     def admit(self, units: float = 1.0) -> float:
         """See `RateLimiter.admit`."""
@@ -562,11 +571,10 @@ class LeasedLimiter:
         for timer in (self._lapse_timer, self._report_timer):
             if timer is not None:
                 timer.cancel()
-        if self._channel is not None:
-            self._say_farewell()
+        self._say_farewell()
         # What was spent and not said would be lost: wait for a coordinator that is just starting again.
-        if self._channel is not None or self._received:
-            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
+        if self._way.connection is not None or self._received:
+            await asyncio.wait([task], timeout=self._leave_timeout_s)
         await end(task)
 
     # -- leases -------------------------------------------------------------------------------
@@ -645,8 +653,7 @@ class LeasedLimiter:
 
     def _want(self, calls: int, units: float) -> None:
         self._asked, self._asked_units = calls > 0, units
-        if self.connected:
-            self._say(Want(self.report(), calls, units))
+        self._say(Update(self.report(), calls, units))
 
     def _report(self) -> None:
         """Have the counts said soon, once for all that changes until then."""
@@ -656,84 +663,62 @@ class LeasedLimiter:
     def _report_now(self) -> None:
         # spec: RateLease!Report
         self._report_timer = None
-        if self.connected:
-            self._say(Did(self.report()))
+        self._say(Update(self.report()))
 
     # -- the coordinator ----------------------------------------------------------------------
 
     def _say(self, message: Any) -> None:
-        """Send a message, where anybody may hear it."""
-        if self._channel is not None:
-            self._channel.send(*TO_COORDINATOR.to_json(message))
+        self._way.say(*TO_COORDINATOR.to_json(message))
 
     def _say_farewell(self) -> None:
-        assert self._farewell is not None
-        self._say(Leave(self.report(), *self._farewell))
-        # Said a second time it would go back into the buckets twice.
-        self._farewell = 0, 0.0
-
-    def _fail(self, why: str) -> None:
-        """The server of the shared limits is lost for good."""
-        if self._failure is None:
-            self._failure = CoordinatorError(why)
-            self._wake()
-
-    async def _guarded(self) -> None:
-        """Talk to the coordinator. If that fails in a way that nobody thought of, so does the job."""
-        try:
-            await self._run()
-        except RefusedError as error:
-            self._fail(str(error))
-        except Exception as error:
-            self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
+        if self._farewell is not None and self._way.connection is not None:
+            self._say(Leave(self.report(), *self._farewell))
+            # Said a second time it would go back into the buckets twice.
+            self._farewell = 0, 0.0
 
     async def _run(self) -> None:
-        lost_at = self._clock()
-        while True:
-            try:
-                # Nothing that matters is unsent at the end: the last word is the coordinator's.
-                await self._way.attempt(self._talk, self._hello)
-            finally:
-                self._channel = None
-            if self.connected:
-                self.connected = False
-                self._way.connected()
-                lost_at = self._clock()
-            if self._taken:
-                return
-            left = self._patience
-            if self._held_back:
-                left -= self._clock() - max(lost_at, self._held_back_at)
-                if left <= 0.0:
-                    self._fail(f"no coordinator for patience={self._patience:g} s at {self._way}")
-                    return
-            await self._way.pause(left)
+        """Talk to the coordinator. If that fails in a way that nobody thought of, so does the job."""
+        try:
+            await self._way.run(self._hello, self._talk, self._patience_left)
+            return
+        except RefusedError as error:
+            why = str(error)
+        except Exception as error:
+            why = f"sharing the limits has failed: {type(error).__name__}: {error}"
+        self._failure = CoordinatorError(why)
+        self._wake()
+
+    def _patience_left(self) -> float:
+        if not self._held_back:
+            return self._patience
+        left = self._patience - (self._clock() - max(self._lost_at, self._held_back_at))
+        if left <= 0.0:
+            raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
+        return left
 
     def _hello(self) -> list[Any]:
         opening = Open(self._name, self.limits, self._id, self._before, self.report())
         return TO_COORDINATOR.to_json(opening)[1:]
 
     async def _talk(self, connection: Connection) -> None:
-        self._channel = connection
-        await asyncio.wait_for(self._hear_until(connection, Opened), CONNECT_TIMEOUT_S)
         # What was asked for is asked for again.
         self._want(0, 0.0)
-        self.connected = True
         if self._held_back:
             self._wake()
         cooling = self._cool_until - self._clock()
         if cooling > 0.0:
             self._say(CoolDown(cooling))
-        if self._farewell is not None:
-            self._say_farewell()
-        await self._hear_until(connection, Left)
-        self._taken = True
+        self._say_farewell()
+        try:
+            await self._hear(connection)
+        finally:
+            self._lost_at = self._clock()
 
-    async def _hear_until(self, connection: Connection, last: type) -> None:
-        """Take what the coordinator says, until a message of this class."""
+    async def _hear(self, connection: Connection) -> None:
+        """Take what the coordinator says, until it has heard the farewell. That is its last word."""
         while True:
             message = TO_TASK.from_json(await connection.receive())
-            if isinstance(message, last):
+            if isinstance(message, Left):
                 return
             if isinstance(message, Granted):
                 self._granted(message.calls, message.units)
