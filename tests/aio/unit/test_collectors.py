@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -338,7 +339,6 @@ def test_a_job_that_fails_lets_go_of_what_is_on_its_way() -> None:
 
 
 def test_in_the_child_of_a_fork_nobody_is_there_to_complete() -> None:
-    os = pytest.importorskip("os")
     if not hasattr(os, "fork"):
         pytest.skip("no fork")
 
