@@ -25,6 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
@@ -102,7 +103,9 @@ def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[.
     return shipped
 
 
-def map_in_arrow(df: Any, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: Any) -> Any:
+def map_in_arrow(
+    df: DataFrame, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: Any
+) -> DataFrame:
     """The DataFrame of what `run`, called `name`, makes of the batches of `df` in each task. On the driver.
 
     output: its columns. Raises ValueError for a DataFrame without columns.
