@@ -164,12 +164,12 @@ def test_a_part_whose_server_cannot_be_had_is_left_out_and_said(
     measured: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(*given: Any) -> Any:
-        pytest.skip("no broker here")
+        pytest.skip("no server here")
 
     monkeypatch.setattr("bench.sources.session.session", lambda *given: nullcontext())
     monkeypatch.setattr(command, "measure", missing)
-    assert command.run(["kafka"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
-    assert "kafka is left out: no broker here" in capsys.readouterr().err
+    assert command.run(["redis"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
+    assert "redis is left out: no server here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--rounds", "0"], ["--size", "0"], ["no-such-part"]])
