@@ -26,7 +26,6 @@ from pillarbox.aio.runners import call_soon
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
-from pillarbox.ledger.consistency import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
 from pillarbox.ledger.keys import (
@@ -39,7 +38,7 @@ from pillarbox.ledger.keys import (
 from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
-from pillarbox.ledger.writer import Commit, LedgerWriter
+from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
 from pillarbox.redaction import redacted
 
 if TYPE_CHECKING:
