@@ -49,6 +49,8 @@ SPREAD = 0.1
 # A share of rows is a sum of floats: 0.29 * 100 is 28.999999999999996, and the 29th retry is allowed.
 _ROUNDING = 1e-9
 
+_ROWS, _RETRIES = 0, 1
+
 
 @dataclass(frozen=True)
 class RetryBudget:
@@ -201,25 +203,27 @@ class RetryPolicy:
 
     def __init__(self, retry: Retry, clock: Callable[[], float] = time.monotonic) -> None:
         self._retry = retry
-        self._account = None if retry.budget is None else BudgetAccount(retry.budget, clock)
+        self._clock = clock
+        # Rows begun and retries, of the time that the budget is about.
+        self._counts = None if retry.budget is None else SlidingCounts(2, retry.budget.seconds, clock())
         self.checks_results = retry.result is not None
-        self.counts_attempts = self._account is not None
+        self.counts_attempts = self._counts is not None
         self.max_outage = retry.max_outage
         self.waits_out = retry.max_outage > 0.0
 
     def snapshot(self) -> Any:
-        """Return the share of the budget that was used; None where there is no budget."""
-        return None if self._account is None else self._account.snapshot()
+        """Rows and retries of each tenth of the time, the present one last; None where there is no budget."""
+        return None if self._counts is None else self._counts.snapshot(self._clock())
 
     def restore(self, state: Any) -> None:
-        """Go on with what a snapshot says of the budget."""
-        if self._account is not None and state is not None:
-            self._account.restore(state)
+        """Go on with what a snapshot says of the budget, as if no time had passed."""
+        if self._counts is not None and state is not None:
+            self._counts.restore(state, self._clock())
 
     def began(self, attempt: int) -> None:
         """Note that attempt number `attempt` (from 1) of some row begins: the first adds to the budget."""
-        if attempt == 1 and self._account is not None:
-            self._account.row_begins()
+        if attempt == 1 and self._counts is not None:
+            self._counts.add(_ROWS, self._clock())
 
     def backoff(self, trips: int) -> float:
         """Seconds of the cool-down number `trips` (from 1) in a row that the service did not ask for."""
@@ -244,9 +248,19 @@ class RetryPolicy:
             return None
         pause = retry.pause(attempt, self.retry_after(error))
         # The last question: what is not wanted, or has a hook that raises, must not use the budget up.
-        if self._account is not None and not self._account.take():
-            return None
-        return pause
+        return pause if self._take() else None
+
+    def _take(self) -> bool:
+        """Count a retry, if the budget has one left; otherwise return False."""
+        budget = self._retry.budget
+        if self._counts is None or budget is None:
+            return True
+        now = self._clock()
+        rows, retries = self._counts.totals(now)
+        if retries + 1 > budget.least + budget.share * rows + _ROUNDING:
+            return False
+        self._counts.add(_RETRIES, now)
+        return True
 
     def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
         """Seconds until a row is called again that an overloaded service refused so often; None for none.
@@ -266,40 +280,6 @@ class RetryPolicy:
         if delay is None:
             delay = retry_after_of(error)
         return None if delay is None else min(delay, self._retry.max_retry_after)
-
-
-class BudgetAccount:
-    """The part of its budget that one operator has used. Confined to the mailbox thread."""
-
-    __slots__ = ("_budget", "_clock", "_counts")
-
-    _ROWS, _RETRIES = 0, 1
-
-    def __init__(self, budget: RetryBudget, clock: Callable[[], float]) -> None:
-        self._budget = budget
-        self._clock = clock
-        self._counts = SlidingCounts(2, budget.seconds, clock())
-
-    def row_begins(self) -> None:
-        """Count a row, whose first attempt begins."""
-        self._counts.add(self._ROWS, self._clock())
-
-    def take(self) -> bool:
-        """Count a retry, if there is one left; otherwise return False."""
-        now = self._clock()
-        rows, retries = self._counts.totals(now)
-        if retries + 1 > self._budget.least + self._budget.share * rows + _ROUNDING:
-            return False
-        self._counts.add(self._RETRIES, now)
-        return True
-
-    def snapshot(self) -> list[tuple[int, ...]]:
-        """Rows and retries of each tenth of the time, the present one last."""
-        return self._counts.snapshot(self._clock())
-
-    def restore(self, counts: list[tuple[int, ...]]) -> None:
-        """Count on from a snapshot, as if no time had passed."""
-        self._counts.restore(counts, self._clock())
 
 
 def check_retry(retry: Any) -> Retry:

@@ -1,7 +1,7 @@
 """The metrics of a task: durations in a histogram, and the division of its loop's time.
 
 The processor feeds them on the mailbox thread; snapshots are for any thread. Time divides into busy, idle and
-back-pressured, in seconds of each second over a sliding minute: the idea is Flink's `TimerGauge`.
+back-pressured, in seconds: the idea is Flink's `TimerGauge`.
 """
 
 # A histogram of fixed buckets, and not a sketch such as t-digest or DDSketch: the histograms of thousands of
@@ -15,7 +15,6 @@ back-pressured, in seconds of each second over a sliding minute: the idea is Fli
 from __future__ import annotations
 
 import enum
-import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
@@ -36,8 +35,6 @@ BOUNDS_S = tuple(
 
 MAX_ROUNDS_PER_LOOK = 4096
 """Rounds of the loop between two looks at the clock, at most."""
-WINDOW_S = 60
-"""Seconds that the shares are of, the present one included."""
 
 
 class LatencySnapshot(NamedTuple):
@@ -157,31 +154,27 @@ class Doing(enum.IntEnum):
     """The loop waits for mail, and there is no room for output."""
 
 
-class TimeShares(NamedTuple):
-    """Seconds of each second, 0 to 1. They add up to less than 1 where the loop did not run."""
+# Totals, and no average that decays or slides: whoever looks takes the difference of two snapshots, over as
+# long as he likes, and the totals of many tasks add up. Time is added where it changes its kind and where
+# somebody looks.
+
+
+class TimeSpent(NamedTuple):
+    """Seconds since the processor was made. They add up to less than that where the loop did not run."""
 
     busy: float
     idle: float
     back_pressured: float
 
 
-# A ring of one slot a second, instead of an average that decays: shares add up to what really was, and a task
-# that has been idle for a minute says so exactly. Time is added where it changes its kind and where somebody
-# looks; a long stretch of one kind is then spread over the seconds that it covers.
-
-
 class TaskTimes:
-    """Adds up times by the second that they fell into, for the last minute. Thread-safe."""
+    """Adds up the time that a task spends in each of its states. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._begun = self._since = clock()
-        self._seconds = [-math.inf] * WINDOW_S
-        self._sums = [[0.0] * len(Doing) for _ in range(WINDOW_S)]
-        # The sums of the second in which time was added last, and the end of that second.
-        self._present = self._sums[0]
-        self._until = -math.inf
+        self._since = clock()
+        self._sums = [0.0] * len(Doing)
         self.doing: Doing | None = None
         """The state that the present time goes into; None while the loop does not run."""
 
@@ -194,40 +187,19 @@ class TaskTimes:
             self.doing = doing
         return now
 
-    def shares(self) -> TimeShares:
-        """The shares of the last minute, or of the time since this was made if that is less."""
+    def spent(self) -> TimeSpent:
+        """The seconds up to now."""
         now = self._clock()
         with self._lock:
             self._account(now)
-            now = self._since
-            first = math.floor(now) - WINDOW_S + 1
-            length = now - max(first, self._begun)
-            if length <= 0:
-                return TimeShares(0.0, 0.0, 0.0)
-            recent = [sums for second, sums in zip(self._seconds, self._sums, strict=True) if second >= first]
-            return TimeShares(
-                *(sum(column) / length for column in zip(*recent, strict=True)) if recent else (0.0,) * 3
-            )
+            return TimeSpent(*self._sums)
 
     def _account(self, now: float) -> None:
         # Another thread may have read the clock later and come first.
-        if now <= self._since:
-            return
-        if self.doing is not None:
-            # Twice for each sleep of a loop, so what is usual comes first.
-            if now < self._until:
-                self._present[self.doing] += now - self._since
-                self._since = now
-                return
-            begin = max(self._since, math.floor(now) - WINDOW_S + 1)
-            for second in range(math.floor(begin), math.floor(now) + 1):
-                slot = second % WINDOW_S
-                if self._seconds[slot] != second:
-                    self._seconds[slot] = second
-                    self._sums[slot] = [0.0] * len(Doing)
-                self._present, self._until = self._sums[slot], second + 1
-                self._present[self.doing] += min(now, self._until) - max(begin, second)
-        self._since = now
+        if now > self._since:
+            if self.doing is not None:
+                self._sums[self.doing] += now - self._since
+            self._since = now
 
 
 class MetricsSnapshot(NamedTuple):
@@ -240,9 +212,9 @@ class MetricsSnapshot(NamedTuple):
     latency: LatencySnapshot
     """Seconds from the put of a mail to its run, as measured now and then."""
     busy: float
-    """Seconds of each second of the last minute in which a mail or the default action ran."""
+    """Seconds in which a mail or the default action ran, since the processor was made."""
     idle: float
-    """Seconds of each second of the last minute spent waiting, the default action being suspended as idle."""
+    """Seconds spent waiting, the default action being suspended as idle."""
     back_pressured: float
     """The same for a default action suspended as back-pressured; if it is both, it counts here."""
 
@@ -280,11 +252,8 @@ class MailboxMetrics:
 
     def snapshot(self) -> MetricsSnapshot:
         """The metrics now. Any thread."""
-        shares = self.times.shares()
         length = max(0, len(self._mailbox) - self.measuring)
-        return MetricsSnapshot(
-            self._count(), length, self._latency.snapshot(), shares.busy, shares.idle, shares.back_pressured
-        )
+        return MetricsSnapshot(self._count(), length, self._latency.snapshot(), *self.times.spent())
 
     @property
     def measuring(self) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Retry, RetryBudget
-from pillarbox.aio.retry import BudgetAccount, RetryPolicy
+from pillarbox.aio.retry import RetryPolicy
 from pillarbox.testing import FakeClock
 
 STEPS = st.lists(st.tuples(st.sampled_from(["row", "retry"]), st.floats(0, 4)), max_size=80)
@@ -32,15 +32,15 @@ def test_no_stretch_of_time_has_more_retries_than_its_budget(
     steps: list[tuple[str, float]], share: float, least: int, seconds: float
 ) -> None:
     clock = FakeClock(100.0)
-    account = BudgetAccount(RetryBudget(share, least, seconds=seconds), clock)
+    policy = RetryPolicy(Retry(budget=RetryBudget(share, least, seconds=seconds)), clock)
     rows: list[float] = []
     retries: list[float] = []
     for what, pause in steps:
         clock.advance(pause)
         if what == "row":
-            account.row_begins()
+            policy.began(1)
             rows.append(clock())
-        elif account.take():
+        elif asks(policy, 1):
             retries.append(clock())
     for last in retries:
         # Times are kept to a tenth of the stretch.
@@ -54,16 +54,16 @@ def test_a_retry_is_refused_only_when_the_budget_is_used_up(
     steps: list[tuple[str, float]], share: float, least: int, seconds: float
 ) -> None:
     clock = FakeClock(100.0)
-    account = BudgetAccount(RetryBudget(share, least, seconds=seconds), clock)
+    policy = RetryPolicy(Retry(budget=RetryBudget(share, least, seconds=seconds)), clock)
     rows: list[float] = []
     retries: list[float] = []
     for what, pause in steps:
         clock.advance(pause)
         now = clock()
         if what == "row":
-            account.row_begins()
+            policy.began(1)
             rows.append(now)
-        elif account.take():
+        elif asks(policy, 1):
             retries.append(now)
         else:
             used = sum(now - seconds - 1e-6 <= each for each in retries)
