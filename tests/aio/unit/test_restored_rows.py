@@ -12,7 +12,7 @@ import pytest
 from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.options import Intervals
-from pillarbox.aio.retry import BudgetAccount
+from pillarbox.aio.retry import RetryPolicy
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.task.protocols import TaskOutput, Watermark
@@ -369,14 +369,14 @@ def test_the_time_before_a_snapshot_counts_when_a_restored_row_has_failed_for_th
 @pytest.mark.contract(convicts=["restored_retries_expire_early"])
 def test_retries_before_a_snapshot_count_as_long_after_a_restore_as_they_would_have() -> None:
     now = 5.0
-    budget = RetryBudget(share=0.0, least=1, seconds=10.0)
-    before = BudgetAccount(budget, lambda: now)
-    assert before.take()
+    retry = Retry(budget=RetryBudget(share=0.0, least=1, seconds=10.0))
+    before = RetryPolicy(retry, lambda: now)
+    assert before.pause(1, OSError()) is not None
     counts = before.snapshot()
     now = 100.0
-    after = BudgetAccount(budget, lambda: now)
+    after = RetryPolicy(retry, lambda: now)
     after.restore(counts)
     now = 108.5
-    assert not after.take()
+    assert after.pause(1, OSError()) is None
     now = 111.5
-    assert after.take()
+    assert after.pause(1, OSError()) is not None
