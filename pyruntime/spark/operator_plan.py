@@ -33,7 +33,7 @@ from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.rate import SharedBudget
 from pillarbox.aio.options import Latency, Options
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetterTarget, dead_letter_of
+from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
@@ -252,7 +252,7 @@ class OperatorPlan:
     options: Options
     zone: str | None = None
     progress: ProgressHandle | None = None
-    dead_letters: DeadLetterTarget | None = None
+    dead_letters: DeadLetter | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
@@ -325,7 +325,6 @@ def plan_operator(
     """
     use_driver_python(session)
     letter = dead_letter_of(options.errors.dead_letter, columns)
-    target = None if letter is None else DeadLetterTarget(letter, tuple(columns))
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
@@ -343,5 +342,5 @@ def plan_operator(
         is_behind=is_behind,
     )
     return OperatorPlan(
-        fn, token, options, zone, way, target, prompt, ledger_plan, arguments is not None, uid
+        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid
     )

@@ -144,7 +144,7 @@ def async_stream(
         streaming=True,
     )
     if operator.dead_letters is not None:
-        operator.dead_letters.dead_letter.check_types(df.schema)
+        operator.dead_letters.check_types(df.schema)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         operator=operator,

@@ -164,9 +164,13 @@ class _Stream:
 
 
 class CallProcess:
-    """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections."""
+    """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections.
 
-    def __init__(self, path: str) -> None:
+    idle: see `IDLE_S`.
+    """
+
+    def __init__(self, path: str, *, idle: float = IDLE_S) -> None:
+        self._idle = idle
         self._listener = Listener(path, "AF_UNIX", MAX_WAITING_CONNECTIONS)
         self._lock = threading.Lock()
         self._streams: list[_Stream] = []
@@ -200,7 +204,7 @@ class CallProcess:
                 stream
                 for stream in self._streams
                 if not stream.tasks
-                and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else IDLE_S)
+                and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else self._idle)
             ]
             self._streams = [each for each in self._streams if each not in ended]
         finally:

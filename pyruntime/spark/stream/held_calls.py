@@ -52,7 +52,7 @@ from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
     from pillarbox.aio.task_run import Chunk
-    from pillarbox.spark.dead_letters import DeadLetterTarget
+    from pillarbox.spark.dead_letters import DeadLetter
     from pillarbox.spark.operator_plan import OperatorPlan
 
 log = logging.getLogger("pillarbox")
@@ -123,7 +123,7 @@ class HeldCalls:
         loop_thread: LoopThread,
         ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
-        dead_letters: DeadLetterTarget | None = None,
+        dead_letters: DeadLetter | None = None,
         after: Sequence[HeldCalls] = (),
     ) -> None:
         self.failure: BaseException | None = None
