@@ -39,7 +39,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, NotCalled, Too
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out, make_folders, open_own
 from pillarbox.redaction import reason_of, shown_address
-from pillarbox.spark.schema import arrow_type, check_frame, holds, kept_columns
+from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, kept_columns
 
 ERROR = "_error"
 """The name of the column."""
@@ -277,11 +277,8 @@ def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:
         raise ValueError(
             f"dead_letter={found!r}: the input has a column {taken[0]!r}, as dead letters get: rename it"
         )
-    missing = [] if found.keep == "*" else [each for each in found.keep if each not in columns]
-    if missing:
-        raise ValueError(
-            f"dead_letter={found!r}: no column {missing[0]!r}; the input has {', '.join(columns)}"
-        )
+    for name in () if found.keep == "*" else found.keep:
+        check_column(f"dead_letter={found!r}", name, columns)
     return found
 
 

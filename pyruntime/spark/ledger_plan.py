@@ -54,7 +54,7 @@ from pillarbox.ledger.maintenance import begin_execution, expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
-from pillarbox.spark.schema import holds, time_zone
+from pillarbox.spark.schema import check_column, holds, time_zone
 
 log = logging.getLogger("pillarbox")
 
@@ -64,6 +64,10 @@ BATCH = "streaming.sql.batchId"
 
 EXECUTION = "spark.sql.execution.id"
 """The local property by which tasks know the action that they are of; it is the same in all its stages."""
+
+STREAM_RUN = "stream"
+"""The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
+thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 STAGE_POLL_INTERVAL_S = 0.2
 """Seconds between two looks whether a stage has ended."""
@@ -129,6 +133,25 @@ class LedgerPlan:
             vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
             attempt="" if context is None else str(context.partitionId()),
             tell=None if self.told is None or context is None else self._tell,
+        )
+
+    def open_for_stream(self, options: Options, identify: Callable[[Any], bytes]) -> LedgerSession:
+        """The session of the process that makes the calls of a stream.
+
+        identify: the key of a row. It says all: micro-batch, row, number among equal ones.
+        """
+        assert options.ledger is not None
+        self.check_place(options.ledger)
+        return LedgerSession(
+            options,
+            STREAM_RUN if options.ledger.run is None else options.ledger.run,
+            config=self.config(options.ledger),
+            # It may be looked up twice, so nothing is counted here.
+            identify=lambda row: (identify(row), b""),
+            execution=execution_id(),
+            prepare=self.prepare(),
+            # A lease is for attempts with the same rows; here, each process has its own.
+            attempt=uuid.uuid4().hex,
         )
 
     def execution(self) -> bytes:
@@ -360,11 +383,9 @@ def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> 
 
 
 def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
-    if isinstance(name, str) and name in columns:
-        return columns.index(name)
     if isinstance(name, int) and 0 <= name < len(columns):
         return name
-    raise ValueError(f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(columns)})")
+    return columns.index(check_column(option, name, columns))  # type: ignore[arg-type]
 
 
 def _in_micro_batch(session: Any) -> bool:

@@ -34,7 +34,7 @@ from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.rate import SharedBudget
 from pillarbox.aio.options import Latency, Options
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
-from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
+from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
@@ -160,7 +160,8 @@ def share_budget(options: Options, session: Any) -> Options:
         return options
     name = "max_calls" if budget.max_calls is not None else "max_cost"
     given = f"{name}={getattr(budget, name)!r}"
-    master = None if session is None else _master(session)
+    # The client of Spark Connect does not know it.
+    master = None if session is None or is_connect(session) else str(session.sparkContext.master)
     if master is None or not master.startswith("local"):
         where = f"on {master}" if master else "over Spark Connect" if session else "without an active session"
         raise ValueError(
@@ -183,13 +184,6 @@ def _local() -> Coordinator:
             _coordinator = Coordinator().start()
             atexit.register(_coordinator.close)
         return _coordinator
-
-
-def _master(session: Any) -> str | None:
-    """The address of the cluster; None over Spark Connect, whose client does not know it."""
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        return None
-    return str(session.sparkContext.master)
 
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -264,13 +258,6 @@ class OperatorPlan:
         return None if self.zone is None else time_zone(self.zone)
 
 
-def check_nullable(errors: str, schema: T.StructType) -> None:
-    """Raise ValueError where `errors` puts nulls into a column that has none."""
-    for field in schema.fields:
-        if errors in ("null", "column") and not field.nullable:
-            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
-
-
 def output_schema(
     given: T.StructType,
     keep: Any,
@@ -292,7 +279,9 @@ def output_schema(
             )
         output = output.add(ERROR, error_type)
     check_unique("keep and schema", output.names)
-    check_nullable(errors, results)
+    for field in results.fields:
+        if errors in ("null", "column") and not field.nullable:
+            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
     return kept, output
 
 

@@ -16,7 +16,7 @@ workers are not used again, it is closed after the task.
 # Python worker. A worker that neither reads nor writes, as its input has ended and its calls take their
 # time, does not see that, and would go on with all its calls. The alternatives are worse: a reader of the
 # socket would take bytes that are PySpark's, `TaskContext` has no listeners in Python, and a write fails
-# only once there is a result.
+# only once there is a result. So the connection is looked at with each chunk, and once a second without one.
 #
 # Nor does Spark tell what it has read: the kernel takes megabytes for a JVM that still loads its classes, or
 # is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -74,8 +73,6 @@ class DisconnectWatcher:
 
     def __init__(self) -> None:
         self._poll: select.poll | None = None
-        self._epoll: Any = None
-        self._loop_thread: LoopThread | None = None
         self._output = _connection()
         # Linux alone has it. It also comes for an end closed for writing only, which Spark does not do.
         event = getattr(select, "POLLRDHUP", 0)
@@ -113,21 +110,6 @@ class DisconnectWatcher:
             pause = min(2 * pause, MAX_UNREAD_POLL_S)
             self.check()
 
-    def watch(self, loop_thread: LoopThread, left: Callable[[ConnectionAbortedError], None]) -> None:
-        """Have `left` called with an error on the loop's thread, once, as soon as Spark has left."""
-        if self._poll is None or self._output is None:
-            return
-        # The loop would be woken by each byte that Spark sends; this one is ready when Spark has left.
-        self._epoll = epoll = select.epoll()
-        epoll.register(self._output.fileno(), select.EPOLLRDHUP)
-        self._loop_thread = loop_thread
-
-        def noticed() -> None:
-            loop_thread.loop.remove_reader(epoll.fileno())
-            left(_left())
-
-        loop_thread.call(lambda: loop_thread.loop.add_reader(epoll.fileno(), noticed))
-
     def close(self) -> None:
         """Watch no longer, and where Spark has left, have what is still written go nowhere. Idempotent."""
         if self._poll is not None and self._poll.poll(0):
@@ -136,16 +118,6 @@ class DisconnectWatcher:
             os.dup2(nowhere, self._output.fileno())
             os.close(nowhere)
             self._poll = None
-        epoll, self._epoll = self._epoll, None
-        if epoll is None or self._loop_thread is None:
-            return
-        loop = self._loop_thread.loop
-
-        def forget() -> None:
-            with contextlib.closing(epoll):
-                loop.remove_reader(epoll.fileno())
-
-        self._loop_thread.call(forget)
 
 
 SOCK_DIAG_BY_FAMILY = 20
@@ -219,8 +191,6 @@ def _connection() -> Any:
         frame = frame.f_back
     return None
 
-
-log = logging.getLogger("pillarbox")
 
 GC_THRESHOLD_OBJECTS = 50_000
 """Objects made since the last garbage collection, at which the next one begins while a job runs."""
@@ -428,7 +398,6 @@ def _run_job(
             for each in plans
             if each.progress is not None
         ]
-        spark.watch(here.loop_thread, job.abort)
         left = chunk_rows
         try:
             while (chunk := job.output.take(job.look)) is not None:

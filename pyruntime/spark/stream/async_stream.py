@@ -30,7 +30,7 @@ from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.operator_plan import check_sendable, name_of, output_schema, plan_operator, ship
-from pillarbox.spark.schema import arrow_type, parse_schema
+from pillarbox.spark.schema import arrow_type, check_column, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
@@ -173,8 +173,7 @@ def _hash(schema: T.StructType, key: Any) -> Column:
     elif not names:
         raise ValueError(f"key={key!r}: must name a column, or be None for the whole row")
     for name in names:
-        if name not in schema.names:
-            raise ValueError(f"key={key!r}: no column {name!r}; the input has {', '.join(schema.names)}")
+        check_column(f"key={key!r}", name, schema.names)
     return F.xxhash64(*[_hashable(name, schema[name].dataType) for name in names])
 
 

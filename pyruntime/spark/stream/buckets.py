@@ -39,7 +39,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.operator_plan import name_of, ship
-from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     MAX_OUTPUT_BYTES,
     Ints,
@@ -48,7 +48,6 @@ from pillarbox.spark.stream.bucket_state import (
     conform,
     decode,
     encode,
-    joined,
 )
 from pillarbox.spark.stream.call_client import CallClient
 
@@ -244,7 +243,7 @@ def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, I
     if not batches:
         none: Ints = np.zeros(0, np.int64)
         return None, none, none
-    whole = joined(batches)
+    whole = concat_rows(batches)
     names = whole.schema.names
     keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
     return whole.select([name for name in names if name not in (KEY, HASH)]), keys, hashes

@@ -54,7 +54,7 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, open_stream_session
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 
@@ -105,11 +105,10 @@ class _Stream:
         if operator.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
             is_shared = operator.options.ledger.run is not None
-            ledger_session = open_stream_session(
-                operator,
-                identify=lambda row: fingerprint(
-                    [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
-                ),
+            assert operator.ledger_plan is not None
+            ledger_session = operator.ledger_plan.open_for_stream(
+                operator.options,
+                lambda row: fingerprint([ledger_key(row.identity, row.batch if is_shared else -1)], "stream"),
             )
         entered = here.acquire(operator.token, operator.fn)
         if operator.options.batch is not None and operator.options.batch.arrow:

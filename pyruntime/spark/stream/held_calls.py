@@ -25,7 +25,6 @@ import contextvars
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -41,10 +40,9 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.records import RECORD_BYTES, Columns, Record
-from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
+from pillarbox.spark.records import RECORD_BYTES, Columns, Record, concat_rows
+from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -53,13 +51,8 @@ from pillarbox.task.protocols import RowBatch, TaskOutput
 if TYPE_CHECKING:
     from pillarbox.aio.task_run import Chunk
     from pillarbox.spark.dead_letters import DeadLetter
-    from pillarbox.spark.operator_plan import OperatorPlan
 
 log = logging.getLogger("pillarbox")
-
-STREAM_RUN = "stream"
-"""The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
-thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 MAX_SLICE_ROWS = 256
 """Rows that are decoded together: the last of them that is held keeps the others in memory."""
@@ -276,7 +269,7 @@ class HeldCalls:
             if failed and self._dead_letters is not None:
                 records = [row[0] for row in failed]
                 rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
-                dead_letters = self._dead_letters.batch(joined(rows_of), [row.result for row in failed])
+                dead_letters = self._dead_letters.batch(concat_rows(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, dead_letters)
 
@@ -408,27 +401,3 @@ class _Rows:
     def close(self) -> None:
         """No batch will be asked for."""
         self._added.clear()
-
-
-def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], bytes]) -> LedgerSession:
-    """The ledger's part in the calls of a stream, for the process that makes them.
-
-    identify: the key of a row. It says all: micro-batch, row, number among equal ones.
-    """
-    options = operator.options
-    ledger = options.ledger
-    assert ledger is not None
-    assert operator.ledger_plan is not None
-    operator.ledger_plan.check_place(ledger)
-    run = STREAM_RUN if ledger.run is None else ledger.run
-    return LedgerSession(
-        options,
-        run,
-        config=operator.ledger_plan.config(ledger),
-        # It may be looked up twice, so nothing is counted here.
-        identify=lambda row: (identify(row), b""),
-        execution=execution_id(),
-        prepare=operator.ledger_plan.prepare(),
-        # A lease is for attempts with the same rows; here, each process has its own.
-        attempt=uuid.uuid4().hex,
-    )
