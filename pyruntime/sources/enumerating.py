@@ -24,14 +24,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from pillarbox.sources.enumerator import ReaderInfo, ReaderState, SplitEnumerator
 from pillarbox.sources.source import Boundedness, Source
@@ -51,10 +51,22 @@ MAX_SPLITS_PER_DISCOVERY = 1000
 """Splits that one finds, at most; while so many wait, none begins."""
 MAX_PLANNED_SPLITS = 3_000_000
 """Splits that are found before any is read; a discovery that goes on counts as one without an end."""
-FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
-"""Seconds until a discovery that has failed is tried again, where the source has no interval."""
-STOP_TIMEOUT_S = 5.0
-"""Seconds for a discovery that is running to come to its end."""
+
+
+class DiscoveryPace(NamedTuple):
+    """The number of splits that discovery finds ahead, and the times of an `EnumeratorThread`. A plain value.
+
+    most: splits of one discovery. first_retry, max_retry: seconds until one that has failed is tried again,
+    where the source has no interval. stop_timeout: seconds for one that is running to come to its end.
+    """
+
+    most: int = MAX_SPLITS_PER_DISCOVERY
+    first_retry: float = 1.0
+    max_retry: float = 30.0
+    stop_timeout: float = 5.0
+
+
+DEFAULT_PACE = DiscoveryPace()
 
 
 class DiscoveryContractError(ValueError):
@@ -92,10 +104,9 @@ def waiting_of(state: ReaderState[S]) -> list[Waiting[S]]:
 
 
 class PendingSplits(Generic[S]):
-    """The splits that wait for a reader: by the source's rule, by nearness, in order. Pure state.
+    """The splits that wait for a reader: by the source's rule, by its choice, in order. Pure state.
 
-    Confined to the thread of `enumerator`. With 10,000 splits that wait, taking one costs what it costs with
-    ten, unless the source chooses itself.
+    Confined to the thread of `enumerator`.
 
     rule: the reader that is to have a split; None for the source's own, `assigned_to`.
     """
@@ -105,23 +116,19 @@ class PendingSplits(Generic[S]):
     ) -> None:
         self._enumerator = enumerator
         self._rule = enumerator.assigned_to if rule is None else rule
-        self._chooses = type(enumerator).choose is not SplitEnumerator.choose
-        # Each in the order in which they came; taking the first of a dict would look at all that were taken.
-        self._all: OrderedDict[str, tuple[Waiting[S], Collection[int | str | None]]] = OrderedDict()
-        # By the number of the reader that is to have them; else by the machines near to them, and by None.
-        self._queues: defaultdict[int | str | None, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        # By the number of the reader that is to have them, or None; in the order in which they came.
+        self._queues: defaultdict[int | None, dict[str, Waiting[S]]] = defaultdict(dict)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return sum(map(len, self._queues.values()))
 
     def waiting(self) -> list[Waiting[S]]:
-        """All of them, in the order in which they came."""
-        return [waiting for waiting, _ in self._all.values()]
+        """All of them, those for one reader in the order in which they came."""
+        return [waiting for queue in self._queues.values() for waiting in queue.values()]
 
     def take_all(self) -> list[Waiting[S]]:
-        """All of them, in the order in which they came; then none waits."""
+        """All of them, as `waiting`; then none waits."""
         found = self.waiting()
-        self._all.clear()
         self._queues.clear()
         return found
 
@@ -133,50 +140,39 @@ class PendingSplits(Generic[S]):
         parallelism = self._enumerator.context.parallelism
         for each in waiting:
             name = each.split.split_id
-            if name in self._all:
+            if any(name in queue for queue in self._queues.values()):
                 raise found_again(self._enumerator, name)
             reader = self._rule(each.split) if subtask is None else subtask
             if reader is not None and not 0 <= reader < parallelism:
                 raise ValueError(
                     f"assigned_to({name!r}) is {reader!r}: must be None or from 0 to {parallelism - 1}"
                 )
-            keys = (None, *each.split.hosts) if reader is None else (reader,)
-            for key in keys:
-                self._queues[key][name] = None
-            self._all[name] = each, keys
+            self._queues[reader][name] = each
 
     def remove(self, split_id: str) -> Waiting[S] | None:
         """Let it wait no more; None if it does not."""
-        waiting, keys = self._all.pop(split_id, (None, ()))
-        for key in keys:
-            queue = self._queues[key]
-            # A source may name a machine twice.
-            queue.pop(split_id, None)
-            if not queue:
-                del self._queues[key]
-        return waiting
+        found = [queue.pop(split_id) for queue in self._queues.values() if split_id in queue]
+        return found[0] if found else None
 
     def take(self, reader: ReaderInfo) -> Waiting[S] | None:
-        """One for a reader that asks: its own by the source's rule, or else one that it chooses; or None."""
-        for key in (reader.subtask,) if self._chooses else (reader.subtask, reader.host, None):
-            if queue := self._queues.get(key):
-                return self.remove(next(iter(queue)))
-        free = [*self._queues.get(None, ())]
+        """One for a reader that asks: its own by the source's rule, or else one that the source chooses."""
+        if own := self._queues[reader.subtask]:
+            return own.pop(next(iter(own)))
+        free = [waiting.split for waiting in self._queues[None].values()]
         if not free:
             return None
-        at = self._enumerator.choose([self._all[name][0].split for name in free], reader)
+        at = self._enumerator.choose(free, reader)
         if not 0 <= at < len(free):
             raise ValueError(f"choose(...) is {at!r}: must be a place in `pending`, 0 to {len(free) - 1}")
-        return self.remove(free[at])
+        return self._queues[None].pop(free[at].split_id)
 
     def ruled(self, subtask: int) -> int:
         """Count those that are this reader's by the rule."""
-        return len(self._queues.get(subtask, ()))
+        return len(self._queues[subtask])
 
     def take_ruled(self, subtask: int) -> list[Waiting[S]]:
         """All that are this reader's by the rule."""
-        found = [self.remove(name) for name in [*self._queues.get(subtask, ())]]
-        return [each for each in found if each is not None]
+        return [*self._queues.pop(subtask, {}).values()]
 
 
 def discover(enumerator: SplitEnumerator[S, C], known: C, most: int) -> tuple[Sequence[S], C]:
@@ -271,8 +267,10 @@ class EnumeratorThread(Generic[S, C]):
         restored: Checkpoint[S, C] | None = None,
         on_demand: bool = False,
         failed: Callable[[BaseException], None] | None = None,
+        pace: DiscoveryPace = DEFAULT_PACE,
     ) -> None:
         self.source = source
+        self._pace = pace
         self._coordinator = coordinator
         self._restored = restored
         self._on_demand = on_demand
@@ -295,7 +293,7 @@ class EnumeratorThread(Generic[S, C]):
         """True if a discovery is ordered or running. The enumerator's thread."""
         # When the next discovery may begin; 0 after one that has found something.
         self._due = 0.0
-        self._retry = FIRST_RETRY_S
+        self._retry = pace.first_retry
         # What discovery must not find again: what is still read, and what it has found since it last found
         # nothing. And what was known when it last came back.
         self._open: set[str] = set()
@@ -384,7 +382,7 @@ class EnumeratorThread(Generic[S, C]):
             return
         self.execute(self.end)
         # It waits for the discovery thread in its turn.
-        self._thread.join(2 * STOP_TIMEOUT_S)
+        self._thread.join(2 * self._pace.stop_timeout)
         if self._thread.is_alive():
             log.warning("the enumerator of %r does not end; its thread is left behind", self.source)
 
@@ -482,9 +480,9 @@ class EnumeratorThread(Generic[S, C]):
             finished, self._finished = self._finished, []
             self.enumerator.handle_finished(finished)
             self.forget(split.split_id for split in finished)
-        room = len(self.pending) < MAX_SPLITS_PER_DISCOVERY
+        room = len(self.pending) < self._pace.most
         if room and not (self._on_demand or self.discovers or self.exhausted):
-            self._order_discovery(MAX_SPLITS_PER_DISCOVERY)
+            self._order_discovery(self._pace.most)
         if self._waiters and not (self.discovers and self._due <= time.monotonic()):
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -512,7 +510,7 @@ class EnumeratorThread(Generic[S, C]):
             if self._on_demand:
                 self.look(most)
             return
-        self.knows, self._retry = True, FIRST_RETRY_S
+        self.knows, self._retry = True, self._pace.first_retry
         self._take_up(splits, checkpoint)
         interval = self.enumerator.discovery_interval
         self._due = 0.0
@@ -542,7 +540,7 @@ class EnumeratorThread(Generic[S, C]):
         self.discovers = self._has_begun = False
         interval = self.enumerator.discovery_interval
         wait = self._retry if interval is None else interval
-        self._retry = min(self._retry * 2, MAX_RETRY_S)
+        self._retry = min(self._retry * 2, self._pace.max_retry)
         log.warning("%r could not discover; again in %g s", self.source, wait, exc_info=error)
         self._due = time.monotonic() + wait
 
@@ -577,7 +575,7 @@ class EnumeratorThread(Generic[S, C]):
         """The enumerator's thread, at its end: the enumerator is closed when nothing of it runs."""
         self._orders.put(None)
         if self._discoverer.ident is not None:
-            self._discoverer.join(STOP_TIMEOUT_S)
+            self._discoverer.join(self._pace.stop_timeout)
             if self._discoverer.is_alive():
                 log.warning("%r still discovers; its thread is left behind", self.source)
 

@@ -216,13 +216,6 @@ class NoMoreSplits(OperatorEvent):
 
 
 @dataclass(frozen=True)
-class Event(OperatorEvent):
-    """The enumerator says something to the reader."""
-
-    event: SourceEvent
-
-
-@dataclass(frozen=True)
 class EventTimeLimit(OperatorEvent):
     """Give nothing more of splits whose watermark is beyond this: event-time alignment. It may fall too."""
 
@@ -237,7 +230,7 @@ class Failed(OperatorEvent):
     error: BaseException
 
 
-Message = AddSplits[S] | NoMoreSplits | Event | EventTimeLimit | Failed
+Message = AddSplits[S] | NoMoreSplits | SourceEvent | EventTimeLimit | Failed
 
 
 @dataclass(frozen=True)
@@ -276,9 +269,3 @@ def state_from_json(written: Any, serializer: Serializer[S]) -> ReaderState[S]:
         splits=tuple(serializer.from_json(version, split) for split in written["splits"]),
         skip=dict(written["skip"]),
     )
-
-
-def sorted_splits(state: ReaderState[S]) -> list[tuple[str, S, int]]:
-    """The splits of a state, each with the records behind it: the same for states that say the same."""
-    found = [(split.split_id, split, state.skip.get(split.split_id, 0)) for split in state.splits]
-    return sorted(found, key=lambda each: each[0])

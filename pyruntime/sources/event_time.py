@@ -172,7 +172,8 @@ class SplitWatermarks:
     that is not idle and has passed it with a batch is paused. It does not become idle meanwhile, as its
     records are there.
 
-    Confined. columns: as in `EventTimes`. clock: seconds, monotonic. Raises what `EventTimes` does.
+    Confined. columns: as in `EventTimes`. clock: seconds, monotonic. report_interval: seconds between
+    two reports. Raises what `EventTimes` does.
     """
 
     def __init__(
@@ -181,8 +182,10 @@ class SplitWatermarks:
         strategy: WatermarkStrategy,
         columns: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        report_interval: float = REPORT_INTERVAL_S,
     ) -> None:
         self._reader = reader
+        self._report_interval = report_interval
         self._event_times = EventTimes(strategy, columns)
         self._out_of_order = strategy.out_of_order
         self._idle_after = math.inf if strategy.idle_after is None else strategy.idle_after
@@ -270,7 +273,7 @@ class SplitWatermarks:
         now = self._clock()
         if not self._changed or (now < self._report_at and not (waiting and self._paused)):
             return {}
-        self._report_at = now + REPORT_INTERVAL_S
+        self._report_at = now + self._report_interval
         changed, self._changed = self._changed, {}
         return changed
 

@@ -203,7 +203,7 @@ class Fetcher(Generic[S]):
         The time in which it waits for room there is none of them.
         """
         looked, began = self._looking
-        return looked if began is None else looked + max(0.0, time.monotonic() - began)
+        return looked if began is None else looked + max(0.0, self._owner.clock() - began)
 
     def close(self) -> None:
         """Have it end: nothing that it fetches from now on is handed over. Does not wait. Any thread."""
@@ -262,11 +262,11 @@ class Fetcher(Generic[S]):
     def _fetch_all(self, reader: SplitReader[S]) -> None:
         contract = ReaderContract(reader, "fetch")
         while self._prepare(reader):
-            before, began = self._total, time.monotonic()
+            before, began = self._total, self._owner.clock()
             self._looking = (before, began)
             # spec: SplitPerThread!Fetch, SplitPerThread!FetchIsWoken
             fetched_now = reader.fetch()  # spec: SplitFetch!Fetch
-            self._total = total = before + time.monotonic() - began
+            self._total = total = before + self._owner.clock() - began
             self._looking = (before, None)
             # Without the lock: whoever sees the old value wakes the next fetch, for nothing.
             self._fetching = False
@@ -349,7 +349,7 @@ class FetchingReader(SourceReader[S]):
     others it is just not asked to fetch.
     max_batches, max_bytes: what may wait for the task, for each thread; one batch always may.
     grace: seconds that `close` waits for fetches that do not heed their wake-up. Their threads are then
-    abandoned; they are daemons.
+    abandoned; they are daemons. clock: seconds, monotonic, for how long clients have looked.
 
     Raises TypeError or ValueError for a bad argument. `poll` raises `ReadFailed`, which names the splits, for
     what a split reader has raised.
@@ -366,6 +366,7 @@ class FetchingReader(SourceReader[S]):
         max_batches: int = MAX_BATCHES,
         max_bytes: int | None = MAX_BYTES,
         grace: float = CLOSE_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_callable("make_split_reader", make_split_reader)
         if not isinstance(threading, Threading):
@@ -378,6 +379,8 @@ class FetchingReader(SourceReader[S]):
         self.make_split_reader = make_split_reader
         """See the argument."""
         self.threading = threading
+        """See the argument."""
+        self.clock = clock
         """See the argument."""
         self._room = (max_batches, max_bytes)
         self._grace = min(check_duration("grace", grace), TIMEOUT_MAX)

@@ -34,7 +34,7 @@ from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import ExactJsonSerializer, Serializer, Split
+from pillarbox.sources.split import JsonSerializer, Serializer, Split
 from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class FromSourceFunction(Source[FunctionSplit, int]):
     _: KW_ONLY
     bounded: bool = False
     parallelism: int = 1
-    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
+    serializer: Serializer[Any] = field(default_factory=JsonSerializer)
     capacity: int = MAX_RECORDS_AHEAD
     grace: float = CANCEL_TIMEOUT_S
 
@@ -496,7 +496,7 @@ class FromInputFormat(Source[FormatSplit, Any]):
     schema: pa.Schema | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     min_splits: int = 1
-    serializer: Serializer[Any] = field(default_factory=ExactJsonSerializer)
+    serializer: Serializer[Any] = field(default_factory=JsonSerializer)
     batch: int = MAX_FETCH_RECORDS
 
     split_type = FormatSplit

@@ -23,7 +23,6 @@ connector that breaks a rule fails in a batch, a stream and a task alike. No row
 
 from __future__ import annotations
 
-import math
 import socket
 import sys
 from abc import ABC, abstractmethod
@@ -34,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
 from pillarbox.sources.enumerator import SourceEvent
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import JSON_SCALARS, Split, is_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +42,6 @@ S = TypeVar("S", bound=Split)
 
 Records = Union["pa.RecordBatch", Sequence[Any]]
 """Rows: an Arrow record batch, or a sequence of rows as tuples in the order of the schema."""
-_JSON_SCALARS = frozenset({int, str, bool, type(None)})
 FETCH_RETURNS = "it must return a list of Fetched, one for each split that it has rows of, or [] for none"
 POSITION_RULE = (
     "JSON must hold a position, as it goes into checkpoints: None, a bool, a finite number, a str, or lists "
@@ -283,7 +281,7 @@ class ReaderContract:
             what = f"rows of split {fetched.split_id!r}, which it does not have"
             raise ValueError(f"{self._method} returned {what}: {SPLIT_RULE}")
         position, split = fetched.position, before.split
-        if not (type(position) in _JSON_SCALARS or fetched.finished or is_json(position)):
+        if not (type(position) in JSON_SCALARS or fetched.finished or is_json(position)):
             what = f"position={_told(position)} of split {split.split_id!r}"
             raise TypeError(f"{self._method} returned {what}: {POSITION_RULE}")
         stop = split.stop
@@ -293,18 +291,6 @@ class ReaderContract:
         if before.position == stop or _is_beyond(position, stop, split.start):
             what = f"rows of split {split.split_id!r} up to position {position!r}, and its stop is {stop!r}"
             raise ValueError(f"{self._method} returned {what}: {STOP_RULE}")
-
-
-def is_json(value: Any) -> bool:
-    """Return True if JSON gives `value` back as it is. Any thread."""
-    kind = type(value)
-    if kind in _JSON_SCALARS:
-        return True
-    if kind is float:
-        return math.isfinite(value)
-    if kind is list:
-        return all(map(is_json, value))
-    return kind is dict and all(type(name) is str and is_json(each) for name, each in value.items())
 
 
 def _is_sequence(kind: type[Any]) -> bool:

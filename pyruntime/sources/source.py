@@ -9,6 +9,7 @@ rule: so no error shows it. Any thread.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.split import DataclassSerializer, JsonSerializer, Serializer, Split
+from pillarbox.validate import check_bool, check_choice, check_int, check_number, check_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,38 +95,27 @@ class Source(ABC, Generic[S, C]):
 
 ON_DATA_LOSS = ("fail", "ignore")
 FLAGS = {"true": True, "false": False}
-KINDS: dict[str, tuple[tuple[type, ...], Callable[[str], Any], str]] = {
-    "int": ((int,), int, "a whole number"),
-    "float": ((int, float), float, "a number"),
-    "bool": ((bool,), lambda text: FLAGS[text.lower()], "true or false"),
-    "str": ((str,), str, "text"),
+PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda text: FLAGS[text.lower()], "true or false"),
+    "str": (str, "text"),
 }
-"""Of each type: what an argument may be, what reads an option, and the words for both."""
+"""Of each type: what reads an option, and the words for what it may be."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """A restriction of an option besides its type: one of some texts, or a number with a bound, in some unit.
 
-    parse: reads an option whose type is none of `KINDS`.
+    parse: reads an option whose type is none of `PARSERS`.
     """
 
     one_of: tuple[str, ...] = ()
-    at_least: float | None = None
-    above: float | None = None
-    unit: str = ""
+    at_least: Any = -math.inf
+    above: float = -math.inf
+    unit: str = "number"
     parse: Callable[[str], Any] | None = None
-
-    def refusal(self, value: Any) -> str | None:
-        """Say what a value of the right type must be; None where it is allowed."""
-        if self.one_of:
-            return None if value in self.one_of else " or ".join(map(repr, self.one_of))
-        # What is not a number is neither.
-        if self.at_least is not None and not value >= self.at_least:
-            return f"at least {self.at_least:g}"
-        if self.above is not None and not value > self.above:
-            return f"{self.unit} above {self.above:g}"
-        return None
 
 
 def option(default: Any = MISSING, **rule: Any) -> Any:
@@ -135,15 +126,23 @@ def option(default: Any = MISSING, **rule: Any) -> Any:
 def check_options(source: Any) -> None:
     """Check the fields of a dataclass. Raises TypeError or ValueError: name, value and what is allowed."""
     for each in fields(source):
-        value, rule, (kind, or_none) = getattr(source, each.name), each.metadata.get("rule"), _kind(each)
-        if rule is None or kind not in KINDS or (value is None and or_none):
+        name, value, (kind, or_none) = each.name, getattr(source, each.name), _kind(each)
+        rule = each.metadata.get("rule")
+        if rule is None or (value is None and or_none):
             continue
-        types, _, words = KINDS[kind]
-        right = isinstance(value, types) and isinstance(value, bool) == (bool in types)
-        refusal = rule.refusal(value) if right else words
-        if refusal is not None:
-            error = ValueError if right else TypeError
-            raise error(f"{each.name}={value!r}: must be {refusal}{' or None' * or_none}")
+        if kind == "int":
+            check_int(name, value, rule.at_least)
+        elif kind == "float":
+            otherwise = " or None" * or_none
+            check_number(
+                name, value, above=rule.above, minimum=rule.at_least, what=rule.unit, otherwise=otherwise
+            )
+        elif kind == "bool":
+            check_bool(name, value)
+        elif rule.one_of:
+            check_choice(name, value, rule.one_of)
+        elif kind == "str":
+            check_text(name, value)
 
 
 class Options:
@@ -164,8 +163,8 @@ class Options:
         for name in signature(kind).parameters:
             each, option_name = declared[name], name.lower()
             parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
-            if parse is None and _kind(each)[0] in KINDS:
-                _, parse, allowed = KINDS[_kind(each)[0]]
+            if parse is None and _kind(each)[0] in PARSERS:
+                parse, allowed = PARSERS[_kind(each)[0]]
             if parse is None:
                 continue
             known.append(option_name)

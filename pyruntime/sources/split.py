@@ -7,7 +7,7 @@ micro-batch reads; and what is written is JSON with a version, as Spark's offset
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -85,6 +85,22 @@ class OffsetSplit(Split):
 
 T = TypeVar("T")
 
+JSON_SCALARS = frozenset({int, str, bool, type(None)})
+
+
+def is_json(value: Any) -> bool:
+    """Return True if JSON gives `value` back as it is. Any thread."""
+    kind = type(value)
+    if kind in JSON_SCALARS:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if isinstance(value, list):
+        return all(map(is_json, value))
+    return isinstance(value, dict) and all(
+        type(name) is str and is_json(each) for name, each in value.items()
+    )
+
 
 class Serializer(Protocol[T]):
     """Writes a value as JSON, and reads what earlier versions of it have written. Thread-safe."""
@@ -101,12 +117,18 @@ class Serializer(Protocol[T]):
 
 
 class JsonSerializer:
-    """For values that are what JSON can hold already. Version 1. Thread-safe."""
+    """For values that JSON holds and gives back as they are. Version 1. Thread-safe."""
 
     version = 1
 
     def to_json(self, value: Any) -> Any:
-        """The value itself."""
+        """The value itself. Raises TypeError for a tuple, a date, or whatever else JSON has no form for."""
+        if not is_json(value):
+            raise TypeError(
+                f"{value!r:.200}: JSON cannot hold it and give it back as it is; it can hold None, bool, "
+                "int, float, str, and lists and dicts (with keys of str) of these. For another type give a "
+                "serializer, as in serializer=DataclassSerializer(State)"
+            )
         return value
 
     def from_json(self, version: int, written: Any) -> Any:
@@ -144,21 +166,3 @@ class DataclassSerializer(JsonSerializer, Generic[T]):
             return self._kind(**written)
         except TypeError as error:
             raise ValueError(f"written={written!r}: no {self._kind.__name__}: {error}") from None
-
-
-class ExactJsonSerializer(JsonSerializer):
-    """For values that JSON holds and gives back as they are. Version 1. Thread-safe."""
-
-    def to_json(self, value: Any) -> Any:
-        """The value itself. Raises TypeError for a tuple, a date, or whatever else JSON has no form for."""
-        try:
-            same = json.loads(json.dumps(value, allow_nan=False)) == value
-        except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            raise TypeError(
-                f"{value!r:.200}: JSON cannot hold it and give it back as it is; it can hold None, bool, "
-                "int, float, str, and lists and dicts (with keys of str) of these. For another type give a "
-                "serializer, as in serializer=DataclassSerializer(State)"
-            )
-        return value

@@ -38,7 +38,6 @@ from typing import Any, Generic, TypeVar
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting, waiting_of
 from pillarbox.sources.enumerator import (
     AddSplits,
-    Event,
     EventTimeLimit,
     Failed,
     Message,
@@ -46,7 +45,6 @@ from pillarbox.sources.enumerator import (
     ReaderInfo,
     ReaderState,
     SourceEvent,
-    sorted_splits,
     state_from_json,
     state_to_json,
 )
@@ -225,7 +223,7 @@ class SplitCoordinator(Generic[S]):
         """See `EnumeratorContext`."""
         link = self._reader(subtask).link
         if link is not None:
-            link.deliver(Event(event))
+            link.deliver(event)
 
     # -- what readers say -----------------------------------------------------------------------------
 
@@ -387,7 +385,7 @@ class SplitCoordinator(Generic[S]):
                 f"reader {subtask} was restored from a checkpoint, and its coordinator was not: "
                 "both must begin anew, or go on from the same checkpoint"
             )
-        if any(sorted_splits(state) == sorted_splits(restored) for state in had):
+        if any(_by_id(state) == _by_id(restored) for state in had):
             return None
         return (
             f"reader {subtask} was restored from another checkpoint than the last one that its coordinator "
@@ -572,6 +570,11 @@ class CoordinatorLink(Generic[S]):
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _by_id(state: ReaderState[S]) -> dict[str, Waiting[S]]:
+    """The splits of a state, each with the records behind it: the same for states that say the same."""
+    return {each.split.split_id: each for each in waiting_of(state)}
 
 
 # -- for users: the coordinator of tasks ------------------------------------------------------------

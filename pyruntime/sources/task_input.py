@@ -26,15 +26,15 @@ from typing import Any, Generic, TypeVar, cast
 
 from pillarbox.sources.enumerator import (
     AddSplits,
-    Event,
     Failed,
     Message,
     NoMoreSplits,
     ReaderState,
+    SourceEvent,
     state_from_json,
     state_to_json,
 )
-from pillarbox.sources.event_time import SplitWatermarks, WatermarkStrategy
+from pillarbox.sources.event_time import REPORT_INTERVAL_S, SplitWatermarks, WatermarkStrategy
 from pillarbox.sources.reader import (
     Doorbell,
     Fetched,
@@ -81,7 +81,8 @@ class SourceInput(Generic[S]):
        to the coordinator, which says up to which time they may be read; of those beyond nothing is emitted.
 
     link: to the coordinator, opened with the first `emit_next` and closed with the input. context: the
-    reader's place; its `send` is the link's. clock: seconds, monotonic.
+    reader's place; its `send` is the link's. clock: seconds, monotonic. rows_per_call: rows that are
+    emitted at a time, at most. report_interval: seconds between two reports of watermarks.
 
     Made and called on the mailbox thread. Raises TypeError or ValueError for a bad argument.
     """
@@ -94,10 +95,13 @@ class SourceInput(Generic[S]):
         watermarks: WatermarkStrategy | None = None,
         context: ReaderContext | None = None,
         clock: Callable[[], float] = time.monotonic,
+        rows_per_call: int = MAX_ROWS_PER_CALL,
+        report_interval: float = REPORT_INTERVAL_S,
     ) -> None:
         if not isinstance(source, Source):
             raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
         self._link = link
+        self._rows_per_call = rows_per_call
         self._serializer = source.split_serializer
         self._unbounded = source.boundedness is not Boundedness.BOUNDED
         place = replace(context or ReaderContext(), send=link.send)
@@ -107,7 +111,7 @@ class SourceInput(Generic[S]):
         self._is_aligned = watermarks is not None and watermarks.max_drift is not None
         if watermarks is not None:
             columns = _columns(source, place, watermarks)
-            self._event_time = SplitWatermarks(self._reader, watermarks, columns, clock)
+            self._event_time = SplitWatermarks(self._reader, watermarks, columns, clock, report_interval)
         self._started = self._done = self._closed = False
         self._restored: ReaderState[S] | None = None
         # What has come from the coordinator, on any thread.
@@ -210,8 +214,8 @@ class SourceInput(Generic[S]):
                 self._add(message)
             elif isinstance(message, NoMoreSplits):
                 self._no_more = True
-            elif isinstance(message, Event):
-                self._reader.handle_source_event(message.event)
+            elif isinstance(message, SourceEvent):
+                self._reader.handle_source_event(message)
             elif isinstance(message, Failed):
                 raise message.error
             elif self._event_time is not None and self._is_aligned:
@@ -257,7 +261,7 @@ class SourceInput(Generic[S]):
         if at < rows and self._idle:
             self._set_idle(False, output)
         if isinstance(records, Sequence):
-            reading.out = min(at + MAX_ROWS_PER_CALL, rows)
+            reading.out = min(at + self._rows_per_call, rows)
             collect = output.collect
             for record in records[at : reading.out]:
                 collect(record)

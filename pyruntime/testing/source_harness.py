@@ -30,7 +30,6 @@ from pillarbox.sources import Fetched, Source, Split, SplitEnumerator
 from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
 from pillarbox.sources.enumerator import (
     AddSplits,
-    Event,
     Failed,
     Message,
     ReaderInfo,
@@ -369,8 +368,8 @@ class _Readers(Generic[S]):
         reader = self._harness.readers[self._subtask]
         if isinstance(message, AddSplits):
             reader.add_splits([self._harness.written(split) for split in message.splits])
-        elif isinstance(message, Event):
-            reader.handle_source_event(_through_json(message.event))
+        elif isinstance(message, SourceEvent):
+            reader.handle_source_event(_through_json(message))
         elif isinstance(message, Failed):
             raise message.error
 

@@ -43,8 +43,9 @@ from typing import Any
 from pillarbox.sources import Fetched, Source, Split, SplitReader
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import ReaderContext, SplitsAdded, is_json, read_splits
+from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.source import Boundedness
+from pillarbox.sources.split import is_json
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 
 MAX_SPLITS = 10_000

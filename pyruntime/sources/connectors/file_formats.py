@@ -34,8 +34,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BufferedReader
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 from pyarrow import compute, fs
@@ -432,56 +433,36 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br"
 BOM = b"\xef\xbb\xbf"
 CHUNK_BYTES = 2**20
 """Bytes read at once where lines are passed over or counted."""
-PROBE_BYTES, MAX_PROBE_BYTES = 2**16, 2**26
-"""Bytes that are read to find the end of a line: more and more where it is long."""
-
-ReadAt = Callable[[int, int], bytes]
-"""At most so many bytes, from this offset on; fewer only at the end of the file."""
-Read = Callable[[int], bytes]
-"""The next bytes, at most so many; none at the end of the file."""
+BUFFER_BYTES = 2**16
+"""Bytes that are read at once to find the end of a line."""
 
 
-def line_start(read_at: ReadAt, position: int, size: int) -> int:
-    """Return where the first line begins at `position` or behind it; `size`, the file's, if none does."""
-    if position <= 0:
-        return 0
-    # A line begins at `position` if the byte in front of it ends one.
-    at, step = position - 1, PROBE_BYTES
-    while at < size and (found := read_at(min(step, size - at), at)):
-        newline = found.find(b"\n")
-        if newline >= 0:
-            return at + newline + 1
-        at += len(found)
-        step = min(2 * step, MAX_PROBE_BYTES)
-    return size
+def line_start(file: BinaryIO, position: int) -> int:
+    """Go to the first line that begins at `position` or behind it, or to the end; return where that is."""
+    if position > 0:
+        # A line begins at `position` if the byte in front of it ends one.
+        file.seek(position - 1)
+        file.readline()
+    return file.tell()
 
 
-def blocks(read: Read, position: int, end: int | None, nbytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole lines, of about `nbytes` or one line, each with the position behind it.
+def blocks(file: BinaryIO, position: int, stop: int, size: int, nbytes: int) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of the lines that begin before `stop`, each with the position behind it.
 
-    `read` gives the bytes from `position` on, where a line begins. `end`: where the last line ends; None is
-    the end of the file. Raises LostDataError if the file ends before `end`.
+    Blocks are of about `nbytes`, or one line. `file` is at `position`, where a line begins. Raises
+    LostDataError if the file ends before its `size`.
     """
-    held = b""
-    while True:
-        # More and more where a line is long, so that it is not looked through again and again.
-        want = max(nbytes - len(held), len(held), 1)
-        if end is not None:
-            want = min(want, end - position - len(held))
-        more = read(want) if want else b""
-        data = held + more if held else more
-        if more and position + len(data) != end:
-            whole = data.rfind(b"\n") + 1
-        elif more or end is None or not want:
-            whole = len(data)
-        else:
-            raise LostDataError(f"the file ends at byte {position + len(held)}, before byte {end}")
-        if whole:
-            position += whole
-            yield data[:whole], position
-        elif not more:
+    while position < stop:
+        block = file.read(min(nbytes, stop - position))
+        if not block.endswith(b"\n"):
+            block += file.readline()
+        end = position + len(block)
+        if end < size and not block.endswith(b"\n"):
+            raise LostDataError(f"the file ends at byte {end}, before byte {size}")
+        if not block:
             return
-        held = data[whole:]
+        position = end
+        yield block, position
 
 
 def compression(path: str) -> str | None:
@@ -516,8 +497,8 @@ class TextFormat(FileFormat):
 
     def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the lines that begin from `start` up to `stop`."""
-        with self._opened(split, path) as (read, begin, end):
-            for block, position in blocks(read, begin, end, nbytes):
+        with self._opened(split, path) as (file, begin, size):
+            for block, position in blocks(file, begin, split.stop, size, nbytes):
                 front = len(BOM) * (begin == 0 and block.startswith(BOM))
                 content = block[front:].replace(b"\r\n", b"\n")
                 if content:
@@ -558,23 +539,21 @@ class TextFormat(FileFormat):
         return batch, [(line, line, unfit(field, lines[line].as_py())) for line in refused]
 
     @contextmanager
-    def _opened(self, split: FileSplit, path: str) -> Iterator[tuple[Read, int, int | None]]:
-        """Open a file at the first line of `split`: what reads on, and where its lines begin and end."""
+    def _opened(self, split: FileSplit, path: str) -> Iterator[tuple[BinaryIO, int, int]]:
+        """Open a file at the first line of `split`; with where that begins, and the size if it is known."""
         codec = compression(path)
         if codec is None:
-            with self.filesystem.open_input_file(path) as file:
+            with self.filesystem.open_input_file(path) as raw:
                 self.check_same_file(split, path)
-                begin = line_start(file.read_at, split.start, split.size)
-                end = max(begin, line_start(file.read_at, split.stop, split.size))
-                file.seek(begin)
-                yield file.read, begin, end
+                file: Any = BufferedReader(raw, BUFFER_BYTES)
+                yield file, line_start(file, split.start), split.size
         else:
-            with self.filesystem.open_input_stream(path, compression=codec) as stream:
+            with self.filesystem.open_input_stream(path, compression=codec) as raw:
                 self.check_same_file(split, path)
-                left = split.start
+                file, left = BufferedReader(raw, BUFFER_BYTES), split.start
                 while left:
-                    left -= len(stream.read(min(left, CHUNK_BYTES))) or left
-                yield stream.read, split.start, None
+                    left -= len(file.read(min(left, CHUNK_BYTES))) or left
+                yield file, split.start, 0
 
 
 def _not_text(schema: pa.Schema) -> ValueError:

@@ -45,7 +45,6 @@ from pillarbox.sources.reader import ReaderContext
 from pillarbox.sources.simple import LoopReader
 from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
 from pillarbox.sources.split import Serializer
-from pillarbox.validate import check_duration
 
 # CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.
 FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": TextFormat}
@@ -88,13 +87,13 @@ class FileSource(Source[FileSplit, Known]):
     format: str = option("parquet", one_of=("parquet", "json", "text"))
     schema: pa.Schema | None = None
     recursive: bool = option(True)
-    discovery_interval: float | None = None
+    discovery_interval: float | None = option(None, at_least=0.0, unit="number of seconds")
     split_bytes: int = option(64 * 2**20, at_least=1)
     batch_bytes: int = option(2 * 2**20, at_least=1)
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
     on_bad_row: str = option("fail", one_of=("fail", "null", "column"))
     bad_row_column: str = option("_corrupt_record")
-    settle: float | None = None
+    settle: float | None = option(None, at_least=0.0, unit="number of seconds")
     state: str | None = None
     moved_from: str | None = None
     filesystem: fs.FileSystem | None = field(default=None, repr=False)
@@ -107,9 +106,6 @@ class FileSource(Source[FileSplit, Known]):
         if self.format == "csv":
             raise ValueError("format='csv': Spark reads CSV: spark.read.csv(...)")
         check_options(self)
-        for name in ("settle", "discovery_interval"):
-            if getattr(self, name) is not None:
-                check_duration(name, getattr(self, name))
         if self.format == "json" and self.schema is None:
             raise ValueError(
                 "format='json': needs schema=, the columns and their types, which are not guessed from the "

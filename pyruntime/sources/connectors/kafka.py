@@ -275,11 +275,11 @@ class KafkaOffsets:
     """Asks a Kafka about topics and offsets, for many partitions in one round. Thread-safe.
 
     Raises ConnectionError where it does not answer. committed_only: whether what a transaction has not
-    committed yet counts as not there.
+    committed yet counts as not there. answer_s: seconds for a broker to answer.
     """
 
-    def __init__(self, clients: KafkaClients, committed_only: bool) -> None:
-        self._clients, self._kafka = clients, package()
+    def __init__(self, clients: KafkaClients, committed_only: bool, answer_s: float = ANSWER_S) -> None:
+        self._clients, self._kafka, self._answer_s = clients, package(), answer_s
         self._admin, self._complaints = clients.made(self._kafka.admin.AdminClient, {}, {})
         level = self._kafka.IsolationLevel
         self._isolation = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
@@ -291,13 +291,13 @@ class KafkaOffsets:
         """
         if pattern is not None:
             with self._asking("looking for topics"):
-                listed = self._admin.list_topics(timeout=ANSWER_S)
+                listed = self._admin.list_topics(timeout=self._answer_s)
             matching = re.compile(pattern).fullmatch
             names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
         if not names:
             return {}
         topics = self._kafka.TopicCollection(list(names))
-        asked = self._admin.describe_topics(topics, request_timeout=ANSWER_S)
+        asked = self._admin.describe_topics(topics, request_timeout=self._answer_s)
         found = {}
         for name, future in sorted(asked.items()):
             with self._asking(f"looking at topic {name!r}", self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
@@ -329,7 +329,7 @@ class KafkaOffsets:
         places = [self._kafka.TopicPartition(*place) for place in partitions]
         request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"asking where group {group!r} stands"):
-            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER_S)
+            asked = self._admin.list_consumer_group_offsets([request], request_timeout=self._answer_s)
             answer = self._places(asked[group])
         return {Partition(each.topic, each.partition): each.offset for each in answer if each.offset >= 0}
 
@@ -358,11 +358,11 @@ class KafkaOffsets:
         )  # fmt: skip
         found: dict[Partition, int] = {}
         left = set(partitions)
-        until = time.monotonic() + ANSWER_S
+        until = time.monotonic() + self._answer_s
         while left:
             asked = {self._kafka.TopicPartition(*each): spec for each in left}
             answers = self._admin.list_offsets(
-                asked, isolation_level=self._isolation, request_timeout=ANSWER_S
+                asked, isolation_level=self._isolation, request_timeout=self._answer_s
             )
             # A partition that has no leader for a moment is asked about again.
             passed = moving if time.monotonic() < until else ()
@@ -402,7 +402,7 @@ RANGE_WAIT_MS = 20
 PREFETCHED_MESSAGES = 10_000
 """Messages that the client fetches ahead."""
 RANGE_TIMEOUT_S = 120.0
-"""For which a range that has an end may bring nothing: longer than brokers take to elect a leader."""
+"""Longer than brokers take to elect a leader."""
 FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
@@ -414,13 +414,15 @@ REFUSED = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "_AUTHE
 
 
 class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
-    """See the module."""
+    """Reads with one consumer. range_timeout: seconds for which a range that has an end may bring nothing."""
 
     source: KafkaSource
 
-    def __init__(self, source: KafkaSource, schema: pa.Schema) -> None:
+    def __init__(
+        self, source: KafkaSource, schema: pa.Schema, range_timeout: float = RANGE_TIMEOUT_S
+    ) -> None:
         super().__init__(source, schema)
-        self._kafka = package()
+        self._kafka, self._range_timeout = package(), range_timeout
         self._consumer: Any = None
         # False once anything went wrong with the consumer, which another reader should not have then.
         self._sound = True
@@ -507,7 +509,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         self._waited += LOOK_S
         splits = [cursor.split for cursor in self._reading.values()]
         ranges = [split.split_id for split in splits if split.stop is not None]
-        if ranges and self._waited > RANGE_TIMEOUT_S:
+        if ranges and self._waited > self._range_timeout:
             why = "".join(f" ({complaint})" for complaint in self._consumer.complaints)
             raise TimeoutError(
                 f"{self.source.service!r}: nothing came for {self._waited:.0f} s of {ranges[0]!r}, which "

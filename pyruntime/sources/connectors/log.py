@@ -97,7 +97,7 @@ class LogSource(Source[S, Checkpoint]):
     pattern: str | None = option(None)
     schema: pa.Schema | None = None
     bounded: bool = option(False)
-    discovery_interval: float = option(10.0, above=0.0, unit="seconds")
+    discovery_interval: float = option(10.0, above=0.0, unit="number of seconds")
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
     on_change: str = option("fail", one_of=("fail", "follow"))
     password_env: str | None = None

@@ -25,6 +25,7 @@ from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput
 from tests.sources.unit.linked import Batches, Link, With
 from tests.sources.unit.number_source import LONG, Range
+from tests.sources.unit.settled import SettledFiles
 
 END = Watermark(MAX_WATERMARK)
 
@@ -99,7 +100,7 @@ def files(folder: Path) -> FileSource:
         ]
         (folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     schema = pa.schema([("id", pa.int64()), ("event_time", pa.float64())])
-    return FileSource(str(folder), "json", schema=schema, batch_bytes=300)
+    return SettledFiles(str(folder), "json", schema=schema, batch_bytes=300)
 
 
 def generated(folder: Path) -> GeneratorSource:

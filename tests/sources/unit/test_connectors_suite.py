@@ -34,7 +34,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 def files(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
     """Lines of JSON in three files, cut into parts."""
-    from pillarbox.sources.connectors.files import FileSource
+    from tests.sources.unit.settled import SettledFiles
 
     def write(name: str, file: str, numbers: range, last: str = "") -> list[tuple[Any, ...]]:
         (folder / name).mkdir(exist_ok=True)
@@ -43,7 +43,9 @@ def files(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
         return [(number, f"line {number}") for number in numbers]
 
     def source(name: str, **options: Any) -> Callable[[], Any]:
-        return lambda: FileSource(folder / name, "json", SCHEMA, batch_bytes=200, split_bytes=400, **options)
+        return lambda: SettledFiles(
+            folder / name, "json", SCHEMA, batch_bytes=200, split_bytes=400, **options
+        )
 
     rows = [row for part in range(3) for row in write("made", f"{part}", range(20 * part, 20 * part + 20))]
     for name in ("lost", "followed", "bad"):

@@ -9,7 +9,8 @@ import pytest
 
 from pillarbox.sources import Fetched, SourceInput, SplitReader, WatermarkStrategy
 from pillarbox.sources.fetching import FetchingReader, ReadFailed
-from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, is_json, read_splits
+from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded, read_splits
+from pillarbox.sources.split import is_json
 from tests.sources.unit.linked import Batches, Link, Running, With
 from tests.sources.unit.number_source import Range
 

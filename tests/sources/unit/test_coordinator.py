@@ -15,7 +15,6 @@ import pytest
 from pillarbox.sources import SourceCoordinator, Split, WatermarkStrategy
 from pillarbox.sources.enumerator import (
     AddSplits,
-    Event,
     EventTimeLimit,
     Failed,
     NoMoreSplits,
@@ -128,8 +127,8 @@ def test_events_go_both_ways_in_order(reader: Links) -> None:
         said = [SourceEvent("echo", {"number": number, "text": "é"}) for number in range(50)]
         for event in said:
             one.link.send(event)
-        one.wait(Event, 50)
-        assert [each.event for each in one.all(Event)] == said
+        one.wait(SourceEvent, 50)
+        assert one.all(SourceEvent) == said
         assert world.heard("event") == [(0, event) for event in said]
 
 
@@ -396,6 +395,6 @@ def test_a_state_that_nobody_has_written_is_refused() -> None:
 def test_every_message_to_a_reader_is_an_operator_event() -> None:
     event = SourceEvent("echo")
     messages = [
-        AddSplits((), 1), NoMoreSplits(), Event(event), EventTimeLimit(1.0), Failed(OSError()), event,
+        AddSplits((), 1), NoMoreSplits(), EventTimeLimit(1.0), Failed(OSError()), event,
     ]  # fmt: skip
     assert all(isinstance(each, OperatorEvent) for each in messages)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy, event_time
+from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy
 from pillarbox.sources.fetching import Threading
 from pillarbox.task import StreamTask
 from pillarbox.testing.test_io import CollectedOutput
@@ -31,8 +31,11 @@ class Stepped:
         subtask: int,
         source: Numbers,
         watermarks: WatermarkStrategy | None = None,
+        **more: Any,
     ) -> None:
-        self.input: SourceInput[Range] = SourceInput(coordinator.link(subtask), source, watermarks=watermarks)
+        self.input: SourceInput[Range] = SourceInput(
+            coordinator.link(subtask), source, watermarks=watermarks, **more
+        )
         self.output = CollectedOutput()
         self.task = StreamTask(self.input, [Pass()], self.output)
         self.ended = False
@@ -145,16 +148,13 @@ def test_splits_that_come_while_it_runs_are_read() -> None:
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("drift", [0.0, 35.0])
-def test_nobody_waits_for_what_is_only_not_yet_said(
-    drift: float, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Reports that are not pressing come never.
-    monkeypatch.setattr(event_time, "REPORT_INTERVAL_S", 1e9)
+def test_nobody_waits_for_what_is_only_not_yet_said(drift: float, parts: int) -> None:
     splits = ranges(parts, 500)
     source = Numbers(splits, threading=Threading.SPLIT_PER_THREAD)
     strategy = WatermarkStrategy(timestamp=lambda record: float(record[1]), max_drift=drift)
     with SourceCoordinator(source, 2, watermarks=strategy) as coordinator:
-        tasks = [Stepped(coordinator, subtask, source, strategy) for subtask in range(2)]
+        # Reports that are not pressing come never.
+        tasks = [Stepped(coordinator, subtask, source, strategy, report_interval=1e9) for subtask in range(2)]
         run_to_the_end(tasks)
     assert by_split(sorted(record for task in tasks for record in task.records)) == expected(splits)
 

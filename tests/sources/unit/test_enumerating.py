@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import Split
-from pillarbox.sources import enumerating as enumerating_module
-from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
+from pillarbox.sources.enumerating import Checkpoint, DiscoveryPace, EnumeratorThread, Waiting
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from tests.sources.unit.found import LONG, Findable, Finder, World
 from tests.threads import begun
@@ -62,11 +61,10 @@ def test_each_has_a_thread_of_its_own_and_both_end() -> None:
 def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 10)
     served: list[SplitCoordinator[Any]] = []
     monkeypatch.setattr(SplitCoordinator, "serve", lambda coordinator: served.append(coordinator))
     world = World(25)
-    with running(world) as thread:
+    with running(world, pace=DiscoveryPace(10)) as thread:
         thread.caught_up().result(LONG)
         # While so many wait nobody looks for others: what a checkpoint has to hold is bounded.
         assert len(names(thread)) == 10 == known(thread)
@@ -141,15 +139,12 @@ def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
 
 
 @pytest.mark.contract
-def test_a_later_discovery_that_fails_is_logged_and_tried_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 3)
+def test_a_later_discovery_that_fails_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     world = World(5)
     world.failures[2] = OSError("the service is away")
     world.failures[3] = OSError("the service is away")
-    with caplog.at_level(logging.WARNING), running(world) as thread:
+    pace = DiscoveryPace(3, first_retry=0.01)
+    with caplog.at_level(logging.WARNING), running(world, pace=pace) as thread:
         thread.caught_up().result(LONG)
         take(thread, 3)
         world.until(lambda: world.calls >= 5)
@@ -159,14 +154,12 @@ def test_a_later_discovery_that_fails_is_logged_and_tried_again(
     assert caplog.text.count("could not discover") == 2
 
 
-def test_after_a_restart_the_first_discovery_may_fail_as_well(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
+def test_after_a_restart_the_first_discovery_may_fail_as_well(caplog: pytest.LogCaptureFixture) -> None:
     world = World(5)
     world.failures[1] = OSError("the service is away")
     restored = Checkpoint(4, [Waiting(Split("s1", 5, 10), 2)])
-    with caplog.at_level(logging.WARNING), running(world, restored=restored) as thread:
+    pace = DiscoveryPace(first_retry=0.01)
+    with caplog.at_level(logging.WARNING), running(world, restored=restored, pace=pace) as thread:
         world.until(lambda: world.calls >= 3)
         thread.caught_up().result(LONG)
         waiting = thread.submit(thread.pending.waiting).result(LONG)
@@ -272,9 +265,7 @@ def test_what_was_read_to_its_end_comes_again_where_the_enumerator_knows_it_no_m
         assert world.heard("discover") == [0, 0, 0]
 
 
-def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 5)
-
+def test_more_splits_than_asked_for_are_refused() -> None:
     class Greedy(Finder):
         def discover(self, checkpoint: int, most: int) -> Any:
             return [Split(f"s{number}") for number in range(most + 1)], 1
@@ -284,7 +275,10 @@ def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch)
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    with closing(SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result).start()):
+    thread = SplitCoordinator[Split](4).thread(
+        Source(World()), failed=failed.set_result, pace=DiscoveryPace(5)
+    )
+    with closing(thread.start()):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 
@@ -295,13 +289,11 @@ def test_what_making_the_enumerator_raises_start_raises() -> None:
     thread.close()
 
 
-def test_a_discovery_that_does_not_end_is_left_behind_and_said(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enumerating_module, "STOP_TIMEOUT_S", 0.1)
+def test_a_discovery_that_does_not_end_is_left_behind_and_said(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1)
     world.blocked = True
-    with caplog.at_level(logging.WARNING), running(world) as thread:
+    pace = DiscoveryPace(stop_timeout=0.1)
+    with caplog.at_level(logging.WARNING), running(world, pace=pace) as thread:
         world.until(lambda: world.calls == 1)
         waiting = thread.caught_up()
     assert "still discovers" in caplog.text

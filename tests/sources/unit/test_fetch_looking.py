@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ ONE, MANY, EACH = Threading
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+def clock() -> FakeClock:
     """The clock of fetchers."""
-    clock = FakeClock()
-    monkeypatch.setattr("pillarbox.sources.fetching.time", SimpleNamespace(monotonic=clock))
-    return clock
+    return FakeClock()
 
 
 @contextmanager
@@ -46,7 +43,7 @@ def test_the_time_in_which_a_client_waits_for_rows_counts_for_each_of_its_splits
 ) -> None:
     script = Script()
     script.block()
-    with reading(script, model, Range("a"), Range("b")) as reader:
+    with reading(script, model, Range("a"), Range("b"), clock=clock) as reader:
         script.wait_for(lambda: script.in_fetch == (1 if model is MANY else 2))
         assert reader.looked("a") == reader.looked("b") == 0.0
         clock.advance(5.0)
@@ -57,7 +54,7 @@ def test_the_time_in_which_a_client_waits_for_rows_counts_for_each_of_its_splits
 def test_rows_that_were_fetched_and_wait_are_found(clock: FakeClock) -> None:
     script = Script()
     script.block()
-    with reading(script, MANY, Range("a"), Range("b"), max_batches=1) as reader:
+    with reading(script, MANY, Range("a"), Range("b"), max_batches=1, clock=clock) as reader:
         script.wait_for(lambda: script.in_fetch == 1)
         clock.advance(7.0)
         script.release()
@@ -78,7 +75,7 @@ class Uneven(NumbersReader):
 def test_while_too_much_waits_for_the_task_nobody_looks(clock: FakeClock) -> None:
     script = Script()
     reader: FetchingReader[Range] = FetchingReader(
-        ReaderContext(4), lambda: Uneven(script), threading=MANY, max_batches=1
+        ReaderContext(4), lambda: Uneven(script), threading=MANY, max_batches=1, clock=clock
     )
     reader.start()
     try:
@@ -101,7 +98,9 @@ def test_a_split_that_gives_all_the_time_does_not_hide_that_another_has_nothing(
             clock.advance(1.0)
             return super().fetch()
 
-    reader: FetchingReader[Range] = FetchingReader(ReaderContext(4), lambda: Slow(script), threading=MANY)
+    reader: FetchingReader[Range] = FetchingReader(
+        ReaderContext(4), lambda: Slow(script), threading=MANY, clock=clock
+    )
     reader.start()
     try:
         reader.add_splits([Range("full"), Range("dry")])
@@ -116,7 +115,7 @@ def test_a_split_that_gives_all_the_time_does_not_hide_that_another_has_nothing(
 def test_one_at_a_time_counts_for_the_split_whose_turn_it_is_only(clock: FakeClock) -> None:
     script = Script()
     script.block()
-    with reading(script, ONE, Range("first"), Range("second")) as reader:
+    with reading(script, ONE, Range("first"), Range("second"), clock=clock) as reader:
         script.wait_for(lambda: script.in_fetch == 1)
         clock.advance(5.0)
         assert reader.looked("first") == 5.0
@@ -126,7 +125,7 @@ def test_one_at_a_time_counts_for_the_split_whose_turn_it_is_only(clock: FakeClo
 def test_what_is_resumed_is_looked_for_from_then_on(clock: FakeClock) -> None:
     script = Script()
     script.block()
-    with reading(script, MANY, Range("a"), Range("b")) as reader:
+    with reading(script, MANY, Range("a"), Range("b"), clock=clock) as reader:
         script.wait_for(lambda: script.in_fetch == 1)
         reader.pause_or_resume_splits(["a"], [])
         script.wait_for(lambda: script.told("paused") == [(("a",), ())] and script.in_fetch == 1)

@@ -20,6 +20,7 @@ from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
 from pillarbox.testing import SourceHarness
+from tests.sources.unit.settled import SettledFiles
 
 VALUE = pa.schema([("value", pa.string())])
 
@@ -58,8 +59,8 @@ def test_a_folder_is_read_in_the_order_in_which_files_were_modified(tmp_path: Pa
     put(tmp_path / "_temporary" / "x.txt", "no", 1)
     (tmp_path / ".hidden").write_text("no")
     (tmp_path / "empty.txt").touch()
-    assert read(FileSource(tmp_path, "text")) == [("first",), ("second",), ("third",)]
-    assert read(FileSource(tmp_path, "text", recursive=False)) == [("second",), ("third",)]
+    assert read(SettledFiles(tmp_path, "text")) == [("first",), ("second",), ("third",)]
+    assert read(SettledFiles(tmp_path, "text", recursive=False)) == [("second",), ("third",)]
 
 
 @pytest.mark.parametrize(
@@ -79,26 +80,26 @@ def test_a_folder_is_read_in_the_order_in_which_files_were_modified(tmp_path: Pa
 def test_a_pattern_finds_its_files(tmp_path: Path, pattern: str, found: list[str]) -> None:
     for name in ("a.txt", "x/b.txt", "x/y/c.txt", "x/y/d.json"):
         put(tmp_path / name, Path(name).stem, 100)
-    assert sorted(read(FileSource(tmp_path / pattern, "text", VALUE))) == [(name,) for name in found]
+    assert sorted(read(SettledFiles(tmp_path / pattern, "text", VALUE))) == [(name,) for name in found]
 
 
 def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
     put(tmp_path / "a[1]*.txt", "this", 100)
-    assert read(FileSource(tmp_path / "a[1]*.txt", "text")) == [("this",)]
+    assert read(SettledFiles(tmp_path / "a[1]*.txt", "text")) == [("this",)]
 
 
 def test_other_file_systems_are_read(tmp_path: Path) -> None:
     put(tmp_path / "in" / "a.txt", "this", 100)
     below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    assert read(FileSource("in", "text", filesystem=below)) == [("this",)]
-    assert read(FileSource((tmp_path / "in").as_uri(), "text")) == [("this",)]
-    assert read(FileSource((tmp_path / "in").as_uri() + "/*.txt", "text")) == [("this",)]
+    assert read(SettledFiles("in", "text", filesystem=below)) == [("this",)]
+    assert read(SettledFiles((tmp_path / "in").as_uri(), "text")) == [("this",)]
+    assert read(SettledFiles((tmp_path / "in").as_uri() + "/*.txt", "text")) == [("this",)]
 
 
 def test_many_splits_come_so_many_at_a_time(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "x\n" * 10_000, 100)
     put(tmp_path / "b.txt", "y", 200)
-    source = FileSource(tmp_path, "text", split_bytes=1)
+    source = SettledFiles(tmp_path, "text", split_bytes=1)
     with SourceHarness(source) as harness:
         first = harness.discover(most=7)
         assert [(split.start, split.stop) for split in first] == [(at, at + 1) for at in range(7)]
@@ -117,12 +118,12 @@ def test_many_splits_come_so_many_at_a_time(tmp_path: Path) -> None:
 def test_a_bounded_source_looks_once_at_each_start(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "a", 100)
     put(tmp_path / "b.txt", "b", 200)
-    with SourceHarness(FileSource(tmp_path, "text")) as harness:
+    with SourceHarness(SettledFiles(tmp_path, "text")) as harness:
         assert len(harness.discover(most=1)) == 1
         put(tmp_path / "c.txt", "c", 300)
         snapshot = harness.snapshot()
         assert sorted(harness.read_all()) == [("a",), ("b",)]
-    with SourceHarness(FileSource(tmp_path, "text"), snapshot=snapshot) as harness:
+    with SourceHarness(SettledFiles(tmp_path, "text"), snapshot=snapshot) as harness:
         assert sorted(harness.read_all()) == [("a",), ("b",), ("c",)]
 
 
@@ -132,7 +133,7 @@ def test_a_bounded_source_looks_once_at_each_start(tmp_path: Path) -> None:
 @pytest.mark.contract("New files are found while a source of files runs.")
 def test_new_files_are_found_while_it_runs(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "a", 100)
-    source = FileSource(tmp_path, "text", discovery_interval=0.01)
+    source = SettledFiles(tmp_path, "text", discovery_interval=0.01)
     assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
     with SourceHarness(source) as harness:
         assert harness.read(1) == [("a",)]
@@ -152,7 +153,7 @@ def broken(tmp_path: Path, what: str, **options: Any) -> tuple[FileSource, FileS
     """A source of three files, the second of which is not what it was when it was found; and its split."""
     for number, name in enumerate("abc"):
         put(tmp_path / f"{name}.txt", f"{number}\n", 100 + number)
-    source = FileSource(tmp_path, "text", VALUE, **options)
+    source = SettledFiles(tmp_path, "text", VALUE, **options)
     with SourceHarness(source) as harness:
         split = harness.discover()[1]
     if what == "gone":
@@ -200,7 +201,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
         pytest.skip("root may read everything")
     put(tmp_path / "a.txt", "a", 100).chmod(0)
     with pytest.raises(ReadFailed, match="a.txt"):
-        read(FileSource(tmp_path, "text", VALUE))
+        read(SettledFiles(tmp_path, "text", VALUE))
 
 
 def test_a_broken_parquet_file_is_named_by_its_reader(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_broken_parquet_file_is_named_by_its_reader(tmp_path: Path) -> None:
     schema = pa.schema([("x", pa.int64())])
     for split_bytes in (1, 2**20):
         with pytest.raises(ReadFailed, match=r"a.parquet', from row 0 on"):
-            read(FileSource(tmp_path, schema=schema, split_bytes=split_bytes))
+            read(SettledFiles(tmp_path, schema=schema, split_bytes=split_bytes))
 
 
 def test_a_truncated_compressed_file_is_named(tmp_path: Path) -> None:
@@ -216,12 +217,12 @@ def test_a_truncated_compressed_file_is_named(tmp_path: Path) -> None:
 
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(os.urandom(1000).hex().encode() + b"\n")[:-20])
     with pytest.raises(ReadFailed, match=r"a.txt.gz', from byte"):
-        read(FileSource(tmp_path, "text", VALUE))
+        read(SettledFiles(tmp_path, "text", VALUE))
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        read(FileSource(tmp_path / "nowhere", "text", VALUE))
+        read(SettledFiles(tmp_path / "nowhere", "text", VALUE))
 
 
 # -- columns -----------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ def test_only_the_columns_that_are_wanted_come_and_fit_the_schema(tmp_path: Path
         pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}), tmp_path / "1.parquet")
     else:
         put(tmp_path / "1.json", '{"a":1,"b":"x","c":0.5}\n{"a":2,"b":"y","c":1.5}\n', 100)
-    source = FileSource(tmp_path, kind, schema if kind == "json" else None)
+    source = SettledFiles(tmp_path, kind, schema if kind == "json" else None)
     assert source.arrow_schema() == schema
     wanted = pa.schema([("c", pa.float32()), ("gone", pa.date32()), ("a", pa.int32())])
     found = fetch(source, wanted)
@@ -254,21 +255,21 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> Non
     for kind, text in (("json", '{"value":"1"}\n'), ("text", "1\n")):
         put(tmp_path / kind / "1", "\ufeff" + text + text, 100)
         for nbytes in (1, 2**20):
-            source = FileSource(tmp_path / kind, kind, VALUE, split_bytes=nbytes, batch_bytes=nbytes)
+            source = SettledFiles(tmp_path / kind, kind, VALUE, split_bytes=nbytes, batch_bytes=nbytes)
             assert read(source) == [("1",), ("1",)]
 
 
 def test_times_without_an_offset_are_utc(tmp_path: Path) -> None:
     put(tmp_path / "1.json", '{"t":"2024-05-01 12:00:00"}\n{"t":"2024-05-01T14:00:00+02:00"}\n', 100)
     schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
-    first, second = fetch(FileSource(tmp_path, "json", schema)).column("t").to_pylist()
+    first, second = fetch(SettledFiles(tmp_path, "json", schema)).column("t").to_pylist()
     assert first == second and first.hour == 12
 
 
 def test_dictionaries_and_columns_of_nulls_are_plain_to_others(tmp_path: Path) -> None:
     columns = {"d": pa.array(["x", "y"]).dictionary_encode(), "n": pa.nulls(2)}
     pq.write_table(pa.table(columns), tmp_path / "1.parquet")
-    source = FileSource(tmp_path)
+    source = SettledFiles(tmp_path)
     assert source.arrow_schema() == pa.schema([("d", pa.string()), ("n", pa.string())])
     assert fetch(source).to_pylist() == [{"d": "x", "n": None}, {"d": "y", "n": None}]
 
@@ -280,7 +281,7 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ReadFailed,
         match="1.parquet', from row 0 on: row 1: column 'a': 1099511627776 cannot be read as int32",
     ):
-        fetch(FileSource(tmp_path), pa.schema([("a", pa.int32())]))
+        fetch(SettledFiles(tmp_path), pa.schema([("a", pa.int32())]))
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -290,17 +291,17 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         ({"path": ""}, "path=''"),
-        ({"format": "orc"}, "format='orc': must be 'parquet' or 'json' or 'text'"),
+        ({"format": "orc"}, "format='orc': must be one of 'parquet', 'json', 'text'"),
         ({"split_bytes": 0}, "split_bytes=0: must be at least 1"),
         ({"discovery_interval": -1}, "discovery_interval=-1"),
-        ({"recursive": "false"}, "recursive='false': must be true or false"),
-        ({"on_data_loss": "hope"}, "on_data_loss='hope': must be 'fail' or 'ignore'"),
+        ({"recursive": "false"}, "recursive='false': must be True or False"),
+        ({"on_data_loss": "hope"}, "on_data_loss='hope': must be one of 'fail', 'ignore'"),
         ({"format": "csv"}, r"format='csv': .*spark\.read\.csv"),
         ({"format": "json"}, "format='json': needs schema="),
         ({"format": "json", "schema": pa.schema([("a", pa.time64("us"))])}, "column 'a' is time64"),
         ({"format": "json", "schema": pa.schema([("a", pa.binary())])}, "column 'a' is binary.*from_json"),
-        ({"bad_row_column": 5}, "bad_row_column=5: must be text"),
-        ({"on_bad_row": "drop"}, "on_bad_row='drop': must be 'fail' or 'null' or 'column'"),
+        ({"bad_row_column": 5}, "bad_row_column=5: must be a str"),
+        ({"on_bad_row": "drop"}, "on_bad_row='drop': must be one of 'fail', 'null', 'column'"),
         ({"on_bad_row": "column"}, "on_bad_row='column': is of lines"),
         (
             {"format": "json", "on_bad_row": "column", "schema": pa.schema([("a", pa.int64())])},
@@ -313,13 +314,13 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
 )
 def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text) as caught:
-        FileSource(**{"path": "x", **arguments})
+        SettledFiles(**{"path": "x", **arguments})
     assert "secret" not in str(caught.value)
 
 
 def test_the_columns_of_no_file_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file with rows, so its columns are unknown"):
-        FileSource(tmp_path).arrow_schema()
+        SettledFiles(tmp_path).arrow_schema()
 
 
 def test_options_make_the_same_source() -> None:
@@ -354,16 +355,16 @@ def test_options_make_the_same_source() -> None:
 
 def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "a", 100)
-    source = FileSource(tmp_path, "text")
+    source = SettledFiles(tmp_path, "text")
     assert read(pickle.loads(pickle.dumps(source))) == [("a",)]
 
 
 @pytest.mark.contract
 def test_secrets_of_a_uri_are_not_shown() -> None:
-    source = FileSource("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
+    source = SettledFiles("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
     assert repr(source) == "FileSource('s3://***@bucket/a/*.txt', format='text')"
     assert source.open()[1] == "bucket/a/*.txt"
-    moved = FileSource("x", "text", moved_from="s3://key:secret@bucket/a")
+    moved = SettledFiles("x", "text", moved_from="s3://key:secret@bucket/a")
     with pytest.raises(ValueError, match=r"now moved_from='s3://\*\*\*@bucket/a'"):
         moved.check_root("s3://bucket/other")
 
@@ -372,7 +373,7 @@ def test_a_micro_batch_has_whole_parts_of_parquet_within_its_bytes(tmp_path: Pat
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"a": range(10_000)}), path, row_group_size=1000)
     group = path.stat().st_size // 10 + 1
-    with SourceHarness(FileSource(tmp_path, split_bytes=group)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, split_bytes=group)) as harness:
         pieces = harness.plan(ReadLimit(nbytes=3 * group))
         assert 1 <= len(pieces) <= 4 and sum(piece.nbytes or 0 for piece in pieces) <= 3 * group
         read_rows = sum(piece.stop - piece.start for piece in pieces)
@@ -381,7 +382,7 @@ def test_a_micro_batch_has_whole_parts_of_parquet_within_its_bytes(tmp_path: Pat
 
 
 def test_a_limit_of_rows_does_not_hold_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    with SourceHarness(FileSource("x", "text")) as harness:
+    with SourceHarness(SettledFiles("x", "text")) as harness:
         for _ in range(2):
             split = FileSplit("a+0", 0, 9)
             assert harness.enumerator.advance(split, ReadLimit(rows=5)) == split
@@ -391,6 +392,6 @@ def test_a_limit_of_rows_does_not_hold_and_is_told_once(caplog: pytest.LogCaptur
 def test_a_micro_batch_has_so_many_files(tmp_path: Path) -> None:
     for number in range(5):
         put(tmp_path / f"{number}.txt", f"{number}\n" * 3, 100 + number)
-    with SourceHarness(FileSource(tmp_path, "text", split_bytes=2)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, "text", split_bytes=2)) as harness:
         rows = harness.micro_batch(ReadLimit(files=2))
         assert sorted(set(rows)) == [("0",), ("1",)]

@@ -19,6 +19,7 @@ from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.spark.micro_batches import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
+from tests.sources.unit.settled import SettledFiles
 
 
 def put(path: Path, text: str, modified: int | None = None) -> Path:
@@ -42,7 +43,7 @@ def folder_of(tmp_path: Path, state: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("state", [False, True])
 def test_files_with_old_times_are_read(tmp_path: Path, state: bool) -> None:
     put(tmp_path / "in" / "new.txt", "new")
-    source = FileSource(tmp_path / "in", "text", discovery_interval=0.0, **folder_of(tmp_path, state))
+    source = SettledFiles(tmp_path / "in", "text", discovery_interval=0.0, **folder_of(tmp_path, state))
     with SourceHarness(source) as harness:
         assert harness.micro_batch() == [("new",)]
         for at, name in enumerate(("rsync", "cp", "tar")):
@@ -59,7 +60,7 @@ def test_files_with_old_times_are_read(tmp_path: Path, state: bool) -> None:
 @pytest.mark.parametrize("state", [False, True])
 def test_each_file_is_read_once_whatever_is_restarted(tmp_path: Path, state: bool) -> None:
     chance = random.Random(7)
-    source = FileSource(
+    source = SettledFiles(
         tmp_path / "in", "text", discovery_interval=0.0, split_bytes=3, **folder_of(tmp_path, state)
     )
     snapshots, rows, made = [None], [[]], 0
@@ -91,7 +92,7 @@ def test_each_file_is_read_once_whatever_is_restarted(tmp_path: Path, state: boo
 @pytest.mark.contract("A file is taken when it has rested: not while somebody writes it.")
 def test_a_file_that_is_still_written_waits_until_it_has_rested(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt", "half")
-    source = FileSource(tmp_path, "text", discovery_interval=0.0, settle=3600.0)
+    source = SettledFiles(tmp_path, "text", discovery_interval=0.0, settle=3600.0)
     with SourceHarness(source) as harness:
         assert harness.discover() == []
         put(path, "half and the rest", 1000)
@@ -100,7 +101,7 @@ def test_a_file_that_is_still_written_waits_until_it_has_rested(tmp_path: Path) 
 
 def test_the_first_look_waits_for_files_to_rest(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "whole")
-    with SourceHarness(FileSource(tmp_path, "text", settle=0.2)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, "text", settle=0.2)) as harness:
         assert harness.read_all() == [("whole",)]
 
 
@@ -119,7 +120,7 @@ def test_a_file_that_grows_at_the_first_look_is_left_for_the_next_start(
     writer = threading.Thread(target=grow)
     growing.write_text("line\n")
     writer.start()
-    source = FileSource(tmp_path, "text", settle=2.0)
+    source = SettledFiles(tmp_path, "text", settle=2.0)
     try:
         with caplog.at_level(logging.WARNING, "pillarbox"), SourceHarness(source) as harness:
             assert harness.micro_batch() == [("whole",)]
@@ -136,7 +137,7 @@ def test_a_file_that_grows_at_the_first_look_is_left_for_the_next_start(
 
 def test_a_time_ahead_of_the_clock_holds_a_file_back_only_until_it_has_stood(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "ahead", 2**32)
-    with SourceHarness(FileSource(tmp_path, "text", settle=0.1)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, "text", settle=0.1)) as harness:
         assert harness.read_all() == [("ahead",)]
 
 
@@ -148,7 +149,7 @@ def test_a_file_that_changes_is_told_once_and_not_read_again(
     tmp_path: Path, state: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path / "in" / "a.txt", "a", 1000)
-    source = FileSource(tmp_path / "in", "text", discovery_interval=0.0, **folder_of(tmp_path, state))
+    source = SettledFiles(tmp_path / "in", "text", discovery_interval=0.0, **folder_of(tmp_path, state))
     with caplog.at_level(logging.WARNING, "pillarbox"):
         with SourceHarness(source) as harness:
             assert harness.micro_batch() == [("a",)]
@@ -190,12 +191,12 @@ def test_a_file_that_changes_between_plan_and_reading_is_told(
     for name in "abcdefghij":
         put(tmp_path / "in" / f"{name}.txt", f"{name}\n", 1000)
     options = folder_of(tmp_path, state)
-    written = planned(FileSource(tmp_path / "in", "text", **options))
+    written = planned(SettledFiles(tmp_path / "in", "text", **options))
     put(tmp_path / "in" / "c.txt", "c\nand more\n", 2000)
     with pytest.raises(ReadFailed, match=r"c\.txt'.*was rewritten after it had been found"):
-        replayed(FileSource(tmp_path / "in", "text", **options), written)
+        replayed(SettledFiles(tmp_path / "in", "text", **options), written)
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        rows = replayed(FileSource(tmp_path / "in", "text", on_data_loss="ignore", **options), written)
+        rows = replayed(SettledFiles(tmp_path / "in", "text", on_data_loss="ignore", **options), written)
     assert rows == [(name,) for name in "abdefghij"]
     assert caplog.text.count("c.txt': what stands from position 0 on is not read, as on_data_loss is") == 1
 
@@ -207,25 +208,25 @@ def test_a_file_that_changes_between_plan_and_reading_is_told(
 def test_a_root_that_has_moved_is_refused_or_mapped(tmp_path: Path, state: bool) -> None:
     put(tmp_path / "old" / "day=1" / "a.txt", "a\nb\n", 1000)
     options = folder_of(tmp_path, state)
-    old = FileSource(tmp_path / "old", "text", split_bytes=2, **options)
+    old = SettledFiles(tmp_path / "old", "text", split_bytes=2, **options)
     with SourceHarness(old) as harness:
         assert harness.plan(ReadLimit(files=1, nbytes=1))
         snapshot = harness.snapshot()
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     put(tmp_path / "new" / "b.txt", "new", 5)
     with pytest.raises(ValueError, match="moved_from") as caught:
-        SourceHarness(FileSource(tmp_path / "new", "text", **options), snapshot=snapshot)
+        SourceHarness(SettledFiles(tmp_path / "new", "text", **options), snapshot=snapshot)
     assert repr(str(tmp_path / "new")) in str(caught.value) and repr(str(tmp_path / "old")) in str(
         caught.value
     )
-    moved = FileSource(f"{tmp_path}/new/**", "text", moved_from=str(tmp_path / "old"), **options)
+    moved = SettledFiles(f"{tmp_path}/new/**", "text", moved_from=str(tmp_path / "old"), **options)
     with SourceHarness(moved, snapshot=snapshot) as harness:
         assert sorted(row[0] for row in harness.read_all()) == ["b", "new"]
 
 
 def test_other_words_for_the_same_place_are_the_same_place() -> None:
     roots = [
-        FileSource(path, "text").root
+        SettledFiles(path, "text").root
         for path in (
             "s3://bucket/in?region=x",
             "s3a://bucket/in/?region=x",
@@ -233,7 +234,7 @@ def test_other_words_for_the_same_place_are_the_same_place() -> None:
         )
     ]
     assert set(roots) == {"s3://bucket/in"}
-    assert FileSource("file:/in/x", "text").root == FileSource("/in/x/**/*.txt", "text").root == "/in/x"
+    assert SettledFiles("file:/in/x", "text").root == SettledFiles("/in/x/**/*.txt", "text").root == "/in/x"
 
 
 # -- offsets -------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ def offset_bytes(source: FileSource, count: int, folder: Path) -> tuple[int, int
     "With `state` what a stream of files has read takes at most 1 kB of an offset, whatever its number."
 )
 def test_with_a_folder_an_offset_is_small(tmp_path: Path) -> None:
-    source = FileSource(tmp_path / "in", "text", state=str(tmp_path / "state"))
+    source = SettledFiles(tmp_path / "in", "text", state=str(tmp_path / "state"))
     _, after = offset_bytes(source, 9000, tmp_path / "in")
     assert after < 1024
 
@@ -275,12 +276,12 @@ def test_with_a_folder_an_offset_is_small(tmp_path: Path) -> None:
     "Without `state` an offset holds 8 bytes of each file that was read, and of at most 8,192."
 )
 def test_without_a_folder_an_offset_has_digests_and_more_files_are_refused_early(tmp_path: Path) -> None:
-    _, after = offset_bytes(FileSource(tmp_path / "in", "text"), 1000, tmp_path / "in")
+    _, after = offset_bytes(SettledFiles(tmp_path / "in", "text"), 1000, tmp_path / "in")
     assert after < 1000 * 8 * 4 / 3 + 600
     for number in range(MAX_OFFSET_DIGESTS):
         with open(tmp_path / "in" / f"more-{number}", "w") as file:
             file.write("x")
-    source = FileSource(tmp_path / "in", "text")
+    source = SettledFiles(tmp_path / "in", "text")
     with SourceHarness(source) as harness:
         # Before anything but the first of them is read.
         harness.discover(1)
@@ -296,7 +297,7 @@ def test_without_a_folder_the_files_of_a_micro_batch_are_packed(tmp_path: Path) 
     for number in range(5000):
         with open(tmp_path / "in" / f"part-{number:05}-5ce5bc13-c000.json", "w") as file:
             file.write("x" * (number % 977 + 1))
-    source = FileSource(tmp_path / "in", "text")
+    source = SettledFiles(tmp_path / "in", "text")
     with SourceHarness(source) as harness:
         slices = tuple(harness.discover(10_000))
         written = OffsetCodec(source).to_json(Offset(1, harness.enumerator.checkpoint, (), slices))
@@ -310,23 +311,23 @@ def test_without_a_folder_the_files_of_a_micro_batch_are_packed(tmp_path: Path) 
 
 def test_a_checkpoint_without_a_folder_goes_on_with_one(tmp_path: Path) -> None:
     put(tmp_path / "in" / "a.txt", "a")
-    with SourceHarness(FileSource(tmp_path / "in", "text")) as harness:
+    with SourceHarness(SettledFiles(tmp_path / "in", "text")) as harness:
         assert harness.micro_batch() == [("a",)]
         snapshot = harness.snapshot()
     put(tmp_path / "in" / "b.txt", "b")
-    source = FileSource(tmp_path / "in", "text", state=str(tmp_path / "state"))
+    source = SettledFiles(tmp_path / "in", "text", state=str(tmp_path / "state"))
     with SourceHarness(source, snapshot=snapshot) as harness:
         assert harness.micro_batch() == [("b",)]
         snapshot = harness.snapshot()
     with SourceHarness(source, snapshot=snapshot) as harness:
         assert harness.micro_batch() == []
     with pytest.raises(ValueError, match="state=None: .* give state="):
-        SourceHarness(FileSource(tmp_path / "in", "text"), snapshot=snapshot)
+        SourceHarness(SettledFiles(tmp_path / "in", "text"), snapshot=snapshot)
 
 
 def test_a_folder_that_is_not_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "in" / "a.txt", "a")
-    source = FileSource(tmp_path / "in", "text", state=str(tmp_path / "state"))
+    source = SettledFiles(tmp_path / "in", "text", state=str(tmp_path / "state"))
     with SourceHarness(source) as harness:
         assert harness.micro_batch() == [("a",)]
         snapshot = harness.snapshot()
@@ -339,7 +340,7 @@ def test_a_folder_that_is_not_that_of_the_checkpoint_is_refused(tmp_path: Path) 
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
-    source = FileSource(tmp_path, "text")
+    source = SettledFiles(tmp_path, "text")
     known = {"after": [-1, ""], "seen": {}, "until": None, "begun": None}
     with pytest.raises(ValueError, match="reads version 3.*begin a new checkpoint"):
         source.checkpoint_serializer.from_json(1, known)

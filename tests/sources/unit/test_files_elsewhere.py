@@ -22,6 +22,7 @@ from pillarbox.sources.connectors import files as files_source
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
+from tests.sources.unit.settled import SettledFiles
 
 ID = pa.schema([("id", pa.int64())])
 VALUE = pa.schema([("value", pa.string())])
@@ -47,9 +48,9 @@ def test_old_timestamps_are_read_whatever_their_year(tmp_path: Path) -> None:
     table = pa.table({"at": pa.array(times, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     given = pa.schema([("at", pa.timestamp("us"))])
-    assert FileSource(tmp_path).arrow_schema().field("at").type == pa.timestamp("us", "UTC")
-    assert read(FileSource(tmp_path)) == [(time.replace(tzinfo=timezone.utc),) for time in times]
-    assert read(FileSource(tmp_path, schema=given)) == [(time,) for time in times]
+    assert SettledFiles(tmp_path).arrow_schema().field("at").type == pa.timestamp("us", "UTC")
+    assert read(SettledFiles(tmp_path)) == [(time.replace(tzinfo=timezone.utc),) for time in times]
+    assert read(SettledFiles(tmp_path, schema=given)) == [(time,) for time in times]
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Kolkata"])
@@ -60,7 +61,7 @@ def test_finer_timestamps_are_floored_to_the_unit_wanted(tmp_path: Path, zone: s
     pq.write_table(pa.table({"at": times}), tmp_path / "a.parquet")
     schema = pa.schema([("at", pa.timestamp(unit, "UTC"))])
     a_second = {"us": 10**6, "ms": 1000, "s": 1}[unit]
-    with SourceHarness(FileSource(tmp_path, schema=schema)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, schema=schema)) as harness:
         rows = harness.read_all()
     found = pa.array([row[0] for row in rows], schema.field(0).type).cast(pa.int64()).to_pylist()
     assert found == [3 * a_second, -1, -a_second, None, 0]
@@ -69,7 +70,7 @@ def test_finer_timestamps_are_floored_to_the_unit_wanted(tmp_path: Path, zone: s
 def test_what_else_would_lose_data_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.5]}), tmp_path / "a.parquet")
     with pytest.raises(ReadFailed, match=r"row 0: column 'x': 1\.5 cannot be read as int64"):
-        read(FileSource(tmp_path, schema=pa.schema([("x", pa.int64())])))
+        read(SettledFiles(tmp_path, schema=pa.schema([("x", pa.int64())])))
 
 
 @pytest.mark.parametrize("schema", [ID, None])
@@ -77,9 +78,9 @@ def test_a_column_that_a_file_has_twice_is_refused(tmp_path: Path, schema: pa.Sc
     twice = pa.table([[1], [2], [3]], names=["id", "id", "x"])
     pq.write_table(twice, tmp_path / "a.parquet")
     with pytest.raises((ReadFailed, ValueError), match=r"a\.parquet'.*\['id'\] more than once"):
-        read(FileSource(tmp_path, schema=schema))
+        read(SettledFiles(tmp_path, schema=schema))
     # Nobody asked for it.
-    assert read(FileSource(tmp_path, schema=pa.schema([("x", pa.int64())]))) == [(3,)]
+    assert read(SettledFiles(tmp_path, schema=pa.schema([("x", pa.int64())]))) == [(3,)]
 
 
 # -- columns -----------------------------------------------------------------------------------------------
@@ -88,22 +89,22 @@ def test_a_column_that_a_file_has_twice_is_refused(tmp_path: Path, schema: pa.Sc
 def test_a_file_with_none_of_the_columns_wanted_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"ID": [1], "other": [2]}), tmp_path / "a.parquet")
     with pytest.raises(ReadFailed, match=r"a\.parquet'.*none of the columns \['id'\] but \['ID', 'other'\]"):
-        read(FileSource(tmp_path, "parquet", ID))
+        read(SettledFiles(tmp_path, "parquet", ID))
     more = ID.append(pa.field("other", pa.int64()))
-    assert read(FileSource(tmp_path, "parquet", more)) == [(None, 2)]
+    assert read(SettledFiles(tmp_path, "parquet", more)) == [(None, 2)]
 
 
 def test_a_file_whose_columns_cannot_be_looked_up_is_named(tmp_path: Path) -> None:
     text(tmp_path / "a.parquet", "PAR1 is not enough")
     with pytest.raises(ValueError, match=r"a\.parquet': its columns cannot be looked up: .*Parquet magic"):
-        FileSource(tmp_path).arrow_schema()
+        SettledFiles(tmp_path).arrow_schema()
 
 
 @pytest.mark.parametrize("name", ["split_bytes", "batch_bytes"])
 @pytest.mark.parametrize("value", ["3", 2.5, True, 0])
 def test_a_size_that_is_none_is_named(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"{name}={value!r}: must be (a whole|at least 1)"):
-        FileSource(tmp_path, **{name: value})
+        SettledFiles(tmp_path, **{name: value})
 
 
 def test_several_paths_are_refused_with_the_way_to_name_them() -> None:
@@ -126,8 +127,8 @@ def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
     (root / "itself.json").symlink_to("itself.json")
     # A file is there once for each way to it that does not go round.
     expected = [(1,), (1,), (2,), (2,)]
-    assert sorted(read(FileSource(root, "json", ID))) == expected
-    assert sorted(read(FileSource(str(root) + "/**/*.json", "json", ID))) == expected
+    assert sorted(read(SettledFiles(root, "json", ID))) == expected
+    assert sorted(read(SettledFiles(str(root) + "/**/*.json", "json", ID))) == expected
 
 
 def test_links_to_other_folders_and_files_are_followed(tmp_path: Path) -> None:
@@ -137,8 +138,8 @@ def test_links_to_other_folders_and_files_are_followed(tmp_path: Path) -> None:
     (root / "folder").symlink_to(tmp_path / "other")
     (root / "file.json").symlink_to(tmp_path / "other" / "1.json")
     (root / "_hidden").symlink_to(tmp_path / "other")
-    assert read(FileSource(root, "json", ID)) == [(1,), (1,)]
-    assert read(FileSource(root, "json", ID, recursive=False)) == [(1,)]
+    assert read(SettledFiles(root, "json", ID)) == [(1,), (1,)]
+    assert read(SettledFiles(root, "json", ID, recursive=False)) == [(1,)]
 
 
 def test_what_vanishes_while_a_folder_is_listed_is_not_there(
@@ -169,10 +170,10 @@ def test_a_name_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     bad = os.fsencode(str(tmp_path)) + b"/\xff.json"
     Path(os.fsdecode(bad)).write_text('{"id": 2}\n')
     with pytest.raises(ValueError, match=r"udcff\.json'.*not UTF-8.*rename it"):
-        read(FileSource(tmp_path, "json", ID))
-    assert read(FileSource(tmp_path / "g*.json", "json", ID)) == [(1,)]
+        read(SettledFiles(tmp_path, "json", ID))
+    assert read(SettledFiles(tmp_path / "g*.json", "json", ID)) == [(1,)]
     os.rename(bad, os.fsencode(str(tmp_path)) + b"/_\xff.json")
-    assert read(FileSource(tmp_path, "json", ID)) == [(1,)]
+    assert read(SettledFiles(tmp_path, "json", ID)) == [(1,)]
 
 
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "file:{}/*.json"])
@@ -181,7 +182,7 @@ def test_a_local_uri_is_read_as_spark_writes_it(tmp_path: Path, form: str) -> No
     path = str(tmp_path / "a b")
     if "//" in form:
         path = path.replace(" ", "%20")
-    assert read(FileSource(form.format(path), "json", ID)) == [(1,)]
+    assert read(SettledFiles(form.format(path), "json", ID)) == [(1,)]
 
 
 @pytest.mark.parametrize("ending", ["gz", "GZ", "bz2", "Zst", "lz4", "br"])
@@ -189,7 +190,7 @@ def test_compressed_files_are_read_whatever_the_case_of_their_names(tmp_path: Pa
     names = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotli"}
     with pa.CompressedOutputStream(str(tmp_path / f"a.json.{ending}"), names[ending.lower()]) as stream:
         stream.write(b'{"id": 1}\n{"id": 2}\n')
-    assert read(FileSource(tmp_path, "json", ID)) == [(1,), (2,)]
+    assert read(SettledFiles(tmp_path, "json", ID)) == [(1,), (2,)]
 
 
 # -- secrets -------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def test_errors_of_a_file_system_do_not_show_the_secrets_of_its_uri(
     opened = (fs.PyFileSystem(Telling(lists)), "c/x")
     monkeypatch.setattr(files_source, "open_file_system", lambda path, filesystem: opened)
     uri = "s3://me:wordpass@c/x?sig=c2VjcmV0Y29kZQ%3D&x=1"
-    source = FileSource(uri, kind, schema, on_data_loss=on_data_loss)
+    source = SettledFiles(uri, kind, schema, on_data_loss=on_data_loss)
     caplog.set_level(logging.DEBUG, "pillarbox")
     written = ""
     try:
@@ -264,7 +265,7 @@ def test_a_file_that_was_rewritten_is_told_where_the_address_holds_a_secret(
     opened = (fs.LocalFileSystem(), str(tmp_path))
     monkeypatch.setattr(files_source, "open_file_system", lambda path, filesystem: opened)
     file = text(tmp_path / "a.txt", "one\n")
-    with SourceHarness(FileSource("s3://me:wordpass@c/x", "text"), timeout=60) as harness:
+    with SourceHarness(SettledFiles("s3://me:wordpass@c/x", "text"), timeout=60) as harness:
         [split] = harness.discover()
         text(file, "two, and longer\n")
         with pytest.raises(ReadFailed, match="a.txt' was rewritten after it had been found") as caught:
@@ -276,13 +277,13 @@ def test_an_error_that_may_pass_is_not_ignored(monkeypatch: pytest.MonkeyPatch) 
     opened = (fs.PyFileSystem(Telling(lists=True)), "c/x")
     monkeypatch.setattr(files_source, "open_file_system", lambda path, filesystem: opened)
     with pytest.raises(ReadFailed, match="Check on"):
-        read(FileSource("s3://c/x", "json", ID, on_data_loss="ignore"))
+        read(SettledFiles("s3://c/x", "json", ID, on_data_loss="ignore"))
 
 
 def test_a_broken_compressed_file_is_passed_over_on_demand(tmp_path: Path) -> None:
     content = gzip.compress(os.urandom(1000).hex().encode() + b"\n")
     (tmp_path / "a.txt.gz").write_bytes(content[:-20])
-    assert read(FileSource(tmp_path, "text", VALUE, on_data_loss="ignore")) == []
+    assert read(SettledFiles(tmp_path, "text", VALUE, on_data_loss="ignore")) == []
 
 
 @pytest.mark.contract
@@ -299,7 +300,7 @@ def test_a_broken_compressed_file_is_passed_over_on_demand(tmp_path: Path) -> No
 )
 def test_no_error_of_a_file_source_shows_a_secret_of_its_address(path: Any) -> None:
     with pytest.raises(ValueError, match="path=") as caught:
-        FileSource(path, "json", ID)
+        SettledFiles(path, "json", ID)
     assert not [part for part in ("me:", "S3cr", "et99") if part in str(caught.value)]
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 

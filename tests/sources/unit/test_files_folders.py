@@ -13,6 +13,7 @@ from pyarrow import parquet as pq
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
+from tests.sources.unit.settled import SettledFiles
 
 WORDS = ["one", "two"]
 
@@ -39,7 +40,7 @@ def read(source: FileSource) -> list[Any]:
 def test_folders_give_columns_behind_those_of_the_files(tmp_path: Path, form: str) -> None:
     put(tmp_path / "day=2024-01-31" / "hour=07", form)
     put(tmp_path / "day=2024-02-01" / "hour=12", form, ["three"])
-    source = FileSource(tmp_path, form)
+    source = SettledFiles(tmp_path, form)
     word = "value" if form == "text" else "word"
     assert source.arrow_schema() == pa.schema(
         [(word, pa.string()), ("day", pa.date32()), ("hour", pa.int64())]
@@ -53,7 +54,7 @@ def test_a_schema_says_which_and_as_what_and_in_which_order(tmp_path: Path) -> N
     put(tmp_path / "hour=08", "parquet", ["three"])
     schema = pa.schema([("hour", pa.string()), ("word", pa.string()), ("kind", pa.string())])
     # A file that is not in such a folder has no value.
-    assert read(FileSource(tmp_path, schema=schema)) == [
+    assert read(SettledFiles(tmp_path, schema=schema)) == [
         ("07", "one", "x"),
         ("07", "two", "x"),
         ("08", "three", None),
@@ -64,13 +65,13 @@ def test_what_a_name_cannot_hold_is_escaped_and_null_has_a_name(tmp_path: Path) 
     put(tmp_path / "at=10%3A30%2F1", "json", ["one"])
     put(tmp_path / "at=__HIVE_DEFAULT_PARTITION__", "json", ["two"])
     schema = pa.schema([("word", pa.string()), ("at", pa.string())])
-    assert read(FileSource(tmp_path, "json", schema)) == [("one", "10:30/1"), ("two", None)]
+    assert read(SettledFiles(tmp_path, "json", schema)) == [("one", "10:30/1"), ("two", None)]
 
 
 def test_a_folder_stands_above_a_column_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "n=5").mkdir()
     pq.write_table(pa.table({"word": WORDS, "n": [1, 2]}), tmp_path / "n=5" / "data")
-    assert read(FileSource(tmp_path)) == [("one", 5), ("two", 5)]
+    assert read(SettledFiles(tmp_path)) == [("one", 5), ("two", 5)]
 
 
 @pytest.mark.parametrize(
@@ -97,21 +98,21 @@ def test_a_pattern_leaves_the_files_of_other_folders_alone_and_its_folders_give_
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "broken").write_text("no Parquet")
     first, second = dt.date(2024, 1, 30), dt.date(2024, 1, 31)
-    assert read(FileSource(f"{tmp_path}/day=2024-01-30*/**")) == [("2024-01-30", first, 1)]
-    assert read(FileSource(f"{tmp_path}/day=2024-01-*/hour=[12]/*")) == [
+    assert read(SettledFiles(f"{tmp_path}/day=2024-01-30*/**")) == [("2024-01-30", first, 1)]
+    assert read(SettledFiles(f"{tmp_path}/day=2024-01-*/hour=[12]/*")) == [
         ("2024-01-30", first, 1),
         ("2024-01-31", second, 2),
     ]
     with pytest.raises(ReadFailed, match="hour=4/broken"):
-        read(FileSource(f"{tmp_path}/day=2024-01-*/**"))
+        read(SettledFiles(f"{tmp_path}/day=2024-01-*/**"))
 
 
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     put(tmp_path / "hour=late", "parquet")
     word, hour = pa.field("word", pa.string()), pa.field("hour", pa.int64())
     with pytest.raises(ReadFailed, match=r"hour=late/data.*its folder says hour=late.*int64"):
-        read(FileSource(tmp_path, schema=pa.schema([word, hour])))
+        read(SettledFiles(tmp_path, schema=pa.schema([word, hour])))
     with pytest.raises(ReadFailed, match="all stand in its folders"):
-        read(FileSource(tmp_path, schema=pa.schema([hour.with_type(pa.string())])))
+        read(SettledFiles(tmp_path, schema=pa.schema([hour.with_type(pa.string())])))
     with pytest.raises(ReadFailed, match="text has one column"):
-        read(FileSource(tmp_path, "text", pa.schema([word, pa.field("other", pa.string())])))
+        read(SettledFiles(tmp_path, "text", pa.schema([word, pa.field("other", pa.string())])))

@@ -26,6 +26,7 @@ from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 from tests.search import examples
+from tests.sources.unit.settled import SettledFiles
 
 JSON = JsonFormat(fs.LocalFileSystem())
 X = pa.schema([("x", pa.int64())])
@@ -59,10 +60,10 @@ def test_one_bad_value_in_100_000_rows_leaves_the_others(tmp_path: Path, on_data
     path = lines(tmp_path / "a.json", *texts)
     words = r"a\.json'.*line 70001: column 'x': 'seventy' cannot be read as int64.*on_bad_row='null'"
     with pytest.raises(ReadFailed, match=words):
-        read(FileSource(path, "json", X, on_data_loss=on_data_loss))
-    found = read(FileSource(path, "json", X, on_data_loss=on_data_loss, on_bad_row="null"))
+        read(SettledFiles(path, "json", X, on_data_loss=on_data_loss))
+    found = read(SettledFiles(path, "json", X, on_data_loss=on_data_loss, on_bad_row="null"))
     assert found == [(None if number == 70_000 else number,) for number in range(100_000)]
-    source = FileSource(path, "json", X.append(BAD), on_data_loss=on_data_loss, on_bad_row="column")
+    source = SettledFiles(path, "json", X.append(BAD), on_data_loss=on_data_loss, on_bad_row="column")
     assert [row for row in read(source) if row[1] is not None] == [(None, '{"x": "seventy"}')]
 
 
@@ -71,15 +72,15 @@ def test_a_bad_value_is_named_with_its_line_in_whatever_split_it_stands(tmp_path
     path = lines(tmp_path / "a.json", '{"x": 1}', "", '{"x": 2}', '{"x": "' + "y" * 10_000 + '"}')
     for nbytes in (1, 7, 1000, 2**20):
         with pytest.raises(ReadFailed, match=r"a\.json'.*line 4: column 'x': 'yyy") as caught:
-            read(FileSource(path, "json", X, split_bytes=nbytes, batch_bytes=nbytes))
+            read(SettledFiles(path, "json", X, split_bytes=nbytes, batch_bytes=nbytes))
         assert len(str(caught.value)) < 1000
     lines(path, '{"x": 1}', '[{"x": 2}]')
     with pytest.raises(ReadFailed, match=r"""line 2: b'\[\{"x": 2\}\]' is not a JSON object"""):
-        read(FileSource(path, "json", X))
+        read(SettledFiles(path, "json", X))
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + b'{"x": 1}\r\n' * 3 + b"no"))
     with pytest.raises(ReadFailed, match="line 4: b'no' is not a JSON object"):
-        read(FileSource(packed, "json", X))
+        read(SettledFiles(packed, "json", X))
 
 
 def test_bad_values_of_every_kind_of_line_are_null_or_stand_in_the_column(
@@ -91,7 +92,7 @@ def test_bad_values_of_every_kind_of_line_are_null_or_stand_in_the_column(
     )
     schema = pa.schema([("x", pa.int64()), BAD, ("y", pa.string())])
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        found = read(FileSource(path, "json", schema, on_bad_row="column"))
+        found = read(SettledFiles(path, "json", schema, on_bad_row="column"))
     assert found == [
         (1, None, "a"),
         (None, '{"x":1.5,"y":"b"}', "b"),
@@ -100,35 +101,35 @@ def test_bad_values_of_every_kind_of_line_are_null_or_stand_in_the_column(
         (None, '{"x":9} {"x":8}', None),
         (None, "\N{REPLACEMENT CHARACTER}", None),
     ]
-    without_column = read(FileSource(path, "json", schema.remove(1), on_bad_row="null"))
+    without_column = read(SettledFiles(path, "json", schema.remove(1), on_bad_row="null"))
     assert without_column == [(x, y) for x, _, y in found]
     assert "5 rows have values that cannot be read" in caplog.text
     path.write_bytes(b"one\n\xff\xfe\nthree\n")
     with pytest.raises(ReadFailed, match=r"line 2: column 'value': b'\\xff\\xfe' cannot be read as string"):
-        read(FileSource(path, "text"))
-    assert read(FileSource(path, "text", on_bad_row="null")) == [("one",), (None,), ("three",)]
-    assert read(FileSource(path, "text", on_bad_row="column")) == [
+        read(SettledFiles(path, "text"))
+    assert read(SettledFiles(path, "text", on_bad_row="null")) == [("one",), (None,), ("three",)]
+    assert read(SettledFiles(path, "text", on_bad_row="column")) == [
         ("one", None),
         (None, "\N{REPLACEMENT CHARACTER}" * 2),
         ("three", None),
     ]
-    assert read(FileSource(path, "text", pa.schema([("value", pa.binary())])))[1] == (b"\xff\xfe",)
+    assert read(SettledFiles(path, "text", pa.schema([("value", pa.binary())])))[1] == (b"\xff\xfe",)
 
 
 def test_a_value_of_parquet_that_no_cast_can_give_is_null_on_demand(tmp_path: Path) -> None:
     values = [1, 2**40, 3, -(2**40), None]
     pq.write_table(pa.table({"x": values, "word": list("abcde")}), tmp_path / "a.parquet", row_group_size=2)
     schema = pa.schema([("word", pa.string()), ("x", pa.int32())])
-    found = read(FileSource(tmp_path, schema=schema, on_bad_row="null"))
+    found = read(SettledFiles(tmp_path, schema=schema, on_bad_row="null"))
     assert found == [("a", 1), ("b", None), ("c", 3), ("d", None), ("e", None)]
     with pytest.raises(ReadFailed, match="column 'x' is int64 and cannot be read as date32"):
-        read(FileSource(tmp_path, schema=pa.schema([("x", pa.date32())]), on_bad_row="null"))
+        read(SettledFiles(tmp_path, schema=pa.schema([("x", pa.date32())]), on_bad_row="null"))
 
 
 def test_files_that_do_not_suit_the_schema_are_no_data_loss(tmp_path: Path) -> None:
     pq.write_table(pa.table({"y": [1]}), tmp_path / "a.parquet")
     with pytest.raises(ReadFailed, match="none of the columns"):
-        read(FileSource(tmp_path, schema=X, on_data_loss="ignore", on_bad_row="null"))
+        read(SettledFiles(tmp_path, schema=X, on_data_loss="ignore", on_bad_row="null"))
 
 
 # -- JSON --------------------------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ def test_values_of_json_have_the_types_of_the_schema(tmp_path: Path) -> None:
             ("d", pa.date32()),
         ]
     )
-    first, *others = read(FileSource(path, "json", schema, on_bad_row="null"))
+    first, *others = read(SettledFiles(path, "json", schema, on_bad_row="null"))
     assert first == (
         8,
         1.0,
@@ -293,7 +294,7 @@ def test_slices_in_any_order_have_their_rows(
     tmp_path: Path, rows: int, group: int, steps: list[int], batch: int
 ) -> None:
     pq.write_table(pa.table({"x": range(rows)}), tmp_path / "a.parquet", row_group_size=group)
-    source = FileSource(tmp_path / "a.parquet", batch_bytes=batch)
+    source = SettledFiles(tmp_path / "a.parquet", batch_bytes=batch)
     with SourceHarness(source) as harness:
         (split,) = harness.discover()
     edges, at = [0], 0
@@ -310,7 +311,7 @@ def test_slices_in_any_order_have_their_rows(
 def test_a_file_that_is_out_of_reach_while_it_is_divided_is_read_whole(tmp_path: Path) -> None:
     path, aside = tmp_path / "numbers.parquet", tmp_path / ".aside"
     pq.write_table(pa.table({"n": range(40)}), path, row_group_size=10)
-    with SourceHarness(FileSource(tmp_path, split_bytes=1)) as harness:
+    with SourceHarness(SettledFiles(tmp_path, split_bytes=1)) as harness:
         assert len(harness.discover(1)) == 1
         path.rename(aside)
         while harness.discover(1):

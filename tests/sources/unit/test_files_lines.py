@@ -20,6 +20,7 @@ from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.testing import SourceHarness
 from tests.search import examples
+from tests.sources.unit.settled import SettledFiles
 
 PROPERTY = settings(
     deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -60,23 +61,21 @@ bytes_with_lines = st.lists(st.sampled_from([b"\n", b"a", b"bc", b'"', b"\r", b"
 
 @pytest.mark.contract
 @PURE
-@given(bytes_with_lines, st.lists(st.integers(0, 300)))
-def test_ranges_that_meet_anywhere_have_each_line_once(data: bytes, cuts: list[int]) -> None:
-    def read_at(count: int, at: int) -> bytes:
-        return data[at : at + count]
-
-    edges = sorted({0, len(data), *(min(each, len(data)) for each in cuts)})
-    starts = [line_start(read_at, edge, len(data)) for edge in edges]
-    assert b"".join(data[a:b] for a, b in pairwise(starts)) == data
-    line_starts = {0, len(data), *(at + 1 for at, byte in enumerate(data) if byte == 10)}
-    assert set(starts) <= line_starts
+@given(bytes_with_lines, st.lists(st.integers(0, 300)), SIZES)
+def test_ranges_that_meet_anywhere_have_each_line_once(data: bytes, cuts: list[int], nbytes: int) -> None:
+    stream, found = io.BytesIO(data), []
+    for start, stop in pairwise(sorted({0, len(data), *(min(each, len(data)) for each in cuts)})):
+        begin = line_start(stream, start)
+        found += [block for block, _ in blocks(stream, begin, stop, len(data), nbytes)]
+    assert b"".join(found) == data
+    for block in found[:-1]:
+        assert block.endswith(b"\n")
 
 
 @PURE
 @given(bytes_with_lines, SIZES)
 def test_blocks_are_whole_lines_and_all_of_the_file(data: bytes, nbytes: int) -> None:
-    stream = io.BytesIO(data)
-    found = list(blocks(stream.read, 0, len(data), nbytes))
+    found = list(blocks(io.BytesIO(data), 0, len(data), len(data), nbytes))
     assert b"".join(block for block, _ in found) == data
     assert [position for _, position in found] == [
         sum(len(block) for block, _ in found[: at + 1]) for at in range(len(found))
@@ -91,7 +90,7 @@ def test_a_limit_of_bytes_is_kept_but_for_the_line_that_passes_it(
     tmp_path: Path, lengths: list[int], limit: int
 ) -> None:
     path = written(tmp_path / "a.txt", b"".join(b"x" * length + b"\n" for length in lengths))
-    with SourceHarness(FileSource(path, "text")) as harness:
+    with SourceHarness(SettledFiles(path, "text")) as harness:
         rows: list[Any] = []
         while pieces := harness.plan(ReadLimit(nbytes=limit)):
             found = [row for piece in pieces for row in harness.read_split(piece)]
@@ -118,7 +117,7 @@ def test_text_has_each_line_once(
     expected = [line.removesuffix("\r") for line in content.split("\n")[:-1]]
     last = content.split("\n")[-1]
     expected += [last] if last else []
-    source = FileSource(
+    source = SettledFiles(
         path, "text", schema=pa.schema([("value", pa.string())]), split_bytes=split, batch_bytes=batch
     )
     assert sorted(read_in_splits(source)) == sorted((line,) for line in expected)
@@ -152,7 +151,7 @@ def test_json_lines_have_each_row_once(
     text = newline.join(json.dumps(row, ensure_ascii=ascii_only) for row in rows) + newline * ended
     path = written(tmp_path / "a.json", text.encode())
     schema = pa.schema([("a", pa.string()), ("b", pa.int32())])
-    source = FileSource(path, "json", schema=schema, split_bytes=split, batch_bytes=batch)
+    source = SettledFiles(path, "json", schema=schema, split_bytes=split, batch_bytes=batch)
     expected = [(row["a"], row.get("b")) for row in rows]
     assert read_in_splits(source, readers=1) == expected
     batches = read_in_micro_batches(source, ReadLimit(nbytes=limit))
@@ -169,7 +168,7 @@ def test_parquet_has_each_row_once(
     pq.write_table(
         pa.table({"id": ids, "text": ids.cast(pa.string())}), tmp_path / "a.parquet", row_group_size=group
     )
-    source = FileSource(tmp_path / "a.parquet", split_bytes=split, batch_bytes=batch)
+    source = SettledFiles(tmp_path / "a.parquet", split_bytes=split, batch_bytes=batch)
     expected = [(number, str(number)) for number in range(rows)]
     assert sorted(read_in_splits(source)) == expected
     batches = read_in_micro_batches(source, ReadLimit(nbytes=limit))
@@ -183,7 +182,7 @@ def test_a_snapshot_anywhere_loses_no_line_and_repeats_none(tmp_path: Path, data
         st.lists(TEXT.map(lambda text: text.replace("\n", "")).filter(bool), min_size=1, max_size=15)
     )
     path = written(tmp_path / "a.txt", "".join(line + "\n" for line in lines).encode())
-    source = FileSource(
+    source = SettledFiles(
         path,
         "text",
         schema=pa.schema([("value", pa.string())]),
@@ -204,7 +203,7 @@ def test_a_snapshot_anywhere_loses_no_line_and_repeats_none(tmp_path: Path, data
 def test_lines_of_many_splits_and_batches_are_read(tmp_path: Path) -> None:
     huge = ["x" * 300_000, "", "é" * 200_000, "end"]
     path = written(tmp_path / "a.txt", "\n".join(huge).encode())
-    source = FileSource(path, "text", split_bytes=1000, batch_bytes=100)
+    source = SettledFiles(path, "text", split_bytes=1000, batch_bytes=100)
     with SourceHarness(source, timeout=60) as harness:
         assert harness.read_all() == [(line,) for line in huge]
 
@@ -214,7 +213,7 @@ def test_a_compressed_file_is_one_split_and_goes_on_in_its_middle(tmp_path: Path
     path = tmp_path / f"a.txt.{compression}"
     with pa.output_stream(path, compression="detect") as file:
         file.write(b"".join(b"%d\n" % number for number in range(5000)))
-    source = FileSource(path, "text", split_bytes=100, batch_bytes=4000)
+    source = SettledFiles(path, "text", split_bytes=100, batch_bytes=4000)
     with SourceHarness(source) as harness:
         rows = harness.read(1500)
         snapshot = harness.snapshot()
@@ -228,7 +227,7 @@ def test_members_of_a_gzip_file_are_all_read(tmp_path: Path) -> None:
     import gzip
 
     path = written(tmp_path / "a.txt.gz", gzip.compress(b"one\n") + gzip.compress(b"two\nthree"))
-    assert rows_in(FileSource(path, "text")) == [("one",), ("two",), ("three",)]
+    assert rows_in(SettledFiles(path, "text")) == [("one",), ("two",), ("three",)]
 
 
 def rows_in(source: FileSource) -> list[Any]:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.testing import SourceHarness
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
+from tests.sources.unit.settled import SettledFiles
 
 pytestmark = pytest.mark.server
 
@@ -44,7 +44,7 @@ def test_folders_of_a_bucket_are_read_in_parts_by_whoever_gets_the_source(
         else:
             server.store().create_dir(f"{bucket}/in/day={day}")
             pq.write_table(table, path, filesystem=server.store(), row_group_size=100)
-    source = FileSource(server.url(f"{bucket}/in", keys=True), form, split_bytes=500)
+    source = SettledFiles(server.url(f"{bucket}/in", keys=True), form, split_bytes=500)
     column, kind = ("id", pa.int64()) if form == "parquet" else ("value", pa.string())
     assert source.arrow_schema() == pa.schema([(column, kind), ("day", pa.int64())])
     with SourceHarness(source, timeout=60) as harness:
@@ -61,7 +61,7 @@ def test_folders_of_a_bucket_are_read_in_parts_by_whoever_gets_the_source(
 
 def test_new_objects_are_found_and_old_ones_are_not_read_twice(server: S3Server, bucket: str) -> None:
     put(server, f"{bucket}/in/a.txt", b"one\n")
-    source = FileSource(f"{bucket}/in/*.txt", "text", discovery_interval=0.0, filesystem=server.store())
+    source = SettledFiles(f"{bucket}/in/*.txt", "text", discovery_interval=0.0, filesystem=server.store())
     with SourceHarness(source, timeout=60) as harness:
         found = [row for split in harness.discover() for row in harness.read_split(split)]
         assert found == [("one",)]
@@ -75,7 +75,7 @@ def test_new_objects_are_found_and_old_ones_are_not_read_twice(server: S3Server,
 def test_an_object_that_is_gone_or_another_is_named_without_the_secret(server: S3Server, bucket: str) -> None:
     for name in ("gone", "another"):
         put(server, f"{bucket}/{name}", b"one\n")
-    source = FileSource(server.url(bucket, keys=True), "text")
+    source = SettledFiles(server.url(bucket, keys=True), "text")
     with SourceHarness(source, timeout=60) as harness:
         splits = {split.path.rpartition("/")[2]: split for split in harness.discover()}
         server.store().delete_file(f"{bucket}/gone")
@@ -89,7 +89,7 @@ def test_an_object_that_is_gone_or_another_is_named_without_the_secret(server: S
 @pytest.mark.contract("What a stream has read may lie in a bucket.", needs="S3")
 def test_the_state_of_a_stream_lies_in_a_bucket(server: S3Server, bucket: str) -> None:
     state = server.url(f"{bucket}/state", keys=True)
-    source = FileSource(server.url(f"{bucket}/in", keys=True), "text", discovery_interval=0.0, state=state)
+    source = SettledFiles(server.url(f"{bucket}/in", keys=True), "text", discovery_interval=0.0, state=state)
     snapshot, rows = None, []
     for number in range(3):
         for name in range(20):

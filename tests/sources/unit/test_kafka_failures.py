@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from pillarbox.sources.connectors.kafka import (
     KafkaSplitReader,
     Partition,
 )
-from pillarbox.sources.fetching import ReadFailed
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import ReaderContext, SplitsAdded, read_splits
 from pillarbox.sources.split import DataLossError
 from pillarbox.testing import SourceHarness
@@ -253,24 +254,27 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
 
 
 def test_a_range_that_brings_nothing_for_long_is_given_up(
-    server: KafkaServer, source: Callable[..., KafkaSource], monkeypatch: pytest.MonkeyPatch
+    server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.RANGE_TIMEOUT_S", 3.0)
     server.create("still")
     server.produce("still", *range(10))
     # Offsets that nobody has written yet never come.
     piece = KafkaSplit("piece", 0, 11, "still", 0)
-    reader = source("still").create_reader(ReaderContext())
+
+    def reader(range_timeout: float) -> FetchingReader[KafkaSplit]:
+        described = source("still")
+        make = partial(KafkaSplitReader, described, described.arrow_schema(), range_timeout)
+        return FetchingReader(ReaderContext(), make, threading=Threading.MANY_SPLITS)
+
     rows: list[Any] = []
     with pytest.raises(ReadFailed, match="nothing came for 3 s of 'piece'") as caught:
-        rows.extend(row for fetched in read_splits(reader, [piece]) for row in rows_of(fetched.records))
+        rows.extend(row for fetched in read_splits(reader(3.0), [piece]) for row in rows_of(fetched.records))
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert len(rows) == 10
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.RANGE_TIMEOUT_S", 0.3)
     server.stop(signal.SIGSTOP)
     try:
         with pytest.raises(ReadFailed, match="nothing came"):
-            list(read_splits(source("still").create_reader(ReaderContext()), [piece]))
+            list(read_splits(reader(0.3), [piece]))
     finally:
         server.stop(signal.SIGCONT)
 
@@ -290,13 +294,11 @@ def test_one_who_may_reads_through_the_guarded_door(
 
 
 def test_a_wrong_password_is_an_error_that_shows_no_password(
-    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: KafkaServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.ANSWER_S", 2.0)
-    wrong = {**server.security, "sasl.password": "not-" + PASSWORD}
-    source = KafkaSource(wrong, "guarded", bounded=True, schema=PLACES)
-    with SourceHarness(source) as harness, pytest.raises(ConnectionError, match="Authentication") as caught:
-        harness.discover()
+    wrong = KafkaClients({**server.security, "sasl.password": "not-" + PASSWORD})
+    with pytest.raises(ConnectionError, match="Authentication") as caught:
+        KafkaOffsets(wrong, committed_only=True, answer_s=2.0).topics(["guarded"])
     shown = str(caught.value) + "".join(capfd.readouterr())
     assert PASSWORD not in shown
     assert server.guarded in shown

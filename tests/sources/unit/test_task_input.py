@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
 from pillarbox.sources.enumerator import (
     AddSplits,
-    Event,
     Failed,
     ReaderState,
     SourceEvent,
@@ -63,15 +62,12 @@ def test_an_arrow_batch_is_one_element_and_a_row_of_a_sequence_is_one() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize("out", [0, 1, 7, 20, 23])
-def test_a_checkpoint_amid_a_batch_holds_how_much_of_it_is_out(
-    out: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pillarbox.sources.task_input.MAX_ROWS_PER_CALL", 1)
+def test_a_checkpoint_amid_a_batch_holds_how_much_of_it_is_out(out: int) -> None:
     splits = [Range("a", 0, 45)]
     script = Script(batch=20)
     if not out:
         script.block()
-    running = Running(SourceInput(Link(splits), Numbers(splits, script=script)))
+    running = Running(SourceInput(Link(splits), Numbers(splits, script=script), rows_per_call=1))
     running.task.run_step()
     running.rows(out)
     written = running.input.snapshot_state()
@@ -176,7 +172,7 @@ def test_events_go_both_ways() -> None:
     assert (source.context.subtask, source.context.host) == (3, "here")
     source.context.send(SourceEvent("up", 1))
     running.task.run_step()
-    link.tell(Event(SourceEvent("down", 2)))
+    link.tell(SourceEvent("down", 2))
     running.until(lambda: bool(reader.events))
     assert link.said == [SourceEvent("up", 1)]
     assert reader.events == [SourceEvent("down", 2)]
