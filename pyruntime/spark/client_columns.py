@@ -96,7 +96,12 @@ def embed_text(
     check_max_cost(client, resolve_options(options, {**more}).budget)
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
-    by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
+    if given is None:
+        given = _filled(client, texts)
+    elif isinstance(given, Batch):
+        # What is not a `Batch` is refused with all other options.
+        given = dataclasses.replace(given, arrow=True)
+    by_name = {**more, "batch": given}
     return map_client(
         df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts
     )
@@ -180,11 +185,6 @@ def _check_client(client: Any) -> None:
         raise TypeError(
             f"client={shorten(client)}: must be a client of pillarbox.clients, or an async function"
         )
-
-
-def _as_arrow(batch: Any) -> Any:
-    # What is not a `Batch` is refused with all other options.
-    return dataclasses.replace(batch, arrow=True) if isinstance(batch, Batch) else batch
 
 
 def _filled(client: Any, texts: Sequence[str]) -> Batch:

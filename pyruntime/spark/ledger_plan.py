@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import logging
 import threading
 import uuid
@@ -200,7 +199,7 @@ class LedgerPlan:
 
     def _values_of(self, places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
         if self.arguments is not None:
-            return _arguments(places)
+            return lambda row: tuple([row[place] for place in places])
         return _fields([self.columns[place] for place in places])
 
     def _identity(self, ledger: Ledger) -> dict[str, Any]:
@@ -428,10 +427,6 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
         )
 
 
-def _arguments(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda row: tuple([row[place] for place in places])
-
-
 def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
     def fields(record: Record) -> tuple[Any, ...]:
         columns, index = record._columns, record._index
@@ -457,6 +452,7 @@ class ResultCodec:
     def __init__(self, results: Any, zone: datetime.tzinfo | None, *, is_row: bool = True) -> None:
         self._encoder = RowEncoder(results, zone) if is_row else ValueEncoder(results, zone)
         self._is_row = is_row
+        self._kinds = [field.dataType for field in results.fields] if is_row else [results]
         self._is_exact = _is_exact(results)
         # Of the block whose rows came last: they come together.
         self._block: Block | None = None
@@ -497,7 +493,7 @@ class ResultCodec:
             self._block = row.block
             matrix = row.block.matrix
             # Known already, and else found out again by a dozen small steps.
-            self._columns = [_values_to_keep(array) for array in row.block] if matrix is None else [matrix]
+            self._columns = list(map(_values_to_keep, row.block, self._kinds)) if matrix is None else [matrix]
         return self._columns
 
 
@@ -512,17 +508,9 @@ def _is_exact(kind: T.DataType) -> bool:
     return not isinstance(kind, T.TimestampType)
 
 
-@functools.lru_cache(maxsize=64)
-def _has_numbers(kind: pa.DataType) -> bool:
-    """Return True for lists of numbers."""
-    if not pa.types.is_list(kind) or not pa.types.is_primitive(kind.value_type):
-        return False
-    return not pa.types.is_temporal(kind.value_type)
-
-
-def _values_to_keep(column: pa.Array) -> Sequence[Any]:
+def _values_to_keep(column: pa.Array, kind: T.DataType) -> Sequence[Any]:
     """The values of a column of a block, of kinds that a ledger keeps; vectors of one length as NumPy's."""
-    if _has_numbers(column.type) and len(column) and not column.null_count:
+    if is_vector(kind) and len(column) and not column.null_count:
         numbers, offsets = column.values, column.offsets.to_numpy()
         lengths = np.diff(offsets)
         if not numbers.null_count and lengths[0] and (lengths == lengths[0]).all():

@@ -193,7 +193,7 @@ def _connection() -> Any:
 
 
 GC_THRESHOLD_OBJECTS = 50_000
-"""Objects made since the last garbage collection, at which the next one begins while a job runs."""
+"""Objects made since the last garbage collection, at which the next one begins in a worker."""
 
 RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
@@ -215,34 +215,6 @@ class _Resource:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class _Collector:
-    """The garbage collector's threshold, raised while jobs run. For the tasks' threads, one at a time.
-
-    Every row leaves a few objects that live as long as it is in the window, so that the collector finds next
-    to nothing, each time that it looks. The process is Spark's, and gets its threshold back.
-    """
-
-    def __init__(self) -> None:
-        self._users = 0
-        self._before = gc.get_threshold()
-
-    def __enter__(self) -> None:
-        self._users += 1
-        if self._users == 1:
-            self._before = gc.get_threshold()
-            first, *others = self._before
-            if 0 < first < GC_THRESHOLD_OBJECTS:
-                gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
-
-    def __exit__(self, *_: object) -> None:
-        self._users -= 1
-        if not self._users:
-            gc.set_threshold(*self._before)
-
-
-_collector = _Collector()
-
-
 class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
@@ -251,6 +223,11 @@ class Worker:
         # collector walks through all of it again and again, driven by the objects of each row.
         gc.collect()
         gc.freeze()
+        # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
+        # next to nothing, each time that it looks.
+        first, *others = gc.get_threshold()
+        if 0 < first < GC_THRESHOLD_OBJECTS:
+            gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
         self.pid = os.getpid()
         # What nobody has asked for, asyncio logs, with its text: the process is Spark's, and its log a file.
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
@@ -340,8 +317,7 @@ def run_job(
     """
     failure: BaseException
     try:
-        with _collector:
-            yield from _run_job((plan, *then), rows, convert, ended)
+        yield from _run_job((plan, *then), rows, convert, ended)
         return
     except (CallFailed, CallTimeout, TooManyFailures):
         raise
@@ -410,12 +386,9 @@ def _run_job(
                     # that takes a second for its first rows would have that second's calls made.
                     left -= len(chunk)
                     spark.await_reader()
-        except (CallFailed, CallTimeout) as error:
+        except (CallFailed, CallTimeout, TooManyFailures) as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
-            raise error.with_trace() from None
-        except TooManyFailures as error:
-            last = error.cause.with_trace()
-            raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
+            raise with_trace(error) from None
         finally:
             spark.close()
             for reporter in reporters:
@@ -430,6 +403,13 @@ def _run_job(
         else:
             for each in acquired:
                 here.release(each.token, failed=not ok)
+
+
+def with_trace(error: CallFailed | CallTimeout | TooManyFailures) -> Exception:
+    """The same error with the trace of its cause as text. Any thread."""
+    if isinstance(error, TooManyFailures):
+        return TooManyFailures(error.failed, error.finished, error.limit, error.cause.with_trace())
+    return error.with_trace()
 
 
 def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:

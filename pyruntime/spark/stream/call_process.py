@@ -32,7 +32,6 @@ task's, with a thread of its own.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import pickle
@@ -45,7 +44,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
@@ -55,7 +54,7 @@ from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, Stream
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
+from pillarbox.spark.worker import with_trace, worker
 from pillarbox.spark.writer import RowWriter
 
 log = logging.getLogger("pillarbox")
@@ -365,11 +364,8 @@ class CallProcess:
 # pickle. What Spark shows must name the row and the cause all the same.
 def _pickled(error: Exception) -> bytes:
     """An error that another process can raise, with its own text where it cannot travel itself."""
-    if isinstance(error, CallFailed):
-        error = error.with_trace()
-    elif isinstance(error, TooManyFailures):
-        last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
-        error = TooManyFailures(error.failed, error.finished, error.limit, last)
+    if isinstance(error, CallFailed | CallTimeout | TooManyFailures):
+        error = with_trace(error)
     try:
         data: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         pickle.loads(data)
@@ -394,8 +390,6 @@ def main(path: str, executor: int) -> None:
     began = began_at(executor)
     remove_stale(os.path.dirname(path))
     process = CallProcess(path)
-    first, *others = gc.get_threshold()
-    gc.set_threshold(max(first, GC_THRESHOLD_OBJECTS), *others)
     threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
     # Whoever has started it waits for this.
     print("ready", flush=True)
