@@ -207,11 +207,6 @@ def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     return concat_rows(pieces)
 
 
-def concat(arrays: Sequence[pa.Array]) -> pa.Array:
-    """The arrays as one, which is not copied if it is the only one."""
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
 def concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The batches as one, which is not copied if it is the only one."""
     if len(batches) == 1:

@@ -41,7 +41,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.records import RECORD_BYTES, Columns, Record, concat_rows
+from pillarbox.spark.records import RECORD_BYTES, Record, batch_of, rows_of
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
@@ -267,9 +267,8 @@ class HeldCalls:
                     counts = np.array(self._writer.counts, np.int64)
             failed = [row for _, row in done if type(row.result) is Failed]
             if failed and self._dead_letters is not None:
-                records = [row[0] for row in failed]
-                rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
-                dead_letters = self._dead_letters.batch(concat_rows(rows_of), [row.result for row in failed])
+                rows = batch_of([row[0] for row in failed])
+                dead_letters = self._dead_letters.batch(rows, [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, dead_letters)
 
@@ -355,8 +354,7 @@ def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
     step = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
     for start in range(0, len(places), step):
         # A copy: a slice would keep the whole batch.
-        columns = Columns(own.take(pa.array(places[start : start + step], pa.int64())))
-        yield from (Record(columns, at) for at in range(columns.batch.num_rows))
+        yield from rows_of(own.take(pa.array(places[start : start + step], pa.int64()))).rows
 
 
 class _Rows:
