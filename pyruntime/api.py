@@ -46,8 +46,8 @@ from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.cache import CACHE_RUN
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
+from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
 

@@ -4,7 +4,7 @@
 (* room. It writes its cut down, a pin, before it looks what is there, and under the lock of the folder. Who expires *)
 (* takes whole closed segments, all of whose records are older than its own cut and than every pin, and holds that   *)
 (* lock from its look at the pins to its last deletion. Merging makes one segment of closed ones. How records come   *)
-(* to be, durable and one for a key, is in Ledger.tla. Module pillarbox.ledger.cache.                                *)
+(* to be, durable and one for a key, is in Ledger.tla. Module pillarbox.ledger.maintenance.                          *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -18,9 +18,8 @@ from pillarbox.aio.function import configuration_of
 from pillarbox.aio.limits.rate import RunBudget
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, Scope
-from pillarbox.ledger.cache import PIN_RENEWAL_S
 from pillarbox.ledger.keys import ContentIdentity, content_of_fields, content_of_values
-from pillarbox.ledger.maintenance import join_execution
+from pillarbox.ledger.maintenance import PIN_RENEWAL_S, join_execution
 
 log = logging.getLogger("pillarbox")
 

@@ -4,9 +4,8 @@ Files that any reader of Arrow streams opens, checked by checksums. `pillarbox l
 them. Importing this package does not import pyarrow.
 """
 
-from pillarbox.ledger.cache import Cache
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.keys import KeyMaker, Scope
-from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.ledger import Cache, Ledger
 
 __all__ = ["Cache", "KeyMaker", "Ledger", "LedgerError", "Scope"]

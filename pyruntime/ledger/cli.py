@@ -23,12 +23,12 @@ from itertools import islice
 from typing import Any
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.cache import CACHE_RUN, US, Cache
 from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning, printable
 from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
-from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.maintenance import compact, expire, expire_cache, last_change
+from pillarbox.ledger.ledger import CACHE_RUN, US, Cache, Ledger
+from pillarbox.ledger.local_folder import Segment
+from pillarbox.ledger.maintenance import compact, expire, expire_cache
 from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
 
@@ -147,19 +147,23 @@ def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
     for scope in scopes:
         reader = ledger.reader(scope)
         segments = ledger.folder(scope).segments()
-        changed = datetime.datetime.fromtimestamp(last_change(ledger, scope), datetime.timezone.utc)
+        changed = datetime.datetime.fromtimestamp(_last_change(segments), datetime.timezone.utc)
         batch = "" if scope.batch is None else str(scope.batch)
-        counts = len(segments), len(reader), sum(size for _, size in segments)
+        counts = len(segments), len(reader), sum(each.size for each in segments)
         damaged = f"{len(reader.damage)} damaged" if reader.damage else ""
         names = map(printable, (scope.run, batch, scope.uid, scope.config))
         lines.append((*names, *(f"{count:,}" for count in counts), f"{changed:%Y-%m-%d %H:%M}", damaged))
-        reader.close()
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         cells[4:7] = [cell.rjust(width) for cell, width in zip(line[4:7], widths[4:7], strict=True)]
         print("  ".join(cells).rstrip())
     return 0
+
+
+def _last_change(segments: list[Segment]) -> float:
+    """The time when a file with results changed last: seconds since 1970, 0 without any."""
+    return max((each.changed for each in segments), default=0.0)
 
 
 def _show(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
@@ -190,7 +194,6 @@ def _verify(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
         for damage in reader.damage:
             damaged += 1
             _say(f"{scope}: {damage}{' (as a kill leaves it)' if damage.is_tail else ''}")
-        reader.close()
     return 1 if damaged else 0
 
 
@@ -222,11 +225,10 @@ def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
             continue
         if words.through is not None and (scope.batch is None or scope.batch > words.through):
             continue
-        if (
-            words.older_than is not None
-            and time.time() - last_change(ledger, scope) < words.older_than * DAY_S
-        ):
-            continue
+        if words.older_than is not None:
+            age = time.time() - _last_change(ledger.folder(scope).segments())
+            if age < words.older_than * DAY_S:
+                continue
         if words.dry_run:
             _say(f"{scope}: would be deleted")
             continue
@@ -245,8 +247,9 @@ def _expire_cache(ledger: Ledger, scope: Scope, words: argparse.Namespace) -> No
     age = None if words.older_than is None else max(words.older_than * DAY_S, 1e-6)
     limits = Cache(max_age=age, max_bytes=1 if words.all else words.max_bytes)
     if words.dry_run:
-        cut = limits.cut(ledger.folder(scope).segments_by_age(), time.time())
-        old = [each for each in ledger.folder(scope).segments_by_age() if each.changed * US < cut]
+        segments = ledger.folder(scope).segments()
+        cut = limits.cut(segments, time.time())
+        old = [each for each in segments if each.changed * US < cut]
         _say(f"{scope}: {len(old):,} segments, {sum(each.size for each in old):,} bytes would be deleted")
         return
     gone = expire_cache(ledger, scope, limits)

@@ -26,29 +26,88 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.ledger.cache import CACHE_RUN, Cache
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
-from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
 from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
-from pillarbox.validate import check_bool, check_duration, check_int
+from pillarbox.validate import (
+    check_bool,
+    check_duration,
+    check_int,
+    check_limit_of_time,
+    check_positive_int,
+)
 
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 MAX_COMMIT_ROWS = 2**20
 MAX_COMMIT_BYTES = 2**30
 IDENTITY_FOLDER = ".identity"
 """Below the location: a file for each name by which it is known to be the same place on every machine."""
+CACHE_RUN = "~cache"
+"""The run of what a cache has: none that a user may name."""
+CUT_STEPS = 20
+"""A stream's cut moves on by this part of `max_age`: with each step its tasks read the cache anew."""
+MERGED_BYTES = 64 * 2**20
+"""Bytes of a segment that is merged with others no more, about."""
+SIZE_SHARE = 8
+"""A merged segment has no more than this part of `max_bytes`."""
+US = 1_000_000
+"""Microseconds in a second: the unit of cuts, and of the times of records."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Says how long a ledger's results are kept where they are found by content.
+
+    max_age: seconds after which a result is not an answer any more; None for no limit.
+    max_bytes: bytes of what is kept of an operator, about; the oldest goes first. None for no limit.
+
+    Both are looked at when a job begins. A value; any thread. Raises TypeError or ValueError that name the
+    argument, its value and what is allowed.
+    """
+
+    _: KW_ONLY
+    max_age: float | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_limit_of_time("max_age", self.max_age)
+        if self.max_bytes is not None:
+            check_positive_int("max_bytes", self.max_bytes)
+
+    @property
+    def merged_bytes(self) -> int:
+        """The bytes of a segment that is merged with others no more."""
+        return MERGED_BYTES if self.max_bytes is None else min(MERGED_BYTES, self.max_bytes // SIZE_SHARE)
+
+    def cut(self, segments: list[Segment], now: float) -> int:
+        """The time before which records are too old, in microseconds since 1970; now: seconds since then."""
+        cut = 0 if self.max_age is None else int((now - self.max_age) * US)
+        if self.max_bytes is not None:
+            left = self.max_bytes
+            for segment in sorted(segments, key=by_age, reverse=True):
+                left -= segment.size
+                if left < 0:
+                    return max(cut, int(segment.changed * US) + 1)
+        return cut
+
+    def cut_by_age(self, now: float) -> int:
+        """The cut of a stream, by age alone: it moves on by steps."""
+        if self.max_age is None:
+            return 0
+        step = max(1, int(self.max_age * US / CUT_STEPS))
+        return -(int((self.max_age - now) * US) // step) * step
 
 
 @dataclass(frozen=True)

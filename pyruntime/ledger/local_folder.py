@@ -39,7 +39,6 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from pillarbox.ledger.cache import SegmentAge
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
 
@@ -252,6 +251,21 @@ def explained(method: Method) -> Method:
     return cast("Method", call)
 
 
+class Segment(NamedTuple):
+    """A segment as it was seen."""
+
+    name: str
+    size: int
+    """Bytes."""
+    changed: float
+    """The time when something was written into it last, in seconds since 1970."""
+
+
+def by_age(segment: Segment) -> tuple[float, str]:
+    """The order of segments by their last change, the oldest first."""
+    return segment.changed, segment.name
+
+
 class Mark(NamedTuple):
     """A position up to which the log of commits was read."""
 
@@ -366,31 +380,18 @@ class LocalFolder:
             raise
 
     @explained
-    def segments(self) -> list[tuple[str, int]]:
-        """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
+    def segments(self) -> list[Segment]:
+        """All of them, in the order in which their records count. Empty if there is no folder."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name.endswith(SUFFIX):
                     # Nothing is read from a pipe or a folder that somebody has given such a name.
                     with suppress(FileNotFoundError):
-                        if not entry.is_file():
-                            continue
-                        found.append((entry.name, entry.stat().st_size))
+                        if entry.is_file():
+                            status = entry.stat()
+                            found.append(Segment(entry.name, status.st_size, status.st_mtime))
         return sorted(found)
-
-    @explained
-    def segments_by_age(self) -> list[SegmentAge]:
-        """Each segment with the time of its last change, in no order. Empty if there is no folder."""
-        found = []
-        with suppress(FileNotFoundError), os.scandir(self.path) as entries:
-            for entry in entries:
-                if SEGMENT_NAME.fullmatch(entry.name):
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode):
-                            found.append(SegmentAge(status.st_mtime, entry.name, status.st_size))
-        return found
 
     @explained
     def read_whole(self, name: str) -> bytes:
@@ -555,7 +556,7 @@ class LocalFolder:
         left: list[str] = []
         try:
             with self.lock(timeout):
-                own = {name: size for name, size in self.segments() if is_own(name, size)}
+                own = {name: size for name, size, _ in self.segments() if is_own(name, size)}
                 # The lock last: without its file another would lock a new one, and commit into what is being
                 # deleted.
                 for name in sorted(os.listdir(self.path), key=LOCK.__eq__):

@@ -6,7 +6,24 @@ appends to are left alone. One compaction of a scope at a time. Any thread, any 
 
 An attempt that still writes into what has expired, a zombie, fails with its next commit; one that begins
 later makes the folder anew, and what it writes expires with the next call.
+
+A cache is a window in time. Each execution has a cut: it sees the records that are not older. By age the cut
+is `max_age` before it begins; by size it is the time from which on everything has room in `max_bytes`. Who
+expires deletes whole closed segments, the oldest first, and none that a running execution may still ask for.
+The idea of a window over segments is that of a log's retention (Kafka).
 """
+
+# How who expires knows what others may ask for. Each execution leaves a pin in the folder: a file with its
+# cut, written before it looks what is there, and written again while it runs. The driver of a job lives
+# somewhere else than its tasks, between two attempts of a task none of them runs, and an object store has no
+# locks: so a pin is not a lock. One that was not written again for an hour is that of an execution that has
+# ended. Two executions need nothing more of each other than the smaller cut.
+#
+# Why a cut is a time, by size too. A list of segments that an execution has given up would have to be merged
+# along with them; a time stays true whatever is merged.
+#
+# Why a record is not deleted alone: a file would be written anew to make it shorter. Segments are merged into
+# a few of a like size, each of records of a like age, so whole ones expire soon enough.
 
 from __future__ import annotations
 
@@ -20,12 +37,11 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any, NamedTuple
 
-from pillarbox.ledger.cache import MAX_SMALL_SEGMENTS, Cache, SegmentAge, pin, pinned_cuts, renew_pin
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
 from pillarbox.ledger.format import encode_frame, header, message_of, owner_of
 from pillarbox.ledger.keys import Scope
-from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder
+from pillarbox.ledger.ledger import Cache, Ledger
+from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder, Segment, by_age
 from pillarbox.ledger.reader import Folder, LedgerReader, is_own
 from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
 
@@ -51,38 +67,40 @@ class Compacted:
     """Parts that were left out."""
 
 
-def compact(ledger: Ledger, scope: Scope, *, only: Collection[str] | None = None) -> Compacted:
+def compact(
+    ledger: Ledger,
+    scope: Scope,
+    *,
+    only: Collection[str] | None = None,
+    lock_timeout: float = COMPACTION_LOCK_TIMEOUT_S,
+) -> Compacted:
     """Merge the closed segments of a scope; nothing is done where there is one or none.
 
-    only: the names of those that are merged; None for all.
+    only: the names of those that are merged; None for all. lock_timeout: seconds to wait for each lock.
 
     Raises LedgerFullError, and LedgerError if another compaction of the scope is at work.
     """
     folder = ledger.folder(scope)
-    done = Compacted()
     if not folder.segments():
-        return done
-    with folder.lock(COMPACTION_LOCK_TIMEOUT_S, COMPACTION_LOCK):
+        return Compacted()
+    with folder.lock(lock_timeout, COMPACTION_LOCK):
         if isinstance(folder, LocalFolder):
             folder.remove_parts()
-        with folder.lock(COMPACTION_LOCK_TIMEOUT_S):
+        with folder.lock(lock_timeout):
             # Under the lock a segment that has just been made is locked by its writer already.
-            closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
+            closed = [each for each in folder.segments() if not folder.is_open(each.name)]
         # What a merge takes it deletes: no file of somebody else, and no segment that was copied there.
-        closed = {
-            name: size
-            for name, size in closed.items()
-            if (only is None or name in only) and is_own(folder, scope.about, name, size)
-        }
-        if len(closed) < 2:
-            return done
-        _merge(ledger, folder, closed, scope, done)
-    folder.close()
-    return done
+        closed = [
+            each
+            for each in closed
+            if (only is None or each.name in only) and is_own(folder, scope.about, each.name, each.size)
+        ]
+        return _merge(ledger, folder, closed, scope) if len(closed) > 1 else Compacted()
 
 
-def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
-    reader = LedgerReader(ledger, scope, only=closed)
+def _merge(ledger: Ledger, folder: Folder, closed: list[Segment], scope: Scope) -> Compacted:
+    done = Compacted(len(closed), bytes_before=sum(each.size for each in closed))
+    reader = LedgerReader(ledger, scope, only={each.name: each.size for each in closed})
     segment_id = secrets.token_hex(8)
     # spec: Ledger!Merge
     target = folder.create(segment_id + PART, header(segment_id, scope.about))
@@ -97,24 +115,22 @@ def _merge(ledger: Ledger, folder: Folder, closed: dict[str, int], scope: Scope,
         folder.remove(segment_id + PART)
         raise
     target.close()
-    reader.close()
     if isinstance(folder, LocalFolder):
         # As old as the newest record in it, for who asks how old it is.
-        folder.set_changed(segment_id + PART, max(map(folder.changed, closed)))
+        folder.set_changed(segment_id + PART, max(each.changed for each in closed))
     # Under the lock: who commits, and lists the segments for that, sees the old ones or the new one.
     try:
         with folder.lock(COMMIT_LOCK_TIMEOUT_S):
             # spec: Ledger!Publish
             folder.publish(segment_id + PART, segment_id + SUFFIX)
             # spec: Ledger!Delete
-            for name, size in closed.items():
-                folder.remove(name)
-                done.segments += 1
-                done.bytes_before += size
+            for each in closed:
+                folder.remove(each.name)
     except FileNotFoundError:
         raise LedgerError(f"{folder.path} has expired while it was merged") from None
     done.bytes_after = target.end
     done.damaged = len(reader.damage)
+    return done
 
 
 def _regrouped(reader: LedgerReader) -> Iterator[Any]:
@@ -168,18 +184,13 @@ def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S)
     """
     # spec: Ledger!Expire
     folder = ledger.folder(scope)
-    try:
-        if not folder.exists():
-            return 0
-        freed, left = folder.remove_folder(
-            timeout, lambda name, size: is_own(folder, scope.about, name, size)
-        )
-    finally:
-        folder.close()
+    if not folder.exists():
+        return 0
+    freed, left = folder.remove_folder(timeout, lambda name, size: is_own(folder, scope.about, name, size))
     if left:
-        names = ", ".join(printable(name) for name in left[:MAX_QUOTED_NAMES]) + ", ..." * (
-            len(left) > MAX_QUOTED_NAMES
-        )
+        names = ", ".join(map(printable, left[:MAX_QUOTED_NAMES]))
+        if len(left) > MAX_QUOTED_NAMES:
+            names += ", ..."
         warnings.warn(
             LedgerWarning(f"{folder.path}: not deleted, since the ledger has not written it there: {names}"),
             stacklevel=2,
@@ -213,28 +224,42 @@ def expire_batches(
     return gone
 
 
-def last_change(ledger: Ledger, scope: Scope) -> float:
-    """The time when a file with results changed last: seconds since 1970, 0 without any.
-
-    Raises LedgerError.
-    """
-    folder = ledger.folder(scope)
-    latest = 0.0
-    try:
-        for name in folder.names():
-            if not name.endswith(SUFFIX):
-                continue
-            try:
-                latest = max(latest, folder.changed(name))
-            except FileNotFoundError:
-                # Merged in the meantime, or expired.
-                continue
-    except OSError as error:
-        raise LedgerError(f"{folder.path} cannot be read: {error}") from error
-    return latest
-
-
 # -- caches: what a job does at its beginning, and `pillarbox ledger expire` at any time ---------
+
+
+PIN_PREFIX = ".pin-"
+"""Begins the names of pins; 16 hexadecimal digits follow."""
+PIN_LIFE_S = 3600.0
+"""Seconds for which a pin counts after it was written last."""
+PIN_RENEWAL_S = 600.0
+"""Seconds after which an execution that goes on writes its pin again."""
+MAX_SMALL_SEGMENTS = 32
+"""Closed segments that are smaller and are not merged yet."""
+
+
+def _pin(folder: Folder, owner: str, cut: int) -> None:
+    """Say that the execution of 16 hexadecimal digits may ask for records from `cut` on. Under the lock."""
+    # spec: Cache!Pin
+    folder.put(PIN_PREFIX + owner, str(cut).encode())
+
+
+def pinned_cuts(folder: Folder, now: float) -> dict[str, int]:
+    """The cuts of the pins that count, by their names; those that count no more are deleted. Any thread."""
+    cuts: dict[str, int] = {}
+    for name in folder.names():
+        if not name.startswith(PIN_PREFIX):
+            continue
+        try:
+            if now - folder.changed(name) > PIN_LIFE_S:
+                # spec: Cache!Lapse
+                folder.remove(name)
+                continue
+            text = folder.read_whole(name)
+        except FileNotFoundError:
+            continue
+        # What is torn may have been any cut.
+        cuts[name] = int(text) if text.isdigit() else 0
+    return cuts
 
 
 class Expired(NamedTuple):
@@ -254,18 +279,15 @@ def begin_execution(ledger: Ledger, scope: Scope, owner: str, *, by_age: bool = 
     """
     cache = ledger.cache_limits
     folder = ledger.folder(scope)
-    try:
-        folder.make()
-        with folder.lock(COMMIT_LOCK_TIMEOUT_S):
-            cut = cache.cut(folder.segments_by_age(), time.time())
-            try:
-                _delete(folder, scope, cut)
-            except (LedgerError, OSError) as error:
-                log.warning("what is too old in %s was not deleted: %s", folder.path, error)
-            cut = cache.cut_by_age(time.time()) if by_age else cut
-            pin(folder, owner, cut)
-    finally:
-        folder.close()
+    folder.make()
+    with folder.lock(COMMIT_LOCK_TIMEOUT_S):
+        cut = cache.cut(folder.segments(), time.time())
+        try:
+            _delete(folder, scope, cut)
+        except (LedgerError, OSError) as error:
+            log.warning("what is too old in %s was not deleted: %s", folder.path, error)
+        cut = cache.cut_by_age(time.time()) if by_age else cut
+        _pin(folder, owner, cut)
     try:
         merge_small(ledger, scope, cache)
     except (LedgerError, OSError) as error:
@@ -279,14 +301,16 @@ def join_execution(ledger: Ledger, scope: Scope, owner: str, cut: int | None) ->
     cut: that of the execution; None for one of its own, by age alone. Raises LedgerError and OSError.
     """
     folder = ledger.folder(scope)
-    try:
-        folder.make()
-        with folder.lock(COMMIT_LOCK_TIMEOUT_S):
-            if cut is None:
-                cut = ledger.cache_limits.cut_by_age(time.time())
-            renew_pin(folder, owner, cut)
-    finally:
-        folder.close()
+    folder.make()
+    with folder.lock(COMMIT_LOCK_TIMEOUT_S):
+        now = time.time()
+        if cut is None:
+            cut = ledger.cache_limits.cut_by_age(now)
+        # There is none if it has lapsed, or for the first task of a plan whose driver sees no folder.
+        with suppress(FileNotFoundError):
+            if now - folder.changed(PIN_PREFIX + owner) < PIN_RENEWAL_S:
+                return cut
+        _pin(folder, owner, cut)
     return cut
 
 
@@ -296,13 +320,10 @@ def expire_cache(ledger: Ledger, scope: Scope, cache: Cache) -> Expired:
     `Cache(max_bytes=1)` leaves what is needed only. Raises LedgerBusyError, LedgerError and OSError.
     """
     folder = ledger.folder(scope)
-    try:
-        if not folder.exists():
-            return Expired()
-        with folder.lock(COMMIT_LOCK_TIMEOUT_S):
-            return _delete(folder, scope, cache.cut(folder.segments_by_age(), time.time()))
-    finally:
-        folder.close()
+    if not folder.exists():
+        return Expired()
+    with folder.lock(COMMIT_LOCK_TIMEOUT_S):
+        return _delete(folder, scope, cache.cut(folder.segments(), time.time()))
 
 
 def _delete(folder: Folder, scope: Scope, cut: int) -> Expired:
@@ -311,7 +332,7 @@ def _delete(folder: Folder, scope: Scope, cut: int) -> Expired:
     pins = pinned_cuts(folder, time.time())
     limit = min([cut, *pins.values()])
     gone = size = 0
-    for segment in sorted(folder.segments_by_age()):
+    for segment in sorted(folder.segments(), key=by_age):
         if segment.changed * 1_000_000 >= limit:
             break
         if folder.is_open(segment.name) or not is_own(folder, scope.about, segment.name, segment.size):
@@ -322,15 +343,15 @@ def _delete(folder: Folder, scope: Scope, cut: int) -> Expired:
     return Expired(gone, size, sum(each < cut for each in pins.values()))
 
 
-def merge_small(ledger: Ledger, scope: Scope, cache: Cache) -> None:
-    """Merge closed segments of a like age, where many are small. Raises LedgerError and OSError."""
+def merge_small(ledger: Ledger, scope: Scope, cache: Cache, max_small: int = MAX_SMALL_SEGMENTS) -> None:
+    """Merge closed segments of a like age, where more than `max_small` are small.
+
+    Raises LedgerError and OSError.
+    """
     most = cache.merged_bytes
-    folder = ledger.folder(scope)
-    try:
-        small = [each for each in sorted(folder.segments_by_age()) if each.size < most // 2]
-    finally:
-        folder.close()
-    if len(small) <= MAX_SMALL_SEGMENTS:
+    segments = sorted(ledger.folder(scope).segments(), key=by_age)
+    small = [each for each in segments if each.size < most // 2]
+    if len(small) <= max_small:
         return
     for group in _groups(small, most):
         # Another process is at it.
@@ -339,9 +360,9 @@ def merge_small(ledger: Ledger, scope: Scope, cache: Cache) -> None:
             compact(ledger, scope, only={each.name for each in group})
 
 
-def _groups(segments: list[SegmentAge], most: int) -> list[list[SegmentAge]]:
+def _groups(segments: list[Segment], most: int) -> list[list[Segment]]:
     """Segments that follow one another, of `most` bytes together."""
-    groups: list[list[SegmentAge]] = [[]]
+    groups: list[list[Segment]] = [[]]
     size = 0
     for segment in segments:
         if groups[-1] and size + segment.size > most:

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pillarbox.ledger.cache import SegmentAge
 from pillarbox.ledger.errors import LedgerError
-from pillarbox.ledger.local_folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX
+from pillarbox.ledger.local_folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX, Segment
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes that are fetched at a time: a request costs more than the bytes of a small object."""
@@ -110,20 +109,14 @@ class ObjectFolder:
         self.put(name, b"")
         self.remove(name)
 
-    def segments(self) -> list[tuple[str, int]]:
-        """Name and bytes of each, the oldest first by the store's clock: the first record of a key counts."""
-        found = list_folder(self._files, self.path)
-        order = sorted((info.mtime_ns or 0, info.base_name, info.size) for info in found if info.is_file)
-        return [(name, size) for _, name, size in order if name.endswith(SUFFIX)]
-
-    def segments_by_age(self) -> list[SegmentAge]:
-        """Each segment with the time of its last change, in no order. Empty if there is no folder."""
-        found = list_folder(self._files, self.path)
-        return [
-            SegmentAge((info.mtime_ns or 0) / 1e9, info.base_name, info.size)
-            for info in found
-            if info.is_file and SEGMENT_NAME.fullmatch(info.base_name)
+    def segments(self) -> list[Segment]:
+        """All of them, the oldest first by the store's clock: the first record of a key counts."""
+        found = [
+            (info.mtime_ns or 0, info.base_name, info.size)
+            for info in list_folder(self._files, self.path)
+            if info.is_file and info.base_name.endswith(SUFFIX)
         ]
+        return [Segment(name, size, changed / 1e9) for changed, name, size in sorted(found)]
 
     def read_whole(self, name: str) -> bytes:
         """The content of a small object. Raises FileNotFoundError."""

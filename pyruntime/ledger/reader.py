@@ -290,13 +290,13 @@ class LedgerReader:
         # spec: Ledger!Start, Ledger!Look
         with self._mutex:
             for _ in range(MAX_SCAN_TRIES):
-                segments = self._folder.segments()
+                sizes = {name: size for name, size, _ in self._folder.segments()}
                 if self._only is not None:
-                    segments = [(name, self._only[name]) for name, _ in segments if name in self._only]
-                if not self._sizes.keys() <= {name for name, _ in segments}:
+                    sizes = {name: self._only[name] for name in sizes if name in self._only}
+                if not self._sizes.keys() <= sizes.keys():
                     # Merged in the meantime, and what it became has the same records; or expired.
                     self._forget()
-                changed = [(name, size) for name, size in segments if size != self._sizes.get(name)]
+                changed = [(name, size) for name, size in sizes.items() if size != self._sizes.get(name)]
                 with suppress(FileNotFoundError):
                     for name, size in changed:
                         self._scan(name, size)

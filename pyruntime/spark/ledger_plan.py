@@ -40,7 +40,6 @@ from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, fields_of, scope_
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError
-from pillarbox.ledger.cache import CACHE_RUN
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.keys import (
     ChainedIdentity,
@@ -49,6 +48,7 @@ from pillarbox.ledger.keys import (
     content_of_values,
     execution_id,
 )
+from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution, expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column

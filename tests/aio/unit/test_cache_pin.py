@@ -12,9 +12,9 @@ import pytest
 from pillarbox.aio import ledger_scope
 from pillarbox.aio.ledger_scope import CachePin
 from pillarbox.ledger import Ledger, Scope
-from pillarbox.ledger.cache import CACHE_RUN, PIN_LIFE_S, PIN_PREFIX, pinned_cuts
 from pillarbox.ledger.errors import LedgerError
-from pillarbox.ledger.maintenance import join_execution
+from pillarbox.ledger.ledger import CACHE_RUN
+from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, join_execution, pinned_cuts
 
 OWNER = "0123456789abcdef"
 

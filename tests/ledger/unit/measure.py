@@ -21,7 +21,6 @@ import pyarrow as pa
 from pillarbox.ledger import KeyMaker, Ledger, Scope
 from pillarbox.ledger.format import (
     VALUE,
-    Entry,
     encode_frame,
     header,
     message_of,
@@ -31,6 +30,7 @@ from pillarbox.ledger.format import (
     to_batch,
 )
 from pillarbox.ledger.values import decode, encode
+from tests.ledger.unit.segments import Entry
 
 SCOPE = Scope("measure", "uid")
 ROWS = 100
@@ -75,7 +75,7 @@ def start(records: int = 10_000_000, frame_rows: int = 100, segments: int = 40) 
                     owner = owner_of(SCOPE.about)
                     file.writelines(encode_frame(message_of(batch), name, file.tell(), owner)[1])
                 last = keys[0].as_py()
-        bytes_ = sum(size for _, size in place.segments())
+        bytes_ = sum(each.size for each in place.segments())
         print(
             f"{records:,} records, {bytes_:,} bytes, {segments} segments, frames of {frame_rows}", flush=True
         )

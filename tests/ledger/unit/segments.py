@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import Damage
 from pillarbox.ledger.format import (
     NOBODY,
     VALUE,
-    Entry,
     encode_frame,
     header,
     message_of,
@@ -19,6 +19,23 @@ from pillarbox.ledger.format import (
 from pillarbox.ledger.values import encode
 
 ID = "00112233aabbccdd"
+
+
+class Entry(NamedTuple):
+    """A finished call on its way to a segment; with names for the items of a `Row`."""
+
+    key: bytes
+    kind: str
+    json: str
+    floats: Sequence[Sequence[float]]
+    blobs: Sequence[bytes]
+    attempts: int
+    latency: float
+    cost: float
+    at: int
+    """Microseconds since 1970."""
+    input: bytes = b""
+    """The fingerprint of the row's input."""
 
 
 def key(number: int) -> bytes:

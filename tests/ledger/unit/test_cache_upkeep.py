@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 
 from pillarbox import async_map
-from pillarbox.ledger import Cache, Ledger, Scope, maintenance
-from pillarbox.ledger.cache import CACHE_RUN, MAX_SMALL_SEGMENTS, PIN_PREFIX, US, SegmentAge, pinned_cuts
+from pillarbox.ledger import Cache, Ledger, Scope
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.maintenance import begin_execution, expire_cache, join_execution, merge_small
+from pillarbox.ledger.ledger import CACHE_RUN, US
+from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
+from pillarbox.ledger.maintenance import (
+    MAX_SMALL_SEGMENTS,
+    PIN_PREFIX,
+    begin_execution,
+    expire_cache,
+    join_execution,
+    merge_small,
+    pinned_cuts,
+)
 from tests.servers import fixtures
 from tests.servers.s3_server import S3Server
 
@@ -156,7 +164,7 @@ def test_a_stream_begins_with_what_has_room_and_may_ask_for_all_of_it(ledger: Le
     for number in range(3):
         double(ledger, [number])
         age(ledger, 2 * HOUR_S)
-    size = max(each.size for each in folder_of(ledger).segments_by_age())
+    size = max(each.size for each in folder_of(ledger).segments())
     limited = dataclasses.replace(ledger, cache=Cache(max_bytes=2 * size))
     assert begin_execution(limited, scope_in(ledger), OWNER, by_age=True) == 0
     assert len(folder_of(ledger).segments()) == 2
@@ -173,17 +181,16 @@ def test_a_torn_pin_keeps_everything(ledger: Ledger) -> None:
 
 
 @pytest.mark.contract(convicts=["merged_segment_as_old_as_its_oldest"])
-def test_segments_are_merged_with_those_of_their_age(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_merged_with_those_of_their_age(ledger: Ledger) -> None:
     for number in range(12):
         double(ledger, [number])
         age(ledger, HOUR_S, pins=False)
     folder = folder_of(ledger)
-    before = sorted(folder.segments_by_age())
+    before = sorted(folder.segments(), key=by_age)
     assert len(before) == 12
-    monkeypatch.setattr(maintenance, "MAX_SMALL_SEGMENTS", 4)
     # Room for three of them in a merged one.
-    merge_small(ledger, scope_in(ledger), Cache(max_bytes=8 * 3 * before[0].size + 100))
-    after = sorted(folder.segments_by_age())
+    merge_small(ledger, scope_in(ledger), Cache(max_bytes=8 * 3 * before[0].size + 100), max_small=4)
+    after = sorted(folder.segments(), key=by_age)
     assert len(after) == 4
     newest = [each.changed for each in before[2::3]]
     assert [each.changed for each in after] == pytest.approx(newest, abs=1e-3)
@@ -191,7 +198,7 @@ def test_segments_are_merged_with_those_of_their_age(ledger: Ledger, monkeypatch
 
 
 def test_the_cut_by_size_leaves_the_youngest_that_have_room() -> None:
-    segments = [SegmentAge(float(moment), f"{moment}", 100) for moment in range(1, 6)]
+    segments = [Segment(f"{moment}", 100, float(moment)) for moment in range(1, 6)]
     assert Cache().cut(segments, 10.0) == 0
     assert Cache(max_bytes=500).cut(segments, 10.0) == 0
     assert Cache(max_bytes=299).cut(segments, 10.0) == 3 * US + 1

@@ -91,7 +91,7 @@ def test_expire_deletes_what_was_said_and_nothing_else(
     assert said(capsys, "expire", place, "--older-than", "1") == ""
     assert list(Ledger(place).scopes()) == [NIGHT, QUERY]
     folder = Ledger(place).folder(NIGHT)
-    for name, _ in folder.segments():
+    for name, *_ in folder.segments():
         os.utime(os.path.join(folder.path, name), (time.time() - 3 * 86400,) * 2)
     assert "night embed" in said(capsys, "expire", place, "--older-than", "2")
     assert list(Ledger(place).scopes()) == [QUERY]

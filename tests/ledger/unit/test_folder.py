@@ -172,7 +172,7 @@ def test_a_record_that_goes_while_it_is_adopted_is_written_by_whoever_wanted_it(
     keep(ledger, 1, "theirs")
     commits: list[Commit] = []
     writer = ledger.writer(SCOPE, on_commit=commits.append)
-    (name, size), *_ = local(ledger).segments()
+    (name, size, _), *_ = local(ledger).segments()
     sync = LocalFolder.sync
 
     def cut_off(folder: LocalFolder, segment: str) -> None:

@@ -170,7 +170,7 @@ def test_expire_deletes_what_the_ledger_has_written_for_the_scope_and_names_what
     assert lease is not None and lease.acquire()
     folder = Path(local(ledger).path)
     # A segment of another scope, an Arrow file of somebody, and whatever else people put there.
-    ((name, _),) = local(ledger, other).segments()
+    ((name, *_),) = local(ledger, other).segments()
     (folder / name).write_bytes(Path(local(ledger, other).path, name).read_bytes())
     table = pa.table({"precious": [1]})
     with pa.ipc.new_stream(str(folder / "00000000000000aa.arrow"), table.schema) as stream:
@@ -201,7 +201,7 @@ def owner() -> bytes:
 def test_expire_deletes_segments_that_a_kill_or_a_damaged_disk_has_left(ledger: Ledger) -> None:
     keep(ledger, {1: 1, 2: 2})
     folder = local(ledger)
-    ((name, _),) = folder.segments()
+    ((name, *_),) = folder.segments()
     whole = Path(folder.path, name).read_bytes()
     about = header(name.removesuffix(".arrow"), SCOPE.about)
     body = whole[len(about) :]
@@ -340,7 +340,7 @@ def test_a_ledger_with_forged_row_counts_is_read_verified_and_exported(
     keep(ledger, {1: "one"})
     keep(ledger, {2: "two"})
     folder = local(ledger)
-    (name, _), (other, _) = folder.segments()
+    (name, *_), (other, *_) = folder.segments()
     for each, numbers in ((name, {"rows": HUGE}), (other, {"rows": HUGE, "data": 2**40})):
         path = Path(folder.path, each)
         content = path.read_bytes()
@@ -379,7 +379,7 @@ def test_a_frame_larger_than_any_memory_is_damage(ledger: Ledger) -> None:
 def test_columns_that_are_shorter_than_the_batch_says_are_damage(ledger: Ledger, rows: int) -> None:
     keep(ledger, {1: "one", 2: "two", 3: "three"})
     folder = local(ledger)
-    ((name, _),) = folder.segments()
+    ((name, *_),) = folder.segments()
     path, begin = Path(folder.path, name), len(header(name.removesuffix(".arrow"), SCOPE.about))
     content = path.read_bytes()
     match = LINE.search(content, begin)
@@ -401,7 +401,7 @@ def test_columns_that_are_shorter_than_the_batch_says_are_damage(ledger: Ledger,
 def test_offsets_that_lead_out_of_a_column_are_damage_to_whoever_hands_it_to_arrow(ledger: Ledger) -> None:
     keep(ledger, {1: "x" * 40, 2: "y" * 40})
     folder = local(ledger)
-    ((name, _),) = folder.segments()
+    ((name, *_),) = folder.segments()
     path, begin = Path(folder.path, name), len(header(name.removesuffix(".arrow"), SCOPE.about))
     content = path.read_bytes()
     match = LINE.search(content, begin)

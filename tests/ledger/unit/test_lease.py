@@ -260,7 +260,7 @@ with ledger.writer(scope) as writer:
     try:
         ledger, scope = Ledger(str(tmp_path)), Scope("run", "uid")
         folder = ledger.folder(scope)
-        ((name, _),) = folder.segments()
+        ((name, *_),) = folder.segments()
         assert folder.is_open(name)
         other = ledger.lease(scope, "task")
         assert other is not None and not other.acquire()

@@ -65,7 +65,7 @@ class MadeMeanwhile:
 @pytest.mark.contract("A ledger can be opened while another makes its folder.")
 def test_a_folder_that_is_made_while_it_is_listed_is_listed_again() -> None:
     assert ObjectFolder(MadeMeanwhile(1), "calls").names() == [f"a{SUFFIX}"]
-    assert ObjectFolder(MadeMeanwhile(1), "calls").segments() == [(f"a{SUFFIX}", 5)]
+    assert ObjectFolder(MadeMeanwhile(1), "calls").segments() == [(f"a{SUFFIX}", 5, 1.0)]
     # What stays so is not a race.
     with pytest.raises(FileNotFoundError, match="calls"):
         ObjectFolder(MadeMeanwhile(MAX_LISTING_TRIES), "calls").names()
@@ -139,7 +139,7 @@ def test_of_two_records_of_a_key_the_older_one_counts(ledger: Ledger, tmp_path: 
             writer.append(key(1), value)
     folder = ledger.folder(SCOPE)
     # The store's clock may not tell two objects of one moment apart.
-    for name, _ in folder.segments():
+    for name, *_ in folder.segments():
         path = tmp_path / folder.path / name
         os.utime(path, (1, 1) if b"first" in path.read_bytes() else (2, 2))
     assert values_in(ledger) == {key(1): "first"}

@@ -314,7 +314,7 @@ def test_a_file_of_another_user_in_a_shared_folder_is_told_too(shared_place: Pat
     ledger = Ledger(str(shared_place / "ledger"), mode=0o666)
     keep(ledger, {1: 1})
     folder = ledger.folder(SCOPE)
-    ((name, _),) = folder.segments()
+    ((name, *_),) = folder.segments()
     for each, what in ((".lock", "7"), (name, "read")):
         path = Path(folder.path, each)
         path.chmod(0o600)

@@ -13,7 +13,7 @@ from pillarbox.ledger.errors import Damage, LedgerValueError
 from pillarbox.ledger.format import (
     ERROR,
     VALUE,
-    Entry,
+    RowBlock,
     Rows,
     encode_frame,
     message_of,
@@ -22,9 +22,8 @@ from pillarbox.ledger.format import (
     size_of,
     to_batch,
 )
-from pillarbox.ledger.row_block import RowBlock
 from pillarbox.ledger.values import encode, encode_vectors
-from tests.ledger.unit.segments import key
+from tests.ledger.unit.segments import Entry, key
 from tests.ledger.unit.test_values import same, values
 
 pa = pytest.importorskip("pyarrow")

@@ -32,7 +32,7 @@ def values_in(ledger: Ledger, scope: Scope = SCOPE) -> dict[bytes, Any]:
 
 
 def segments_in(ledger: Ledger) -> list[str]:
-    return [name for name, _ in ledger.folder(SCOPE).segments()]
+    return [name for name, *_ in ledger.folder(SCOPE).segments()]
 
 
 def test_what_was_acknowledged_is_in_the_ledger_with_what_was_said_about_it(ledger: Ledger) -> None:
