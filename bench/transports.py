@@ -126,7 +126,7 @@ def asking(name: str, way: str) -> Iterator[Ask]:
         from pillarbox.rpc.loop_thread import new_event_loop
 
         handle, loop = pickle.loads(bytes.fromhex(way)), new_event_loop()
-        opening = connect(*handle.addresses[0], handle.secret)
+        opening = connect(handle)
         connection = loop.run_until_complete(opening.__aenter__())
         connection.send("open", "echo")
 

@@ -4,6 +4,7 @@
 (* holds when it dies counts as begun. All reports are counts since the beginning of a task, so only the last    *)
 (* one on its way matters.                                                                                       *)
 (* Time is not here: a task may be given up at any time, and may use what it holds all the same.                  *)
+(* Nor are units, the weights of calls: those that come with a grant lapse and are given back with its calls.    *)
 EXTENDS Integers, FiniteSets, TLC
 
 CONSTANTS Tasks, Max, Crashes, Cuts, Mutant

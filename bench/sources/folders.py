@@ -26,12 +26,12 @@ LONG_AGO = 10**9
 """A time of access, in nanoseconds since 1970."""
 
 
-def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list[Figure]:
+def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say, days: int = DAYS) -> list[Figure]:
     """The rows of one day, in three ways: seconds, loading included, and the files that were opened."""
     rows = effort.of(ROWS, least=10)
-    days = [dt.date(2026, 1, 1) + dt.timedelta(days=number) for number in range(DAYS)]
-    day = days[DAYS // 2]
-    paths = [write(folder / f"day={each}", rows) for each in days]
+    dates = [dt.date(2026, 1, 1) + dt.timedelta(days=number) for number in range(days)]
+    day = dates[days // 2]
+    paths = [write(folder / f"day={each}", rows) for each in dates]
     ours = register_source(spark, FileSource, "folders")
     expected = (rows, rows * (rows - 1) // 2)
 

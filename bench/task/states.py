@@ -49,29 +49,37 @@ def here() -> State:
     return State("here", linked(ROOT))
 
 
-def beside(which: str, say: Callable[[str], None]) -> State:
-    """The state of a commit, or of the checkout at a path. Raises StateFailed."""
+def beside(
+    which: str,
+    say: Callable[[str], None],
+    states: Path = FOLDER,
+    build: Callable[[str, Path], None] | None = None,
+) -> State:
+    """The state of a commit, or of the checkout at a path. Raises StateFailed.
+
+    states: the folder of the states that are kept. build: builds the kernel of a commit in its checkout.
+    """
     # A relative path says so: a branch may be called as a folder is.
     if which.startswith((".", "/", "~")):
-        return State(which, linked(Path(which).expanduser().resolve()))
+        return State(which, linked(Path(which).expanduser().resolve(), states))
     commit = _git("rev-parse", "--verify", "--end-of-options", f"{which}^{{commit}}").decode().strip()
-    folder = FOLDER / commit[:12]
+    folder = states / commit[:12]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             say(f"building {which} ({commit[:12]}) in {folder}")
             _unpack(commit, folder / "checkout")
-            _build(commit, folder / "checkout")
+            (build or _build)(commit, folder / "checkout")
             (folder / "made").touch()
-    return State(which, linked(folder / "checkout"))
+    return State(which, linked(folder / "checkout", states))
 
 
-def linked(checkout: Path) -> Path:
+def linked(checkout: Path, states: Path = FOLDER) -> Path:
     """The folder with the package of a checkout. Raises StateFailed if its kernel is not built."""
     if not list(checkout.glob("kernel/mailbox.*.so")):
         raise StateFailed(f"{checkout}: no checkout whose kernel is built; run `make build` there")
-    lib = FOLDER / "links" / str(checkout).strip(os.sep).replace(os.sep, "-")
+    lib = states / "links" / str(checkout).strip(os.sep).replace(os.sep, "-")
     package = lib / "pillarbox"
     package.mkdir(parents=True, exist_ok=True)
     wanted = {each.name: each for each in (checkout / "pyruntime").iterdir() if each.name != "__pycache__"}

@@ -46,7 +46,6 @@ from pillarbox.aio.function import (
     collector_parameter,
     is_async,
     is_async_generator,
-    value_of,
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
@@ -55,7 +54,7 @@ from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, blocking_function, collect
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.shared_calls import WAITING, single_flight
+from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
 from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
@@ -113,7 +112,6 @@ class AsyncWaitOperator(Operator):
         self._queue = make_queue(options.window, owner_completes=True)
         self._emit_asked = self._output_full = self._is_stopped = self._is_whole = False
         self._marks = 0
-        self._restored: dict[Call, CallState | FinishedRow] = {}
         # Watermarks and statuses that share an entry of the queue, as no row has come since: the newest ones.
         self._last_mark: list[Watermark | Idleness] | None = None
         self._drained: Future[None] | None = None
@@ -134,7 +132,6 @@ class AsyncWaitOperator(Operator):
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self.watcher = LoopWatcher(name) if watched else None
         self._ledger_session = ledger_session
-        self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
         self._scheduler = CallScheduler(
             options,
@@ -142,13 +139,14 @@ class AsyncWaitOperator(Operator):
             loop,
             name=name,
             context=context,
-            finish=self._way_out(),
-            finished=self._finished,
-            renew=self._renew,
+            queue=self._queue,
+            complete=self._complete,
             stop=self._fail,
-            more_rows=self._may_get_rows,
             convert=convert,
+            session=ledger_session,
         )
+        self._flights = self._scheduler.flights
+        self._restored = self._scheduler.restored
         self._waiting = self._scheduler.waiting
         self._runner: Runner | None = None
 
@@ -160,18 +158,8 @@ class AsyncWaitOperator(Operator):
         # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
         self._runner = self._scheduler.runner = self._make_runner()
-        ledger_session = self._ledger_session
-        if ledger_session is not None:
-            if self._flights is None:
-                self._scheduler.keep_all = ledger_session.record_all
-            ledger_session.bind(
-                self._scheduler,
-                self._mailbox,
-                complete=self._complete,
-                complete_all=self._complete_all,
-                replayed=self._replay_waiting,
-                share=self._share_found,
-            )
+        if self._ledger_session is not None:
+            self._ledger_session.bind(self._scheduler, self._mailbox)
 
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
@@ -183,7 +171,7 @@ class AsyncWaitOperator(Operator):
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
             by_columns = self._spread and not batch.arrow
             in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)
-            return BatchRunner(scheduler, batch, in_batches)
+            return BatchRunner(scheduler, batch, in_batches, self._may_get_rows)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
@@ -196,16 +184,12 @@ class AsyncWaitOperator(Operator):
             call = blocking_function(call, scheduler.name, self._loop)
         return CoroutineRunner(scheduler, call)
 
-    def _finished(self) -> int:
-        admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
-        ledger_session = self._ledger_session
-        return admitted - (in_flight if ledger_session is None else ledger_session.unfinished(in_flight))
-
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Begin to make calls, those of restored rows first."""
-        self._scheduler.start()
+        if self._scheduler.throttle is not None:
+            self._scheduler.throttle.start()
         if self.watcher is not None:
             self.watcher.start()
         self._sample()
@@ -415,7 +399,7 @@ class AsyncWaitOperator(Operator):
             if self._is_stopped:
                 return
             if isinstance(outcome, tuple):
-                self._take_found(call, outcome[0])
+                self._scheduler.take_found(call, outcome[0])
             elif outcome is WAITING:
                 self._meter.shared += 1
             else:
@@ -427,7 +411,7 @@ class AsyncWaitOperator(Operator):
             return
         self._meter.shared += 1
         if found is not WAITING:
-            self._hand_on(call, found[0])
+            self._scheduler.hand_on(call, found[0])
 
     def process_watermark(self, timestamp: float) -> None:
         """Let no row pass a watermark: it leaves behind those before it, and before those behind it."""
@@ -461,9 +445,6 @@ class AsyncWaitOperator(Operator):
 
     # -- output -------------------------------------------------------------------------------
 
-    def _renew(self, call: Call) -> None:
-        call.handle = self._queue.renew(call.handle)
-
     def _complete(self, call: Call, result: Any) -> None:
         if self._weighs and type(result) not in _NOT_WEIGHED:
             if self._light:
@@ -471,18 +452,6 @@ class AsyncWaitOperator(Operator):
             else:
                 self._weigh(call, result)
         self._queue.complete(call.handle, result)
-        if not self._emit_asked and self._queue.has_completed():
-            self._ask_to_emit()
-
-    def _complete_all(self, calls: list[Call], results: list[Any]) -> None:
-        """As `_complete` for rows whose results come together."""
-        if self._weighs:
-            for call, result in zip(calls, results, strict=True):
-                if type(result) not in _NOT_WEIGHED:
-                    self._weigh(call, result)
-        complete = self._queue.complete
-        for call, result in zip(calls, results, strict=True):
-            complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
@@ -508,49 +477,6 @@ class AsyncWaitOperator(Operator):
         self._is_tight = room < self._scheduler.limit
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
         self._scheduler.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
-
-    def _way_out(self) -> Callable[[Call, Any], None]:
-        """The next step of rows that have finished: as straight to the queue as the options allow."""
-        if self._flights is not None:
-            return self._finish_shared
-        return self._complete if self._ledger_session is None else self._hand_on
-
-    def _finish_shared(self, call: Call, result: Any) -> None:
-        self._share(call, result)
-        self._hand_on(call, result)
-
-    def _share(self, call: Call, result: Any) -> None:
-        assert self._flights is not None
-        shared = self._flights.resolve(call, result)
-        if shared and type(result) is Failed:
-            self._scheduler.count_shared(result, len(shared))
-        for sharing in shared:
-            self._hand_on(sharing, result, call)
-
-    def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
-        if self._ledger_session is None:
-            self._complete(call, result)
-        else:
-            substitute = (called or call).error is not None and type(result) is not Failed
-            self._ledger_session.record(call, result, is_substitute=substitute)
-
-    def _replay_waiting(self, call: Call, result: Any) -> None:
-        """Another attempt of this task has made the call that `call` waits for."""
-        self._scheduler.withdraw(call)
-        if self._flights is not None:
-            self._share(call, result)
-        self._take_found(call, value_of(result))
-
-    def _share_found(self, call: Call, result: Any) -> None:
-        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
-        if type(result) is Failed:
-            self._scheduler.count_shared(result, 1)
-        self._complete(call, result)
-
-    def _take_found(self, call: Call, result: Any) -> None:
-        self._meter.found += type(result) is not Failed or not result.not_called
-        self._share_found(call, result)
 
     def _ask_to_emit(self) -> None:
         if not self._is_stopped:
@@ -712,7 +638,7 @@ class AsyncWaitOperator(Operator):
             if isinstance(state, FinishedRow):
                 # The ledger counts what was paid for.
                 call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
-                self._hand_on(call, state.result)
+                self._scheduler.hand_on(call, state.result)
                 continue
             try:
                 joined = None if flights is None else flights.join(call)

@@ -41,7 +41,7 @@ class _BatchExecution(Execution):
     where errors that pass come between.
     """
 
-    __slots__ = ("calls", "deadline", "is_part", "is_suspect", "left", "started", "task")
+    __slots__ = ("calls", "deadline", "is_part", "is_suspect", "left", "started")
 
     def __init__(self, calls: list[Call], is_part: bool = False, is_suspect: bool = False) -> None:
         super().__init__()
@@ -50,8 +50,20 @@ class _BatchExecution(Execution):
         self.is_suspect = is_suspect
         self.left = len(calls)
         self.deadline = -1
-        self.task: asyncio.Task[None] | None = None
         self.started = False
+
+    def waited_for(self) -> list[Call]:
+        """Those of its calls that wait for it."""
+        return [call for call in self.calls if call.execution is self]
+
+    def release(self, call: Call) -> bool:
+        """Take away `call`; the others go on."""
+        self.left -= 1
+        return not self.left
+
+    def release_all(self) -> None:
+        """Take away all calls: no answer of theirs counts."""
+        self.left = 0
 
 
 class BatchRunner(Runner):
@@ -69,36 +81,31 @@ class BatchRunner(Runner):
     # poison row of n. With many of them, or where the service itself is ill, it needs more than n: hence
     # errors that any row would meet (`may_have_poison_row`) take no batch apart.
 
-    def __init__(self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction) -> None:
+    def __init__(
+        self, scheduler: CallScheduler, batch: Batch, fn: BatchFunction, more_rows: Callable[[], bool]
+    ) -> None:
         super().__init__(scheduler, fn)
-        self._waiting = scheduler.waiting
         self._pausing: set[_BatchExecution] = set()
         self._again: deque[_BatchExecution] = deque()
         self._rows_first = False
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
-        self._filling = BatchFiller(scheduler, batch, self._loop)
-        attempt = scheduler.options.timeout.attempt
-        self._deadlines = scheduler.make_deadlines("timeout.attempt", attempt, self._attempt_timed_out)
+        self._filling = BatchFiller(scheduler, batch, more_rows)
+        self._deadlines = scheduler.attempt_timeouts
 
     def dispatch(self) -> None:
         """Call batches while there are slots."""
         self._filling.note_arrivals()
-        while self._active < self.limit and not self._scheduler.is_closed:
-            batch = self._next()
-            if batch is None:
-                return
-            self._begin(batch)
+        super().dispatch()
 
     def revoke(self, call: Call) -> None:
         """Take `call` out of its batch, which goes on for the others and is cancelled when none is left."""
         batch = call.execution
-        call.execution = None
-        batch.left -= 1
         if batch.task is not None:
-            if not batch.left:
-                self._cancel(batch)
+            super().revoke(call)
             return
+        # Of a batch that is to be called again.
+        call.execution = None
         batch.calls.remove(call)
         self._scheduler.pausing.discard(call)
         self._kept -= 1
@@ -111,17 +118,14 @@ class BatchRunner(Runner):
             self._again.remove(batch)
 
     async def close(self) -> None:
-        """Cancel all calls and wait for them."""
-        self._closed = True
+        """Cancel all calls, those that pause too, and wait for them."""
         self._filling.close()
-        for batch in (*self._pausing, *self._executions):
+        for batch in self._pausing:
             if batch.timer is not None:
                 batch.timer.cancel()
         self._pausing.clear()
         self._again.clear()
-        for batch in self._executions:
-            batch.left = 0
-        await self._cancel_all([batch.task for batch in self._executions])
+        await super().close()
 
     # -- which call is next -------------------------------------------------------------------
 
@@ -130,13 +134,14 @@ class BatchRunner(Runner):
         throttle = self._scheduler.throttle
         if throttle is not None and throttle.holds:
             return None
-        look_first = self._scheduler.look_first
+        session = self._scheduler.session
         if self._again and not self._rows_first:
             batch = self._again[0]
-            if look_first is not None:
-                if not look_first(0):
+            if session is not None:
+                if not session.look_first(0):
                     return None
-                if self._has_found(batch):
+                # Rows that have got a result have left it.
+                if any(session.look_again(call) for call in [*batch.calls]):
                     return self._next()
             if not self._admits(batch.calls):
                 return None
@@ -147,8 +152,8 @@ class BatchRunner(Runner):
         # Whole batches that pause bring no row for this one.
         rows = self._filling.rows_now(len(self._scheduler.pausing) > self._kept)
         waiting = self._waiting
-        if rows and look_first is not None:
-            if not look_first(rows):
+        if rows and session is not None:
+            if not session.look_first(rows):
                 return None
             rows = min(rows, self._filling.rows_now(len(self._scheduler.pausing) > self._kept))
         if not rows:
@@ -163,12 +168,6 @@ class BatchRunner(Runner):
             return None
         self._rows_first = False
         return _BatchExecution([waiting.popleft() for _ in range(rows)])
-
-    def _has_found(self, batch: _BatchExecution) -> bool:
-        """Return True if rows of `batch`, which is to be called again, have got a result and left it."""
-        look_again = self._scheduler.look_again
-        assert look_again is not None
-        return any(look_again(call) for call in [*batch.calls])
 
     def _admits(self, calls: list[Call]) -> bool:
         """Return True if `calls` may be called together now, and count them."""
@@ -188,13 +187,14 @@ class BatchRunner(Runner):
 
     # -- one call -----------------------------------------------------------------------------
 
-    def _begin(self, batch: _BatchExecution) -> None:
-        self._active += 1
-        self._executions.add(batch)
+    def _begin_next(self) -> bool:
+        batch = self._next()
+        if batch is None:
+            return False
         for call in batch.calls:
             call.execution = batch
-        # As in `CoroutineRunner.dispatch`.
-        batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
+        self._start(batch, self._call(batch))
+        return True
 
     async def _call(self, batch: _BatchExecution) -> None:
         results: list[Any] | Result = []
@@ -202,7 +202,7 @@ class BatchRunner(Runner):
         gen_ai, span = self._gen_ai, None
         batch.started = True
         # Rows may have timed out since the task was made: they are not called, and count for no call.
-        batch.calls = [call for call in batch.calls if call.execution is batch]
+        batch.calls = batch.waited_for()
         try:
             if not batch.calls or self._scheduler.is_closed:
                 raise asyncio.CancelledError
@@ -225,8 +225,7 @@ class BatchRunner(Runner):
         self, batch: _BatchExecution, results: list[Any] | Result, error: BaseException | None
     ) -> None:
         self._has_ended(batch)
-        if self._deadlines is not None:
-            self._deadlines.cancel(batch.deadline)
+        self._disarm(batch)
         # What has answers in the turn in which the job ends is kept, and not paid for again.
         if self._scheduler.is_closed and (error is not None or not batch.left):
             return
@@ -256,7 +255,7 @@ class BatchRunner(Runner):
             results = [
                 result for call, result in zip(calls, results, strict=False) if call.execution is batch
             ]
-            calls = [call for call in calls if call.execution is batch]
+            calls = batch.waited_for()
         if calls:
             for call in calls:
                 call.execution = None
@@ -370,34 +369,21 @@ class BatchRunner(Runner):
             if self._scheduler.is_closed:
                 return
             self._scheduler.fail_call(
-                call, self._timeout(call) if timed_out else CallFailed(call.attempt, error)
+                call, self._scheduler.attempt_timeout(call) if timed_out else CallFailed(call.attempt, error)
             )
 
-    # -- time-outs ----------------------------------------------------------------------------
-
-    def _timeout(self, call: Call) -> CallTimeout:
-        assert self._deadlines is not None
-        return CallTimeout("timeout.attempt", self._deadlines.seconds, call.attempt)
-
-    def _attempt_timed_out(self, batch: _BatchExecution) -> None:
-        calls = [call for call in batch.calls if call.execution is batch]
-        self._scheduler.meter.timeouts += len(calls)
-        for call in calls:
-            call.execution = None
-        batch.left = 0
-        self._cancel(batch)
-        self._failed(calls, batch, self._timeout(calls[0]), timed_out=True)
+    def attempt_timed_out(self, begun: Any, calls: list[Call], error: CallTimeout) -> None:
+        """The call of a batch met its limit of time: its rows are called again, or fail."""
+        self._failed(calls, begun, error, timed_out=True)
         self.dispatch()
 
-    def _cancel(self, batch: _BatchExecution) -> None:
-        """Nobody waits for what `batch` brings."""
+    def _cancel(self, execution: Execution) -> None:
+        self._disarm(execution)
+        super()._cancel(execution)
+
+    def _disarm(self, batch: Any) -> None:
         if self._deadlines is not None:
             self._deadlines.cancel(batch.deadline)
-        assert batch.task is not None
-        if batch.started:
-            # A task that was cancelled before its first step would never come to its end here.
-            batch.task.cancel()
-        self._abandon_later(batch)
 
 
 def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None:

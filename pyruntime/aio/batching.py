@@ -90,14 +90,15 @@ class BatchFiller:
 
     A batch is ready when it is full, when its oldest row has waited for `linger`, and when no row can come
     before a result leaves. Each row knows since when it waits, so a timer decides nothing: it only has the
-    rows looked at again.
+    rows looked at again. more_rows: returns True if rows may come before any result has left.
     """
 
-    def __init__(self, scheduler: CallScheduler, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, scheduler: CallScheduler, batch: Batch, more_rows: Callable[[], bool]) -> None:
         self._scheduler = scheduler
+        self._more_rows = more_rows
         self._waiting = scheduler.waiting
         self._batch = batch
-        self._loop = loop
+        self._loop = scheduler.loop
         self._newest: Call | None = None
         self._timer: asyncio.TimerHandle | None = None
         throttle = scheduler.throttle
@@ -179,7 +180,7 @@ class BatchFiller:
         """Return True if a batch that is not full waits no longer; otherwise have a timer ask again."""
         scheduler = self._scheduler
         linger = self._batch.linger
-        if not linger or not (more or scheduler.more_rows()):
+        if not linger or not (more or self._more_rows()):
             return True
         if self._timer is not None:
             # It was set for rows that came no later than any that waits now.

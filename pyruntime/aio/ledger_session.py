@@ -159,30 +159,13 @@ class LedgerSession:
         self._timer: asyncio.TimerHandle | None = None
         self._seen = len(self.reader)
 
-    def bind(
-        self,
-        scheduler: CallScheduler,
-        mailbox: TaskMailbox,
-        *,
-        complete: Callable[[Call, Any], None],
-        complete_all: Callable[[list[Call], list[Any]], None],
-        replayed: Callable[[Call, Any], None],
-        share: Callable[[Call, Any], None],
-    ) -> None:
-        """Begin to keep the results of the calls of `scheduler`, which asks here before each of them.
-
-        complete: takes a row and its durable result, complete_all rows that have theirs together; replayed:
-        one that waited, which is to wait no more; share: one that had joined another's call.
-        """
+    def bind(self, scheduler: CallScheduler, mailbox: TaskMailbox) -> None:
+        """Begin to keep the results of the calls of `scheduler`, which asks here before each of them."""
         self._scheduler = scheduler
         self._mailbox = mailbox
         self._loop = loop = scheduler.loop
         self._waiting = scheduler.waiting
         self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
-        self._complete = complete
-        self._complete_all = complete_all
-        self._replayed = replayed
-        self._share = share
         self._convert = scheduler.convert
         self._rows_of = scheduler.rows_of
         self._writer = self._ledger.writer(
@@ -194,8 +177,6 @@ class LedgerSession:
             on_failure=lambda error: self._mail(self._failed, error),
         )
         self._is_bound = True
-        scheduler.keep_late = self.record_late
-        scheduler.look_first, scheduler.look_again = self._look_first, self.lookup_again
         if self.claimed is not None:
             self.claimed.bind(scheduler)
         if self._pin is not None:
@@ -390,17 +371,23 @@ class LedgerSession:
         self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
-    def _look_first(self, rows: int = 1) -> bool:
+    def look_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may.
 
         Those whose call another attempt has made are finished, and wait no more.
         """
+        if self.claimed is not None:
+            return self.claimed.claim_first(rows)
         waiting, place = self._waiting, 0
         if not self.may_call():
             return False
         while place < min(rows, len(waiting)):
             place += not self.lookup_again(waiting[place])
         return bool(waiting) or not rows
+
+    def look_again(self, call: Call) -> bool:
+        """Give a row that is to be called again what the ledger has for it by now; False for nothing."""
+        return self.lookup_again(call) if self.claimed is None else self.claimed.find(call)
 
     def lookup_again(self, call: Call, news: bool = False) -> bool:
         """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
@@ -429,7 +416,7 @@ class LedgerSession:
 
     def give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
-        self._replayed(call, result)
+        self._scheduler.replay(call, result)
         self._end(call, value_of(result))
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
@@ -563,7 +550,7 @@ class LedgerSession:
 
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
-        self._complete(call, result)
+        self._scheduler.complete(call, result)
         self._end(call, result)
 
     def _end(self, call: Call, result: Any) -> None:
@@ -575,22 +562,7 @@ class LedgerSession:
             for joined in self._joined.pop(call.key, ()):
                 if self._closed:
                     return
-                self._share(joined, result)
-
-    def _finish_all(self, calls: list[Call], results: list[Any]) -> None:
-        """As `_finish` for rows whose results have become durable together."""
-        results = [value_of(result) for result in results]
-        if self.claimed is not None or self._joined:
-            for call, result in zip(calls, results, strict=True):
-                if not self._closed:
-                    self._finish(call, result)
-            return
-        # Of nearly all rows nobody waits for the result but they themselves.
-        self._complete_all(calls, results)
-        if self._in_flight is not None:
-            for call in calls:
-                if self._in_flight.get(call.key) is call:
-                    del self._in_flight[call.key]
+                self._scheduler.share_found(joined, result)
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -639,7 +611,13 @@ class LedgerSession:
                         # That of a process which parses otherwise may not fit: then this row has its own.
                         with suppress(_Misfit):
                             results[place] = self.result_of(adopted[number])
-        self._finish_all(calls, results)
+        complete = self._scheduler.complete
+        for call, result in zip(calls, results, strict=True):
+            if self._closed:
+                return
+            complete(call, value_of(result))
+            if self._in_flight is not None or self.claimed is not None:
+                self._end(call, value_of(result))
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
             if not self._behind:

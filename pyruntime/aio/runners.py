@@ -36,7 +36,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
@@ -50,6 +50,7 @@ from pillarbox.aio.usage import Result, sum_of
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
 if TYPE_CHECKING:
+    from pillarbox.aio.errors import CallTimeout
     from pillarbox.aio.scheduler import CallScheduler
 
 T = TypeVar("T")
@@ -75,17 +76,34 @@ _CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
 
 
 class Execution:
-    """A call under way; `timer` is that of its abandonment once it was revoked."""
+    """Calls under way in a task; `timer` is that of its abandonment once nobody waits for it.
 
-    __slots__ = ("abandoned", "timer")
+    `started` says that the task has had its first step.
+    """
+
+    __slots__ = ("abandoned", "task", "timer")
+
+    started: bool
 
     def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.abandoned = False
 
+    def release(self, call: Call) -> bool:
+        """Take away `call`, whose row waits for it no longer; returns True if that was the last one."""
+        raise NotImplementedError
+
+    def release_all(self) -> None:
+        """Take away all calls that are left: the job has ended."""
+        raise NotImplementedError
+
 
 class Runner:
-    """Carries waiting calls of one operator through its function, `limit` of them at a time.
+    """Carries waiting calls of one operator through its function, `limit` executions at a time.
+
+    Dispatch, cancellation, abandonment and the end are here; a subclass says what begins next, and what
+    becomes of what its function gives or raises.
 
     A call that is revoked, since its row waits for it no longer, keeps its slot until its function has ended,
     for `CANCEL_TIMEOUT_S` at most: then it is abandoned, so that a function that never ends holds up nobody.
@@ -95,6 +113,7 @@ class Runner:
 
     def __init__(self, scheduler: CallScheduler, fn: Callable[..., Any]) -> None:
         self._scheduler = scheduler
+        self._waiting = scheduler.waiting
         self._fn = fn
         self._threads = fn if isinstance(fn, CallThreads) else None
         self._name = scheduler.name
@@ -104,7 +123,7 @@ class Runner:
         self._gen_ai.context = self._context
         self._executions: set[Any] = set()
         self._active = 0
-        self._closed = False
+        self._dispatching = self._closed = False
         self.limit = scheduler.limit
         self.abandoned = 0
         # Of these, those that have not ended yet.
@@ -113,7 +132,7 @@ class Runner:
 
     @property
     def in_flight(self) -> int:
-        """Calls that hold a slot now."""
+        """Executions that hold a slot now."""
         return self._active
 
     @property
@@ -123,6 +142,19 @@ class Runner:
 
     def dispatch(self) -> None:
         """Begin waiting calls while there are slots."""
+        # spec: Feeding!Feed
+        # What a function or a hook does may ask for it again, in the middle of a call.
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._active < self.limit and not self._scheduler.is_closed and self._begin_next():
+                pass
+        finally:
+            self._dispatching = False
+
+    def _begin_next(self) -> bool:
+        """Have what is next begin in the free slot; returns False if nothing may begin now."""
         raise NotImplementedError
 
     def note_turn(self) -> None:
@@ -130,13 +162,48 @@ class Runner:
 
     def revoke(self, call: Call) -> None:
         """Take `call` from what runs it and have that end; what it still brings is ignored."""
-        raise NotImplementedError
+        execution = call.execution
+        call.execution = None
+        if execution.release(call):
+            self._cancel(execution)
+
+    def attempt_timed_out(self, begun: Any, calls: list[Call], error: CallTimeout) -> None:
+        """The attempt of `calls`, which were revoked, met its limit; `begun` is what that was armed for."""
+        for call in calls:
+            self._scheduler.failed(call, error, timed_out=error)
 
     async def close(self) -> None:
         """Revoke all calls and wait for their end, for `CANCEL_TIMEOUT_S` at most."""
-        raise NotImplementedError
+        self._closed = True
+        tasks = []
+        for execution in self._executions:
+            execution.release_all()
+            if execution.timer is not None:
+                execution.timer.cancel()
+            if execution.task is not None:
+                execution.task.cancel()
+                tasks.append(execution.task)
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
+            for task in pending:
+                _forget(task)
+                log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
+        if self._threads is not None:
+            self._threads.close()
 
-    def _abandon_later(self, execution: Execution) -> None:
+    def _start(self, execution: Execution, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Give `execution` a slot, and a task in a copy of the job's context."""
+        self._executions.add(execution)
+        self._active += 1
+        # Not by `create_task`: a task factory of the caller's loop may run it before it is known here.
+        execution.task = self._context.run(asyncio.Task, coroutine, loop=self._loop)
+
+    def _cancel(self, execution: Execution) -> None:
+        """Have `execution` end, for whose results nobody waits; if it does not, it loses its slot."""
+        assert execution.task is not None
+        if execution.started:
+            # A task that was cancelled before its first step would never come to its end here.
+            execution.task.cancel()
         execution.timer = self._loop.call_later(
             CANCEL_TIMEOUT_S, self._scheduler.guarded, self._abandon, execution
         )
@@ -186,17 +253,6 @@ class Runner:
         else:
             self._left_behind -= 1
 
-    async def _cancel_all(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
-            for task in pending:
-                _forget(task)
-                log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
-        if self._threads is not None:
-            self._threads.close()
-
 
 _ABANDONED = "a call of %s did not end within %g s after it was cancelled; it goes on without a slot"
 
@@ -212,14 +268,28 @@ class _Worker(Execution):
     `revoked` is the call that was taken from it, whose function may go on for a while.
     """
 
-    __slots__ = ("call", "revoked", "scheduler", "task")
+    __slots__ = ("call", "revoked", "scheduler")
+
+    # It has no call before it runs.
+    started = True
 
     def __init__(self, scheduler: CallScheduler) -> None:
         super().__init__()
         self.scheduler = scheduler
         self.call: Call | None = None
         self.revoked: Call | None = None
-        self.task: asyncio.Task[None] | None = None
+
+    def release(self, call: Call) -> bool:
+        """Take away `call`, the only one."""
+        self.call = None
+        self.revoked = call
+        return True
+
+    def release_all(self) -> None:
+        """Take away the call, if it carries one."""
+        if self.call is not None:
+            self.call.execution = None
+            self.release(self.call)
 
     def current(self) -> CurrentCall | None:
         """The call that it carries."""
@@ -235,58 +305,30 @@ class CoroutineRunner(Runner):
         self._starting = 0
         self._streak = 0
 
-    def dispatch(self) -> None:
-        """Start workers for waiting calls while there are slots."""
-        # spec: Feeding!Feed
-        slots = min(self.limit - self._active, len(self._scheduler.waiting) - self._starting)
-        if slots <= 0:
-            return
+    def _begin_next(self) -> bool:
+        """Start a worker, unless as many are on their way as calls wait, or as carry calls already."""
+        starting = self._starting
+        if starting >= len(self._waiting):
+            return False
         throttle = self._scheduler.throttle
         if throttle is None:
-            slots = min(slots, max(1, self._active - self._starting) - self._starting)
-        elif throttle.holds or self._starting:
-            return
-        else:
+            if starting >= max(1, self._active - starting):
+                return False
+        elif throttle.holds or starting:
             # One at a time, and each that is let through starts the next: most may be held back.
-            slots = 1
-        for _ in range(slots):
-            worker = _Worker(self._scheduler)
-            self._executions.add(worker)
-            self._active += 1
-            self._starting += 1
-            # Not by `create_task`: a task factory of the caller's loop may run it before it is known here.
-            worker.task = self._context.run(asyncio.Task, self._carry(worker), loop=self._loop)
+            return False
+        worker = _Worker(self._scheduler)
+        self._starting += 1
+        self._start(worker, self._carry(worker))
+        return True
 
     def note_turn(self) -> None:
         """Note that the event loop had its turn."""
         self._streak = 0
 
-    def revoke(self, call: Call) -> None:
-        """Take `call` from its worker and cancel what runs of it."""
-        worker = call.execution
-        call.execution = None
-        worker.call = None
-        worker.task.cancel()
-        worker.revoked = call
-        self._abandon_later(worker)
-
-    async def close(self) -> None:
-        """Cancel all calls and wait for them."""
-        self._closed = True
-        tasks = []
-        for worker in list(self._executions):
-            if worker.call is not None:
-                worker.call.execution = None
-                worker.call, worker.revoked = None, worker.call
-            if worker.timer is not None:
-                worker.timer.cancel()
-            if worker.task is not None:
-                tasks.append(worker.task)
-        await self._cancel_all(tasks)
-
     async def _carry(self, worker: _Worker) -> None:
         scheduler = self._scheduler
-        waiting = scheduler.waiting
+        waiting = self._waiting
         begin = scheduler.begin
         succeeded = scheduler.succeeded
         fn = self._fn
@@ -294,7 +336,7 @@ class CoroutineRunner(Runner):
         CURRENT.set(worker)
         names_calls = _ASKS_MODULE in sys.modules
         context = copy_context()
-        look_first = scheduler.look_first
+        session = scheduler.session
         task: Any = worker.task
         first = True
         self._starting -= 1
@@ -302,7 +344,7 @@ class CoroutineRunner(Runner):
         try:
             while waiting and not self._closed and self._active <= self.limit:
                 # The throttle is looked at anew: that of a breaker appears while workers run.
-                if look_first is None and scheduler.throttle is None:
+                if session is None and scheduler.throttle is None:
                     call = waiting.popleft()
                 else:
                     admitted = scheduler.next_call()
@@ -523,40 +565,23 @@ class CollectorRunner(Runner):
         super().__init__(scheduler, fn)
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
-        self._dispatching = False
         self._asked = False
-
-    @property
-    def in_flight(self) -> int:
-        """Calls that hold a slot now."""
-        return len(self._executions)
 
     @property
     def late(self) -> int:
         """Completions that were not the first of their attempt, or came when it had ended."""
         return self._late + self._factory.late
 
-    def dispatch(self) -> None:
-        """Call the function with waiting rows while there are slots."""
-        # What the function or a hook does may ask for it again, in the middle of a call.
-        if self._dispatching:
-            return
-        scheduler = self._scheduler
-        self._dispatching = True
-        try:
-            while scheduler.waiting and len(self._executions) < self.limit and not self._closed:
-                call = scheduler.next_call()
-                if call is None:
-                    return
-                self._begin(call)
-        finally:
-            self._dispatching = False
+    def _begin_next(self) -> bool:
+        call = self._scheduler.next_call() if self._waiting else None
+        if call is not None:
+            self._begin(call)
+        return call is not None
 
     def revoke(self, call: Call) -> None:
         """Take `call` from its collector, whose completion is late from now on."""
         collector = call.execution
-        call.execution = None
-        self._executions.discard(collector)
+        self._free(call)
         self._factory.revoke(collector)
         # Afterwards: whoever takes the call away has not done with it.
         if not self._asked and not self._closed:
@@ -569,6 +594,13 @@ class CollectorRunner(Runner):
         for collector in self._executions:
             self._factory.close(collector)
         self._executions.clear()
+        self._active = 0
+
+    def _free(self, call: Call) -> None:
+        """Take `call` from its collector, which gives up its slot."""
+        self._executions.discard(call.execution)
+        self._active -= 1
+        call.execution = None
 
     def _dispatch_again(self) -> None:
         self._asked = False
@@ -579,6 +611,7 @@ class CollectorRunner(Runner):
         collector = self._factory.create(call)
         call.execution = collector
         self._executions.add(collector)
+        self._active += 1
         self._scheduler.begin(call)
         own = self._context.copy()
         own.run(CURRENT.set, CurrentCall(self._scheduler, (call,)))
@@ -588,8 +621,7 @@ class CollectorRunner(Runner):
                 refuse_awaitable(self._name, returned)
         except BaseException as error:
             if self._factory.revoke(collector):
-                call.execution = None
-                self._executions.discard(collector)
+                self._free(call)
                 self._scheduler.failed(call, error)
             elif isinstance(error, Exception):
                 # It had completed before it raised, and that came first.
@@ -611,8 +643,7 @@ class CollectorRunner(Runner):
             else:
                 self._scheduler.bill_error([call], error)
             return
-        call.execution = None
-        self._executions.discard(collector)
+        self._free(call)
         if error is None:
             self._scheduler.succeeded(call, result)
         else:

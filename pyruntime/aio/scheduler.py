@@ -11,21 +11,25 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
-from pillarbox.aio.function import ParsingConverter
+from pillarbox.aio.function import ParsingConverter, value_of
 from pillarbox.aio.limits.rate import open_limiter
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
+from pillarbox.aio.shared_calls import single_flight
 from pillarbox.aio.throttle import CircuitBreaker, Throttle
 from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
+from pillarbox.kernel import OrderedQueue, UnorderedQueue
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pillarbox.aio.ledger_session import LedgerSession
+    from pillarbox.aio.snapshots import FinishedRow
 
 
 class SchedulerState(NamedTuple):
@@ -40,23 +44,21 @@ class SchedulerState(NamedTuple):
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
-    name: that of the function, for errors. context: what each call's context is a copy of.
-    finish: takes a call and its result, once for each call. finished: gives the number of rows that have
-    finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    convert: makes of results the form
-    in which they leave; what it raises is the error of the attempt.
-    more_rows: returns True if more rows may come before any result has left.
+    name: that of the function, for errors. context: what each call's context is a copy of. queue: has a
+    handle for each attempt. complete: takes a row and its result, once for each. stop: takes the error that
+    ends the job. convert: makes of results the form in which they leave; what it raises is the error of the
+    attempt. session: where results are recorded before they leave, or None.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
+    `restored` are rows of a snapshot that wait for their admission, with their states.
     """
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
-        *("breaker", "clock", "context", "convert", "convert_all", "convert_fallback", "costs"),
-        *("is_closed", "keep_all", "keep_late", "look_again", "look_first", "looks_at_results", "loop"),
-        *("meter", "more_rows", "name", "options", "pausing", "rejects_results", "renew", "rows_of"),
-        *("runner", "stop", "throttle", "waiting", "_timeouts"),
-        *("_adaptive", "_allowed", "_attempt_timeouts", "_can_break", "_counted", "_deadlines"),
-        *("_error_policy", "_finish_call", "_finished", "_held", "_plain", "_retry", "_spent_before"),
+        *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
+        *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
+        *("pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session", "stop"),
+        *("throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
+        *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
     )
 
     runner: Runner
@@ -69,12 +71,11 @@ class CallScheduler:
         *,
         name: str,
         context: contextvars.Context,
-        finish: Callable[[Call, Any], None],
-        finished: Callable[[], int],
-        renew: Callable[[Call], None],
+        queue: OrderedQueue | UnorderedQueue,
+        complete: Callable[[Call, Any], None],
         stop: Callable[[BaseException], None],
-        more_rows: Callable[[], bool],
         convert: ResultConverter | None = None,
+        session: LedgerSession | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
@@ -82,12 +83,17 @@ class CallScheduler:
         self.context = context
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
-        self.renew = renew
-        self.more_rows = more_rows
+        self.restored: dict[Call, CallState | FinishedRow] = {}
+        self.queue = queue
+        self.complete = complete
         self.stop = stop
         self.loop = loop
-        self._finish_call = finish
-        self._finished = finished
+        self.session = session
+        # Equal rows share their calls.
+        self.flights = single_flight(options.dedupe, options.buffer.max_bytes)
+        # The way of rows that have finished: as straight to the queue as the options allow.
+        straight = complete if session is None else self.hand_on
+        self._finish_call = straight if self.flights is None else self._finish_shared
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
         # What stands for a result is nothing that could be parsed.
@@ -96,13 +102,6 @@ class CallScheduler:
         )
         self.is_closed = False
         self.rows_of = None if convert is None else convert.rows_of
-        # Where there is a ledger: what takes an answer that came after its time-out, and its cost; whether
-        # the first rows may be called; whether another attempt has done so.
-        self.keep_late: Callable[[Call, Any, float], None] | None = None
-        self.look_first: Callable[..., bool] | None = None
-        self.look_again: Callable[[Call], bool] | None = None
-        # Takes the results of a batch that are one block; returns False for any others.
-        self.keep_all: Callable[[list[Call], list[Any]], bool] | None = None
         self.clock = clock = clock_of(loop)
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
@@ -120,13 +119,8 @@ class CallScheduler:
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
-        limiter = open_limiter(
-            options.rate,
-            budget.max_calls,
-            budget.max_cost,
-            options.limits,
-            cools=self._can_break,
-        )
+        limits = options.rate, budget.max_calls, budget.max_cost, options.limits
+        limiter = open_limiter(*limits, cools=self._can_break)
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
         self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
@@ -134,29 +128,23 @@ class CallScheduler:
         self._spent_before = 0, 0.0
         # By the limit that they are of.
         self._deadlines: list[tuple[str, CallDeadlines[Any]]] = []
-        self._timeouts = self.make_deadlines("timeout", options.timeout.total, self._timed_out)
-        # A batch has one time to live for all of its rows, which `BatchRunner` sees to.
-        one = options.timeout.attempt if options.batch is None else None
-        self._attempt_timeouts = self.make_deadlines("timeout.attempt", one, self._attempt_timed_out)
+        self._timeouts = self._make_deadlines("timeout", options.timeout.total, self._timed_out)
+        # A batch has one time to live for all of its rows, and is itself the key.
+        self.attempt_timeouts = self._make_deadlines(
+            "timeout.attempt", options.timeout.attempt, self._attempt_timed_out
+        )
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
-        needed = (self._retry, self._timeouts, self._attempt_timeouts)
-        looks = self.looks_at_results or self._adaptive is not None
-        self._plain = not looks and all(each is None for each in needed)
+        attends = self._adaptive or self._retry or self._timeouts or self.attempt_timeouts
+        self._plain = not (self.looks_at_results or attends)
 
-    def make_deadlines(
-        self, limit: str, seconds: float | None, expired: Callable[[T], None]
-    ) -> CallDeadlines[T] | None:
-        """Deadlines of calls, or of batches whose first row is `calls[0]`; None where there is no limit."""
+    def _make_deadlines(
+        self, limit: str, seconds: float | None, expired: Callable[[Any], None]
+    ) -> CallDeadlines[Any] | None:
         if seconds is None:
             return None
-        deadlines = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
+        deadlines: CallDeadlines[Any] = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
         self._deadlines.append((limit, deadlines))
         return deadlines
-
-    def start(self) -> None:
-        """Begin to let calls through."""
-        if self.throttle is not None:
-            self.throttle.start()
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -205,6 +193,13 @@ class CallScheduler:
             left.append(limits.attempt - (now - call.began))
         return max(0.0, min(left)) if left else None
 
+    def _finished(self) -> int:
+        """Rows that have finished, those included that had before a restore."""
+        unfinished = self.queue.in_flight + len(self.restored)
+        if self.session is not None:
+            unfinished = self.session.unfinished(unfinished)
+        return self.meter.rows_in - unfinished
+
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
         self._error_policy.check(self._finished())
@@ -242,7 +237,7 @@ class CallScheduler:
 
     def next_call(self) -> Call | None:
         """Take the next call that may begin out of `waiting`, which is not empty; None if none may."""
-        if self.look_first is not None and not self.look_first():
+        if self.session is not None and not self.session.look_first():
             return None
         waiting, throttle = self.waiting, self.throttle
         if throttle is None:
@@ -268,7 +263,9 @@ class CallScheduler:
         if throttle.admit(units):
             return True
         if throttle.exhausted is not None and not throttle.holds:
-            self.call_no_more(throttle.exhausted)
+            waiting = [*self.waiting]
+            self.waiting.clear()
+            self.mark(waiting, throttle.exhausted)
         return False
 
     def _dispatch_guarded(self) -> None:
@@ -285,10 +282,10 @@ class CallScheduler:
         self.meter.calls += 1
         if self._plain:
             return
-        if self._attempt_timeouts is not None:
-            call.attempt_deadline = self._attempt_timeouts.arm(call)
+        if self.attempt_timeouts is not None:
+            call.attempt_deadline = self.attempt_timeouts.arm(call)
         if call.attempt > 1:
-            self.renew(call)
+            call.handle = self.queue.renew(call.handle)
         elif self._timeouts is not None and call.deadline < 0:
             call.deadline = self._timeouts.arm(call)
         if self._counted is not None:
@@ -304,7 +301,7 @@ class CallScheduler:
             call.began = now
             call.attempt += 1
             if call.attempt > 1:
-                self.renew(call)
+                call.handle = self.queue.renew(call.handle)
             elif timeouts is not None and call.deadline < 0:
                 call.deadline = timeouts.arm(call)
         if self._counted is not None:
@@ -325,8 +322,8 @@ class CallScheduler:
             self.meter.ended.append(ended - call.began)
             self._finish_call(call, result)
             return
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
         if rejected is not None:
             self.overloaded(rejected)
@@ -338,8 +335,8 @@ class CallScheduler:
 
         timed_out: where the attempt met a limit of time, what the row fails with unless it is tried again.
         """
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self.bill_error([call], error)
         self.overloaded(error, call.is_first)
         self.row_failed(call, error, timed_out)
@@ -397,7 +394,7 @@ class CallScheduler:
         if self._timeouts is not None:
             for call in calls:
                 self._timeouts.cancel(call.deadline)
-        if self.keep_all is not None and self.keep_all(calls, results):
+        if self.session is not None and self.flights is None and self.session.record_all(calls, results):
             return
         finish = self._finish_call
         for call, result in zip(calls, results, strict=True):
@@ -537,20 +534,8 @@ class CallScheduler:
         if breaker is None or not isinstance(error, CallFailed) or not self._is_refusal(error.cause):
             return
         since = getattr(call, "refused_since", None)
-        if since is None or not breaker.is_given_up(since):
-            return
-        if is_overload(error.cause):
-            error.detail = (
-                f"the service was overloaded for longer than max_outage={breaker.max_outage:g} s of Retry"
-            )
-        elif breaker.has_answered:
-            error.detail = f"the service was not reached for max_outage={breaker.max_outage:g} s of Retry"
-        else:
-            error.detail = f"the service was never reached, for {breaker.max_outage:g} s: look at its address"
-
-    def count_shared(self, failed: Failed, rows: int) -> None:
-        """So many rows share the call of one that failed."""
-        self.guarded(self._error_policy.count_shared, failed, rows, self._finished() + 1 + rows)
+        if since is not None and breaker.is_given_up(since):
+            error.detail = breaker.told(is_overload(error.cause))
 
     def discard(self, calls: Iterable[Call]) -> None:
         """Calls whose rows nobody wants: they are not made, or are cancelled; the rows get None.
@@ -569,8 +554,8 @@ class CallScheduler:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
         if self._timeouts is not None:
             self._timeouts.cancel(call.deadline)
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
@@ -592,12 +577,6 @@ class CallScheduler:
             self.waiting.insert(place, call)
         self.runner.dispatch()
 
-    def call_no_more(self, reason: str) -> None:
-        """Call none of the rows that wait, as what was allowed is used up."""
-        waiting = [*self.waiting]
-        self.waiting.clear()
-        self.mark(waiting, reason)
-
     def mark(self, calls: list[Call], limit: str) -> None:
         """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
         for call in calls:
@@ -610,13 +589,13 @@ class CallScheduler:
         cost = 0.0
         if not is_billed:
             result, cost = self.costs.bill_late(call, result)
-        if self.keep_late is not None and not self.rejects_results:
+        if self.session is not None and not self.rejects_results:
             try:
                 converted = result if self.convert is None else self.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
-            self.keep_late(call, converted, cost)
+            self.session.record_late(call, converted, cost)
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request of a call that still runs used. On an event loop, of any thread."""
@@ -646,10 +625,51 @@ class CallScheduler:
         names = {CallTimeout: "timeout.attempt", ResultRejected: "result"}
         self.meter.retries_by_reason[names.get(type(error), type(error).__name__)] += rows
 
+    # -- results, on their way to the queue ---------------------------------------------------
+
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts is not None:
             self._timeouts.cancel(call.deadline)
         self._finish_call(call, result)
+
+    def _finish_shared(self, call: Call, result: Any) -> None:
+        self._share(call, result)
+        self.hand_on(call, result)
+
+    def _share(self, call: Call, result: Any) -> None:
+        shared = () if self.flights is None else self.flights.resolve(call, result)
+        if shared and type(result) is Failed:
+            self._count_shared(result, len(shared))
+        for sharing in shared:
+            self.hand_on(sharing, result, call)
+
+    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
+        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
+        if self.session is None:
+            self.complete(call, result)
+        else:
+            substitute = (called or call).error is not None and type(result) is not Failed
+            self.session.record(call, result, is_substitute=substitute)
+
+    def replay(self, call: Call, result: Any) -> None:
+        """`call`, which waits, gets what another attempt of the task, or another task, has kept."""
+        self.withdraw(call)
+        self._share(call, result)
+        self.take_found(call, value_of(result))
+
+    def share_found(self, call: Call, result: Any) -> None:
+        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
+        if type(result) is Failed:
+            self._count_shared(result, 1)
+        self.complete(call, result)
+
+    def take_found(self, call: Call, result: Any) -> None:
+        """A row gets the result that the ledger has for it."""
+        self.meter.found += type(result) is not Failed or not result.not_called
+        self.share_found(call, result)
+
+    def _count_shared(self, failed: Failed, rows: int) -> None:
+        self.guarded(self._error_policy.count_shared, failed, rows, self._finished() + 1 + rows)
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -739,18 +759,24 @@ class CallScheduler:
         call.pause = None
         self.resume([call])
 
-    def _attempt_timed_out(self, call: Call) -> None:
-        self.meter.timeouts += 1
-        self.runner.revoke(call)
-        assert self._attempt_timeouts is not None
-        error = CallTimeout("timeout.attempt", self._attempt_timeouts.seconds, call.attempt)
-        self.failed(call, error, timed_out=error)
+    def attempt_timeout(self, call: Call) -> CallTimeout:
+        """The error of `call` whose attempt has met its limit of time."""
+        assert self.attempt_timeouts is not None
+        return CallTimeout("timeout.attempt", self.attempt_timeouts.seconds, call.attempt)
+
+    def _attempt_timed_out(self, begun: Any) -> None:
+        """The attempt of a call met its limit, or that of a batch, for those of its rows that wait for it."""
+        calls: list[Call] = [begun] if isinstance(begun, Call) else begun.waited_for()
+        self.meter.timeouts += len(calls)
+        for call in calls:
+            self.runner.revoke(call)
+        self.runner.attempt_timed_out(begun, calls, self.attempt_timeout(calls[0]))
 
     def _timed_out(self, call: Call) -> None:
         # spec: Chain!TimePasses, Feeding!TimeOut, Operator!TimeOut
         self.meter.timeouts += 1
-        if self._attempt_timeouts is not None:
-            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if self.attempt_timeouts is not None:
+            self.attempt_timeouts.cancel(call.attempt_deadline)
         self._take_back(call)
         assert self._timeouts is not None
         error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)

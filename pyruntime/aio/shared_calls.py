@@ -73,7 +73,7 @@ class SingleFlight:
         self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def join(self, call: Call) -> Any:
-        """A kept result for the row of `call`; `JOINED` where it has joined another's call; None to call it.
+        """A kept result for the row of `call`; `WAITING` where it has joined another's call; None to call it.
 
         A result comes first in a tuple. Raises TypeError for a row that cannot be compared, and what the
         user's function raises.
@@ -164,8 +164,6 @@ class ClaimedCalls:
         """Have the rows of `scheduler` claimed before they are called."""
         self._scheduler = scheduler
         self._loop = scheduler.loop
-        scheduler.look_first = self.claim_first
-        scheduler.look_again = self.look_again
 
     def claim_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may."""
@@ -183,10 +181,6 @@ class ClaimedCalls:
             else:
                 ready |= self.claim([*islice(waiting, place, most)])
         return bool(waiting) or not rows
-
-    def look_again(self, call: Call) -> bool:
-        """Give a row that is to be called again what the ledger has for it by now; False for nothing."""
-        return self._find(call, None)
 
     def _is_mine(self, call: Call) -> bool:
         """Return True for a row that nobody else can have called since it was claimed and looked for."""
@@ -206,7 +200,7 @@ class ClaimedCalls:
         for call, is_mine in zip(calls, claimed, strict=True):
             if self._is_closed:
                 break
-            if self._find(call, None):
+            if self.find(call):
                 continue
             if not is_mine:
                 self._wait(call)
@@ -239,7 +233,7 @@ class ClaimedCalls:
             self._claimed[key] = True
         return is_mine
 
-    def _find(self, call: Call, since: datetime.datetime | None) -> bool:
+    def find(self, call: Call, since: datetime.datetime | None = None) -> bool:
         """Give a row what the ledger has for it; since: when it began to wait for another task's call.
 
         A failure of that call is the row's too, as of a call that it had joined in its own task.
@@ -285,7 +279,7 @@ class ClaimedCalls:
                 # It has ended by what another row was given.
                 self._free(call.key)
                 continue
-            if self._find(call, at):
+            if self.find(call, at):
                 continue
             if call.key not in self._claimed:
                 if self._loop.time() - since < self._patience:

@@ -277,6 +277,14 @@ class CircuitBreaker:
         first = since if self._failing_since is None else min(since, self._failing_since)
         return self._clock() - first >= self.max_outage
 
+    def told(self, is_overload: bool) -> str:
+        """The detail of the error of a call that is given up."""
+        if is_overload:
+            return f"the service was overloaded for longer than max_outage={self.max_outage:g} s of Retry"
+        if self.has_answered:
+            return f"the service was not reached for max_outage={self.max_outage:g} s of Retry"
+        return f"the service was never reached, for {self.max_outage:g} s: look at its address"
+
     def overloaded(self, asked: float | None) -> None:
         """Note a refused call; the service asked for so many seconds of pause, or for none in particular."""
         now = self._clock()

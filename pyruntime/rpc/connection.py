@@ -28,12 +28,13 @@ import hashlib
 import hmac
 import itertools
 import json
+import math
 import random
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAGIC = b"pillarbox-rpc-1\n"
 """The first bytes of a server, with the version of the protocol."""
@@ -44,13 +45,23 @@ MAX_BUFFER_NBYTES = MAX_FRAME_NBYTES + 4096
 """Bytes that a reader takes ahead, about: a frame has room."""
 MAX_UNREAD_NBYTES = 1024 * 1024
 """Bytes that a peer may leave unread before it is cut off."""
-CONNECT_TIMEOUT_S = 5.0
-"""For a connection to be made and both sides to be known."""
-HEARTBEAT_INTERVAL_S = 5.0
-HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
-"""Seconds without a frame of the peer, after which a connection is cut off."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
-"""Seconds before a client connects again, at most: first, and after many attempts."""
+FIRST_PAUSE_S = 0.02
+"""Seconds before a client connects again for the first time, at most."""
+
+
+class Timing(NamedTuple):
+    """The seconds of a connection. Clients have those of their server, from its handle."""
+
+    connect_timeout_s: float = 5.0
+    """For a connection to be made, for both sides to be known, and for the client to be served."""
+    heartbeat_interval_s: float = 5.0
+    heartbeat_timeout_s: float = 15.0
+    """Without a frame of the peer, after which a connection is cut off."""
+    max_pause_s: float = 1.0
+    """Before a client connects again, at most, after many attempts."""
+
+
+DEFAULT_TIMING = Timing()
 
 
 class ProtocolError(Exception):
@@ -86,6 +97,7 @@ class Connection:
         writer: asyncio.StreamWriter,
         send_key: bytes,
         receive_key: bytes,
+        timing: Timing,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -95,7 +107,8 @@ class Connection:
         self._received = 0
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
-        self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
+        self._timing = timing
+        self._loop.call_later(timing.heartbeat_interval_s, self._beat)
 
     def send(self, kind: str, *fields: Any) -> None:
         """Send a message; it is not waited for. A peer that does not read is cut off."""
@@ -155,11 +168,11 @@ class Connection:
         # process is stopped answers it all the same.
         if self._writer.transport.is_closing():
             return
-        if self._loop.time() - self._heard_at > HEARTBEAT_TIMEOUT_S:
+        if self._loop.time() - self._heard_at > self._timing.heartbeat_timeout_s:
             self.abort()
             return
         self.send("beat")
-        self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
+        self._loop.call_later(self._timing.heartbeat_interval_s, self._beat)
 
     def close(self) -> None:
         """Close the connection; what was sent still goes out."""
@@ -209,6 +222,7 @@ async def server_handshake(
     writer: asyncio.StreamWriter,
     secret: bytes,
     context: ssl.SSLContext | None = None,
+    timing: Timing = DEFAULT_TIMING,
 ) -> Connection:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE_NBYTES)
@@ -221,7 +235,7 @@ async def server_handshake(
         raise ProtocolError("a client without the secret")
     _write(writer, _code(secret, b"server", server, client))
     to_client = _code(secret, b"to client", server, client)
-    return Connection(reader, writer, to_client, _code(secret, b"to server", server, client))
+    return Connection(reader, writer, to_client, _code(secret, b"to server", server, client), timing)
 
 
 async def client_handshake(
@@ -229,6 +243,7 @@ async def client_handshake(
     writer: asyncio.StreamWriter,
     secret: bytes,
     fingerprint: bytes | None = None,
+    timing: Timing = DEFAULT_TIMING,
 ) -> Connection:
     """The same as the client. Raises ProtocolError for a server without the secret or the certificate."""
     greeting = await reader.readexactly(len(MAGIC) + NONCE_NBYTES)
@@ -249,7 +264,7 @@ async def client_handshake(
     if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
         raise ProtocolError("it does not know the secret")
     to_server = _code(secret, b"to server", server, client)
-    return Connection(reader, writer, to_server, _code(secret, b"to client", server, client))
+    return Connection(reader, writer, to_server, _code(secret, b"to client", server, client), timing)
 
 
 def _pinned_context() -> ssl.SSLContext:
@@ -258,26 +273,6 @@ def _pinned_context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-@contextlib.asynccontextmanager
-async def connect(
-    host: str, port: int, secret: bytes, fingerprint: bytes | None = None
-) -> AsyncIterator[Connection]:
-    """A connection to a server that knows `secret`; cut off at the end, and what is unsent is lost.
-
-    fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
-    Raises what is in `BROKEN` where there is no such server.
-    """
-    opening = asyncio.open_connection(host, port, limit=MAX_BUFFER_NBYTES)
-    reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
-    try:
-        proof = client_handshake(reader, writer, secret, fingerprint)
-        yield await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 # -- for clients --------------------------------------------------------------------------------
@@ -295,6 +290,7 @@ class RpcHandle:
     secret: bytes
     service: str
     fingerprint: bytes | None = None
+    timing: Timing = DEFAULT_TIMING
 
     def __repr__(self) -> str:
         return f"<service {self.service!r} at {self.where}>"
@@ -305,41 +301,67 @@ class RpcHandle:
         return ", ".join(f"{host}:{port}" for host, port in self.addresses)
 
 
+@contextlib.asynccontextmanager
+async def connect(handle: RpcHandle, address: tuple[str, int] | None = None) -> AsyncIterator[Connection]:
+    """A connection to a server that knows the secret; cut off at the end, and what is unsent is lost.
+
+    address: one of the handle's; None for the first. Raises what is in `BROKEN` where no such server is.
+    """
+    timeout = handle.timing.connect_timeout_s
+    opening = asyncio.open_connection(*(address or handle.addresses[0]), limit=MAX_BUFFER_NBYTES)
+    reader, writer = await asyncio.wait_for(opening, timeout)
+    try:
+        proof = client_handshake(reader, writer, handle.secret, handle.fingerprint, handle.timing)
+        yield await asyncio.wait_for(proof, timeout)
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
 class Reconnector:
-    """Connects to a service, at one of its addresses after the other. Confined to a loop."""
+    """A client of a service, over one connection after the other. Confined to a loop."""
 
     def __init__(self, handle: RpcHandle) -> None:
+        self.connection: Connection | None = None
+        """The connection that is served; None while there is none."""
         self.trouble: BaseException | None = None
         """The error that has ended the last connection."""
         self._handle = handle
-        self._addresses = itertools.cycle(handle.addresses)
-        self._pause_s = FIRST_PAUSE_S
 
-    async def attempt(
-        self, talk: Callable[[Connection], Awaitable[None]], hello: Callable[[], list[Any]]
+    def say(self, kind: str, *fields: Any) -> None:
+        """Send a message, where anybody may hear it."""
+        if self.connection is not None:
+            self.connection.send(kind, *fields)
+
+    async def run(
+        self,
+        hello: Callable[[], list[Any]],
+        talk: Callable[[Connection], Awaitable[None]],
+        patience: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Connect once, say `hello`, and have `talk` use the connection. `trouble` says how it broke.
+        """Connect again and again, say `hello`, and have `talk` use the connection, until it returns.
 
-        Raises RefusedError if the service will not have this client.
+        patience: gives the seconds after which it connects again at the latest. Raises what that raises, and
+        RefusedError if the service will not have this client.
         """
-        handle = self._handle
-        host, port = next(self._addresses)
-        try:
-            async with connect(host, port, handle.secret, handle.fingerprint) as connection:
-                connection.send("open", handle.service, *hello())
-                await talk(connection)
-        except BROKEN as error:
-            self.trouble = error
-
-    async def pause(self, longest_s: float) -> None:
-        """Wait before the next attempt, a little longer each time."""
-        # Full jitter, so that all clients do not come back at once (Brooker, 2015).
-        await asyncio.sleep(min(random.uniform(0.0, self._pause_s), longest_s))
-        self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
-
-    def connected(self) -> None:
-        """The service was there: begin with short pauses."""
-        self._pause_s = FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_S
+        for address in itertools.cycle(self._handle.addresses):
+            try:
+                async with connect(self._handle, address) as connection:
+                    connection.send("open", self._handle.service, *hello())
+                    # The service says that it is there before all else.
+                    await asyncio.wait_for(connection.receive(), self._handle.timing.connect_timeout_s)
+                    self.connection, pause_s = connection, FIRST_PAUSE_S
+                    await talk(connection)
+                    return
+            except BROKEN as error:
+                self.trouble = error
+            finally:
+                self.connection = None
+            # Full jitter, so that all clients do not come back at once (Brooker, 2015).
+            await asyncio.sleep(min(random.uniform(0.0, pause_s), patience()))
+            pause_s = min(pause_s * 2, self._handle.timing.max_pause_s)
 
     def __str__(self) -> str:
         trouble = self.trouble

@@ -52,10 +52,17 @@ class LoopThread:
     """An event loop in a daemon thread; it runs until `close`.
 
     A daemon, because a function that blocks the loop for ever must not keep the process from ending.
+    last_wait_s: seconds for cancelled tasks to end, when the loop ends.
     """
 
-    def __init__(self, name: str, new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop) -> None:
+    def __init__(
+        self,
+        name: str,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+        last_wait_s: float = LAST_WAIT_S,
+    ) -> None:
         self.loop = new_loop()
+        self._last_wait_s = last_wait_s
         self._is_closed = self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -110,7 +117,7 @@ class LoopThread:
                     # A task of a call raised it; whoever awaits that task gets it, the loop goes on.
                     loop.run_forever()
         finally:
-            _complete(loop, _cancel_all())
+            _complete(loop, _cancel_all(self._last_wait_s))
             _complete(loop, loop.shutdown_asyncgens())
             asyncio.set_event_loop(None)
             loop.close()
@@ -190,14 +197,14 @@ def _complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, No
             loop.run_until_complete(task)
 
 
-async def _cancel_all() -> None:
+async def _cancel_all(wait_s: float) -> None:
     # A task that is cancelled before its first step closes nothing of what it was given.
     await asyncio.sleep(0)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=LAST_WAIT_S)
+        await asyncio.wait(tasks, timeout=wait_s)
     # The time may be over after one turn of a busy machine; and a transport closes in turns of its own.
     for _ in range(LAST_TURNS):
         await asyncio.sleep(0)

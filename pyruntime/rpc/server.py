@@ -24,14 +24,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pillarbox.rpc import connection as connections
 from pillarbox.rpc.connection import (
     BROKEN,
+    DEFAULT_TIMING,
     MAX_BUFFER_NBYTES,
     Connection,
     ProtocolError,
     RefusedError,
     RpcHandle,
+    Timing,
     server_handshake,
 )
 from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, release_loop
@@ -77,18 +78,6 @@ def digest_of(path: Path) -> bytes:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(header + body + footer)).digest()
 
 
-class Certificate:
-    """A file in PEM with a server's private key and its certificate, and the digest by which clients know it.
-
-    Raises OSError or ssl.SSLError for a file that is none.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.load_cert_chain(path)
-        self.fingerprint = digest_of(path)
-
-
 def addresses_of(host: str, advertise: str | None) -> list[str]:
     """The names or addresses to try, in this order, for a server that listens on `host`."""
     if advertise is not None:
@@ -122,13 +111,16 @@ class RpcServer:
         *,
         advertise: str | None = None,
         certificate: str | os.PathLike[str] | None = None,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self._host = check_text("host", host)
         self._port = check_int("port", port, 0, 65_535)
         self._advertise = None if advertise is None else check_text("advertise", advertise)
-        self._certificate_path = None if certificate is None else Path(os.fspath(certificate)).absolute()
-        self._certificate: Certificate | None = None
+        self._certificate = None if certificate is None else Path(os.fspath(certificate)).absolute()
+        self._tls: ssl.SSLContext | None = None
+        self._fingerprint: bytes | None = None
         self._secret = secrets.token_bytes(SECRET_NBYTES)
+        self._timing = timing
         self._name = name
         self._service = service
         self._thread: LoopThread | None = None
@@ -143,8 +135,10 @@ class RpcServer:
         """Listen. Raises OSError where that is not possible, or the certificate cannot be read."""
         if self._thread is not None:
             raise RuntimeError(f"the server of {self._name!r} has been started")
-        if self._certificate_path is not None:
-            self._certificate = Certificate(self._certificate_path)
+        if self._certificate is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(self._certificate)
+            self._fingerprint = digest_of(self._certificate)
         thread = acquire_loop()
         listening = thread.submit(self._listen())
         try:
@@ -181,8 +175,7 @@ class RpcServer:
         """Give a task the way to the service. Any thread; raises RuntimeError unless started."""
         self._running()
         addresses = tuple((host, self._port) for host in addresses_of(self._host, self._advertise))
-        fingerprint = None if self._certificate is None else self._certificate.fingerprint
-        return RpcHandle(addresses, self._secret, self._name, fingerprint)
+        return RpcHandle(addresses, self._secret, self._name, self._fingerprint, self._timing)
 
     def _running(self) -> LoopThread:
         if self._thread is None:
@@ -222,10 +215,6 @@ class RpcServer:
         try:
             await self._service.end()
         finally:
-            await self._cut_all_off()
-
-    async def _cut_all_off(self) -> None:
-        if self._server.sockets:
             loop = asyncio.get_running_loop()
             # asyncio takes a connection in two turns, and does not close it if its server is closed between
             # them.
@@ -233,12 +222,12 @@ class RpcServer:
                 for each in self._server.sockets:
                     loop.remove_reader(each.fileno())
             loop.call_soon(self._server.close)
-        # One turn, in which also what was written last goes out.
-        await asyncio.sleep(0)
-        for writer in self._tasks.values():
-            writer.transport.abort()
-        await end(*self._tasks)
-        await self._server.wait_closed()
+            # One turn, in which also what was written last goes out.
+            await asyncio.sleep(0)
+            for writer in self._tasks.values():
+                writer.transport.abort()
+            await end(*self._tasks)
+            await self._server.wait_closed()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Not a coroutine: a task that is cancelled before its first step would leave the connection open.
@@ -252,7 +241,7 @@ class RpcServer:
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             connection = await self._authenticate(reader, writer)
-            opening = await asyncio.wait_for(connection.receive(), connections.CONNECT_TIMEOUT_S)
+            opening = await asyncio.wait_for(connection.receive(), self._timing.connect_timeout_s)
             kind, name, *hello = opening
             if kind != "open" or type(name) is not str:
                 raise ProtocolError("a client that does not open")
@@ -262,7 +251,7 @@ class RpcServer:
                 await self._service.serve(connection, hello)
             # What was said last still goes out.
             connection.close()
-            await asyncio.wait_for(connection.wait_closed(), connections.CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(connection.wait_closed(), self._timing.connect_timeout_s)
         except (*BROKEN, RefusedError) as error:
             log.debug("a connection has ended: %r", error)
 
@@ -274,8 +263,7 @@ class RpcServer:
             one.transport.abort()
         self._unauthenticated[writer] = None
         try:
-            tls = None if self._certificate is None else self._certificate.context
-            proof = server_handshake(reader, writer, self._secret, tls)
-            return await asyncio.wait_for(proof, connections.CONNECT_TIMEOUT_S)
+            proof = server_handshake(reader, writer, self._secret, self._tls, self._timing)
+            return await asyncio.wait_for(proof, self._timing.connect_timeout_s)
         finally:
             self._unauthenticated.pop(writer, None)

@@ -338,9 +338,10 @@ class EnumeratorThread(Generic[S, C]):
         self._unanswered.add(answer)
         answer.add_done_callback(self._unanswered.discard)
 
-        # A step that is dropped at the end leaves its answer among those that fail then.
-        if not self._put(partial(_resolve, answer, partial(self._step, partial(fn, *args, **kwargs)))):
+        if self._is_over:
             _fail(answer, self.over)
+        # A step that is dropped at the end leaves its answer among those that fail then.
+        self._steps.put(partial(_resolve, answer, partial(self._step, partial(fn, *args, **kwargs))))
         return answer
 
     def call(self, fn: Callable[P, T | Future[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -349,13 +350,9 @@ class EnumeratorThread(Generic[S, C]):
 
     def execute(self, fn: Callable[..., object], /, *args: object) -> bool:
         """The same, but what `fn` raises ends the enumerator. False, and nothing, once that has ended."""
-        return self._put(partial(self._step, partial(fn, *args)))
-
-    def _put(self, step: Callable[[], object]) -> bool:
-        if self._is_over:
-            return False
-        self._steps.put(step)
-        return True
+        if not self._is_over:
+            self._steps.put(partial(self._step, partial(fn, *args)))
+        return not self._is_over
 
     def caught_up(self) -> Future[None]:
         """Done when no discovery is running or due. Any thread. For who reads what there is now, as a batch.

@@ -284,10 +284,7 @@ class Fetcher(Generic[S]):
         contract.check_list(fetched_now)
         checked = []
         for fetched in fetched_now:
-            contract.check_kind(fetched)
-            held = self._active.get(fetched.split_id)
-            contract.check(fetched, held)
-            assert held is not None
+            held = contract.check(fetched, self._active)
             if fetched.finished:
                 del self._active[fetched.split_id]
             else:
@@ -354,8 +351,6 @@ class FetchingReader(SourceReader[S]):
     Raises TypeError or ValueError for a bad argument. `poll` raises `ReadFailed`, which names the splits, for
     what a split reader has raised.
     """
-
-    is_checked = True
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import JsonSerializer, Serializer, Split
-from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
+from pillarbox.validate import check_callable, check_duration, check_methods, check_moment, check_positive_int
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +98,7 @@ class CheckpointedSource(Protocol):
 
 def _check_made(make: Callable[[], Any], serializer: Serializer[Any]) -> None:
     check_callable("make", make)
-    if not all(hasattr(serializer, name) for name in ("version", "to_json", "from_json")):
-        what = "must be a Serializer, such as DataclassSerializer(State)"
-        raise TypeError(f"serializer={serializer!r}: {what}")
+    check_methods("serializer", serializer, "to_json", "from_json")
 
 
 @dataclass(frozen=True)

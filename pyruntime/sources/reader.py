@@ -4,8 +4,8 @@ A connector writes a `SplitReader`; the framework's `FetchingReader` runs it on 
 the `SourceReader` of a task. The two parts are those of Flink's source reader (FLIP-27).
 
 What they hand out is held to their contract batch by batch, in the words of the contract: a fetcher checks
-its `SplitReader`, `read_splits` and `SourceInput` check a `SourceReader` that does not do so itself. So a
-connector that breaks a rule fails in a batch, a stream and a task alike. No row is looked at.
+its `SplitReader`, `read_splits` and `SourceInput` check a `SourceReader`. So a connector that breaks a rule
+fails in a batch, a stream and a task alike. No row is looked at.
 """
 
 # Why there are two interfaces. Most clients of brokers, files and databases block, and a task's thread must
@@ -26,7 +26,7 @@ from __future__ import annotations
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -145,9 +145,6 @@ class SourceReader(ABC, Generic[S]):
     found none.
     """
 
-    is_checked = False
-    """True if what `poll` gives was held to the contract already."""
-
     def start(self) -> None:
         """Called once, before everything else."""
 
@@ -223,6 +220,9 @@ class Progress(Generic[S]):
         self.position: Any = split.start
 
 
+P = TypeVar("P", bound=Progress[Any])
+
+
 def approximate_nbytes(records: Records) -> int:
     """Bytes that rows hold: an Arrow batch knows; others are judged by their first row. Any thread."""
     nbytes: int | None = getattr(records, "nbytes", None)
@@ -257,8 +257,11 @@ class ReaderContract:
             what = "one Fetched" if isinstance(fetched, Fetched) else _told(fetched)
             raise TypeError(f"{self._method} returned {what}: {FETCH_RETURNS}")
 
-    def check_kind(self, fetched: Any) -> None:
-        """Raise TypeError for what is not a `Fetched`, or has records that are not rows."""
+    def check(self, fetched: Any, splits: Mapping[str, P]) -> P:
+        """Return the one of `splits` that these rows are of; TypeError or ValueError for what cannot be.
+
+        splits: those that the reader has, by their ids, as they were given, and the positions said last.
+        """
         if not isinstance(fetched, Fetched):
             raise TypeError(
                 f"{self._method} returned {_told(fetched)} where a Fetched must be: {FETCH_RETURNS}"
@@ -270,13 +273,7 @@ class ReaderContract:
                 what = f"records={_told(fetched.records)} of split {fetched.split_id!r}"
                 raise TypeError(f"{self._method} returned {what}: {RECORDS_RULE}")
             self._fitting.add(kind)
-
-    def check(self, fetched: Fetched, before: Progress[Any] | None) -> None:
-        """Raise TypeError or ValueError if these rows, or their position, cannot be.
-
-        before: the split as it was given to the reader, and the position that was said last; None where the
-        reader has no split of this name.
-        """
+        before = splits.get(fetched.split_id)
         if before is None:
             what = f"rows of split {fetched.split_id!r}, which it does not have"
             raise ValueError(f"{self._method} returned {what}: {SPLIT_RULE}")
@@ -286,11 +283,12 @@ class ReaderContract:
             raise TypeError(f"{self._method} returned {what}: {POSITION_RULE}")
         stop = split.stop
         if stop is None or not len(fetched.records):
-            return
+            return before
         # A reader that is at its `stop` already and hands out rows has the wrong ones, whatever their order.
         if before.position == stop or _is_beyond(position, stop, split.start):
             what = f"rows of split {split.split_id!r} up to position {position!r}, and its stop is {stop!r}"
             raise ValueError(f"{self._method} returned {what}: {STOP_RULE}")
+        return before
 
 
 def _is_sequence(kind: type[Any]) -> bool:
@@ -319,7 +317,7 @@ def read_splits(reader: SourceReader[S], splits: Sequence[S]) -> Generator[Fetch
     In the thread that iterates, which waits where nothing is there. Closing the iterator closes the reader.
     Raises what the reader raises.
     """
-    contract = None if reader.is_checked else ReaderContract(reader, "poll")
+    contract = ReaderContract(reader, "poll")
     left = {split.split_id: Progress(split) for split in splits}
     try:
         reader.start()
@@ -331,10 +329,8 @@ def read_splits(reader: SourceReader[S], splits: Sequence[S]) -> Generator[Fetch
                 if future is not None:
                     future.result()
                 continue
-            if contract is not None:
-                contract.check_kind(fetched)
-                contract.check(fetched, left.get(fetched.split_id))
-                left[fetched.split_id].position = fetched.position
+            progress = contract.check(fetched, left)
+            progress.position = fetched.position
             if fetched.finished:
                 del left[fetched.split_id]
             yield fetched

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, Records, SplitReader, SplitsAdded
-from pillarbox.sources.source import Boundedness, Options, Source
+from pillarbox.sources.source import Boundedness, Source, read_options
 from pillarbox.sources.split import OffsetSplit, Split
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class SimpleSource(Source[S, Any]):
         """The source whose fields these options are. Its columns are its own. Raises ValueError."""
         if not is_dataclass(cls):
             return super().from_options(options, schema)
-        return cls(**Options(options).arguments(cls))
+        return cls(**read_options(cls, options))
 
 
 class ListingEnumerator(SplitEnumerator[S, Any]):

@@ -145,40 +145,35 @@ def check_options(source: Any) -> None:
             check_text(name, value)
 
 
-class Options:
-    """Options that Spark hands over. Errors name the option, its value and what is allowed."""
+def read_options(kind: type, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that Spark hands over as the arguments of the dataclass `kind`.
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = dict(options)
-
-    def arguments(self, kind: type) -> dict[str, Any]:
-        """Those that were given, as the fields of the dataclass `kind` say: its arguments.
-
-        Fields of a type that text does not say, and without a rule that parses it, are not options. Raises
-        ValueError for an option that is not a field, missing, or not of its type.
-        """
-        declared = {each.name: each for each in fields(kind)}
-        left, known, arguments = dict(self._given), [], {}
-        # In the order of the arguments.
-        for name in signature(kind).parameters:
-            each, option_name = declared[name], name.lower()
-            parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
-            if parse is None and _kind(each)[0] in PARSERS:
-                parse, allowed = PARSERS[_kind(each)[0]]
-            if parse is None:
-                continue
-            known.append(option_name)
-            if option_name in left:
-                text = left.pop(option_name)
-                try:
-                    arguments[name] = parse(text)
-                except (ValueError, KeyError):
-                    raise ValueError(f"option {option_name!r} is {text!r}: must be {allowed}") from None
-            elif each.default is each.default_factory is MISSING:
-                raise ValueError(f"option {option_name!r} is missing")
-        if left:
-            raise ValueError(f"option {min(left)!r} is unknown; there are {', '.join(known)}")
-        return arguments
+    Fields of a type that text does not say, and without a rule that parses it, are not options. Raises
+    ValueError for an option that is not a field, missing, or not of its type: it names the option, its value
+    and what is allowed.
+    """
+    declared = {each.name: each for each in fields(kind)}
+    left, known, arguments = dict(options), [], {}
+    # In the order of the arguments.
+    for name in signature(kind).parameters:
+        each, option_name = declared[name], name.lower()
+        parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
+        if parse is None and _kind(each)[0] in PARSERS:
+            parse, allowed = PARSERS[_kind(each)[0]]
+        if parse is None:
+            continue
+        known.append(option_name)
+        if option_name in left:
+            text = left.pop(option_name)
+            try:
+                arguments[name] = parse(text)
+            except (ValueError, KeyError):
+                raise ValueError(f"option {option_name!r} is {text!r}: must be {allowed}") from None
+        elif each.default is each.default_factory is MISSING:
+            raise ValueError(f"option {option_name!r} is missing")
+    if left:
+        raise ValueError(f"option {min(left)!r} is unknown; there are {', '.join(known)}")
+    return arguments
 
 
 def words(text: str) -> list[str]:

@@ -94,7 +94,7 @@ class _Reader(Generic[S]):
 class SplitCoordinator(Generic[S]):
     """Deals the splits of one source out to its readers. It is the one `EnumeratorContext`.
 
-    Confined to the enumerator's thread, but for what says otherwise.
+    Confined to the thread of an `EnumeratorThread`, or of several, one after the other, as a read goes on.
 
     planned: True where a plan deals splits out, to readers that do not run yet. max_drift: seconds by which
     the watermark of a split of a task may be ahead of the slowest one's; None: no limit.
@@ -121,13 +121,6 @@ class SplitCoordinator(Generic[S]):
         # Of the splits that are read and not idle; and the limit that readers were told.
         self._watermarks: dict[str, float] = {}
         self._limit = math.inf
-
-    def thread(self, source: Source[S, Any], **options: Any) -> EnumeratorThread[S, Any]:
-        """The thread on which it lives, not begun. Any thread; one after the other, as when a read goes on.
-
-        options: see `EnumeratorThread`.
-        """
-        return EnumeratorThread(source, self, **options)
 
     # -- what its thread has to say -----------------------------------------------------------
 
@@ -613,7 +606,7 @@ class SourceCoordinator(Generic[S]):
         self._coordinator: SplitCoordinator[S] = SplitCoordinator(
             parallelism, max_drift=None if watermarks is None else watermarks.max_drift
         )
-        self._thread = self._coordinator.thread(source, restored=restored, failed=failed)
+        self._thread = EnumeratorThread(source, self._coordinator, restored=restored, failed=failed)
 
     def start(self) -> SourceCoordinator[S]:
         """Make the enumerator and begin to discover. Any thread, once. Raises what the source raises."""

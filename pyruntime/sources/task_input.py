@@ -106,7 +106,7 @@ class SourceInput(Generic[S]):
         self._unbounded = source.boundedness is not Boundedness.BOUNDED
         place = replace(context or ReaderContext(), send=link.send)
         self._reader: SourceReader[S] = source.create_reader(place)
-        self._contract = None if self._reader.is_checked else ReaderContract(self._reader, "poll")
+        self._contract = ReaderContract(self._reader, "poll")
         self._event_time: SplitWatermarks | None = None
         self._is_aligned = watermarks is not None and watermarks.max_drift is not None
         if watermarks is not None:
@@ -243,10 +243,7 @@ class SourceInput(Generic[S]):
 
     def _take(self, fetched: Fetched) -> None:
         """A batch is at hand. What of it was emitted before a restart is passed over."""
-        if self._contract is not None:
-            self._contract.check_kind(fetched)
-            self._contract.check(fetched, self._splits.get(fetched.split_id))
-        reading = self._splits[fetched.split_id]
+        reading = self._contract.check(fetched, self._splits)
         self._at_hand = reading, fetched
         reading.out = min(reading.skip, len(fetched.records))
         reading.skip -= reading.out

@@ -247,7 +247,9 @@ class MicroBatches(Generic[S, C]):
         if offset.number:
             restored = Checkpoint(offset.checkpoint, [Waiting(split) for split in offset.splits])
         self._open.clear()
-        self.thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
+        self.thread = EnumeratorThread(
+            self._source, self.coordinator, restored=restored, on_demand=True
+        ).start()
         self.number = offset.number
         self.thread.call(self._restored)
         if self._available_now is not None:

@@ -21,7 +21,6 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,14 +39,7 @@ from pillarbox.aio.observe.totals import (
     without_rows,
 )
 from pillarbox.rpc.codec import Codec, Count
-from pillarbox.rpc.connection import (
-    CONNECT_TIMEOUT_S,
-    Connection,
-    ProtocolError,
-    Reconnector,
-    RefusedError,
-    RpcHandle,
-)
+from pillarbox.rpc.connection import Connection, ProtocolError, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 from pillarbox.rpc.server import Service
 
@@ -59,8 +51,6 @@ LAST_TOTALS_TIMEOUT_S = 5.0
 """Seconds for the last totals of a task to be taken."""
 RECONNECT_TIMEOUT_S = 5.0
 """Seconds after its connection has broken in which a task may come back. Then it counts as dead."""
-MAX_PAUSE_S = 1.0
-"""Seconds between two attempts of a task to reach its driver, at most."""
 MAX_TASKS_KEPT = 1000
 """Ended tasks that are kept apart; micro-batches likewise."""
 
@@ -107,20 +97,19 @@ class ProgressReporter:
         self._addresses = way.handle.addresses
         self._attempt = _this_attempt(way.operator)
         self._id = uuid.uuid4().hex
-        self._taken: Future[None] = Future()
         self._thread = acquire_loop()
         # The thread of connections.
         self._way = Reconnector(way.handle)
-        self._connection: Connection | None = None
-        self._is_known = self._is_leaving = False
-        self._last: list[Any] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        post(self._thread.loop, self._start)
+        self._is_known = False
+        self._last: Totals | None = None
+        self._is_leaving = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._taken = self._thread.submit(self._run())
 
     def close(self) -> None:
         """Send the last totals, and wait until the driver has them, for some seconds at most."""
-        last = self._totals()
-        post(self._thread.loop, self._leave, None if last is None else to_json(last))
+        self._last = self._totals()
+        post(self._thread.loop, self._is_leaving.set)
         try:
             # A driver that is not reached costs one task some seconds, not each task of a stream.
             if not self._is_lost or self._addresses not in self._unreached:
@@ -132,7 +121,7 @@ class ProgressReporter:
 
     @property
     def _is_lost(self) -> bool:
-        return self._connection is None and self._way.trouble is not None
+        return self._way.connection is None and self._way.trouble is not None
 
     def _await_taken(self) -> None:
         try:
@@ -144,54 +133,39 @@ class ProgressReporter:
 
     # -- the thread of connections ------------------------------------------------------------
 
-    def _start(self) -> None:
-        self._tasks = [asyncio.ensure_future(each) for each in (self._run(), self._report())]
+    async def _run(self) -> None:
+        self._task = asyncio.current_task()
+        # It is refused where the driver's progress has ended, or counts this task as dead.
+        with suppress(RefusedError):
+            await self._way.run(self._hello, self._talk)
 
     async def _stop(self) -> None:
-        await end(*self._tasks)
-
-    async def _run(self) -> None:
-        with suppress(RefusedError):
-            while True:
-                await self._way.attempt(self._talk, self._hello)
-                self._connection = None
-                if self._taken.done():
-                    return
-                await self._way.pause(MAX_PAUSE_S)
-        # The driver's progress has ended, or counts this task as dead.
-        self._connection = None
-        self._taken.set_result(None)
-
-    async def _report(self) -> None:
-        while not self._is_leaving:
-            totals = self._totals()
-            if totals is not None:
-                self._say(to_json(totals))
-            await asyncio.sleep(REPORT_INTERVAL_S)
+        assert self._task is not None
+        await end(self._task)
 
     def _hello(self) -> list[Any]:
         return [self._id, ATTEMPTS.to_json(self._attempt), self._is_known]
 
     async def _talk(self, connection: Connection) -> None:
-        await asyncio.wait_for(connection.receive(), CONNECT_TIMEOUT_S)
-        self._is_known, self._connection = True, connection
-        self._way.connected()
-        if self._is_leaving:
-            self._leave(self._last)
-        # All else that comes is that it may go.
-        await connection.receive()
-        self._taken.set_result(None)
+        self._is_known = True
+        reporting = asyncio.ensure_future(self._report(connection))
+        try:
+            # All that comes is that it may go.
+            await connection.receive()
+        finally:
+            await end(reporting)
 
-    def _say(self, totals: list[Any]) -> None:
-        if self._connection is not None:
-            self._connection.send("totals", totals)
-
-    def _leave(self, last: list[Any] | None) -> None:
-        self._is_leaving, self._last = True, last
-        if last is not None:
-            self._say(last)
-        if self._connection is not None:
-            self._connection.send("leave")
+    async def _report(self, connection: Connection) -> None:
+        is_leaving = False
+        while not is_leaving:
+            is_leaving = self._is_leaving.is_set()
+            totals = self._last if is_leaving else self._totals()
+            if totals is not None:
+                connection.send("totals", to_json(totals))
+            if not is_leaving:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._is_leaving.wait(), REPORT_INTERVAL_S)
+        connection.send("leave")
 
 
 def _this_attempt(operator: int) -> TaskAttempt:

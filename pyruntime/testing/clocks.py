@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pillarbox.validate import check_moment
 
@@ -140,27 +139,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return sum(not timer.cancelled() for timer in self._scheduled)  # type: ignore[attr-defined]
 
 
-class _Jumping(selectors.BaseSelector):
+class _Jumping(selectors.DefaultSelector):
     """A selector that passes the time instead of waiting."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._selector = selectors.DefaultSelector()
+        super().__init__()
         self._loop = loop
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._selector.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._selector.unregister(fileobj)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._selector.get_map()
-
-    def close(self) -> None:
-        self._selector.close()
-
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._selector.select(0)
+        ready = super().select(0)
         if not ready:
             if timeout is None:
                 raise RuntimeError("the loop would sleep for ever: nothing is ready and no timer is armed")

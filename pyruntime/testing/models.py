@@ -92,16 +92,13 @@ class Model:
     @classmethod
     def bind(cls, operation: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, those with default values included."""
-        bound = _signature(getattr(cls, operation)).bind(None, *arguments, **keywords)
+        bound = _signature_of(getattr(cls, operation)).bind(None, *arguments, **keywords)
         bound.apply_defaults()
         return bound.args[1:]
 
 
-@cache
-def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    signature = inspect.signature(method)
-    plain = [p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in signature.parameters.values()]
-    return signature.replace(parameters=plain)
+# A history binds the arguments of each of its operations.
+_signature_of = cache(inspect.signature)
 
 
 # -- the mailbox --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
@@ -284,8 +284,10 @@ class _RecordedOutput:
 class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
-    def __init__(self, *words: Any, finish: Callable[[Call, Any], None], stop: Any, **more: Any) -> None:
+    def __init__(self, *words: Any, queue: Any, stop: Any, **more: Any) -> None:
         self._trace: OperatorTrace = stop.__self__._trace
+        super().__init__(*words, queue=_RecordedQueue(queue, self._trace), stop=stop, **more)  # type: ignore[arg-type]
+        finish = self._finish_call
 
         def finished(call: Call, result: Any) -> None:
             # spec: Operator!Answer
@@ -295,7 +297,7 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of("answer", call)
             finish(call, result)
 
-        super().__init__(*words, finish=finished, stop=stop, **more)
+        self._finish_call = finished
 
     def begin(self, call: Call) -> None:
         # spec: Operator!Start
@@ -338,6 +340,20 @@ class _RecordedScheduler(CallScheduler):
             self._trace.decide("withdraw", call)
         super().mark(calls, limit)
 
+    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
+        # spec: Operator!Find
+        if called is not None:
+            self._trace.of("find", call)
+        super().hand_on(call, result, called)
+
+    def take_found(self, call: Call, result: Any) -> None:
+        self._trace.decided.discard(call)
+        super().take_found(call, result)
+
+    def share_found(self, call: Call, result: Any) -> None:
+        self._trace.of("find", call)
+        super().share_found(call, result)
+
     def _timed_out(self, call: Call) -> None:
         # spec: Operator!TimeOut
         self._trace.of("time_out", call)
@@ -379,20 +395,6 @@ class _RecordedOperator(AsyncWaitOperator):
         if found is not None:
             self._trace.of("join" if found is WAITING else "find", call)
         super()._join(found, call)
-
-    def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        # spec: Operator!Find
-        if called is not None:
-            self._trace.of("find", call)
-        super()._hand_on(call, result, called)
-
-    def _take_found(self, call: Call, result: Any) -> None:
-        self._trace.decided.discard(call)
-        super()._take_found(call, result)
-
-    def _share_found(self, call: Call, result: Any) -> None:
-        self._trace.of("find", call)
-        super()._share_found(call, result)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         # spec: Operator!Snapshot
@@ -457,7 +459,7 @@ def record_operators(folder: str | Path) -> None:
         operator._trace = trace = OperatorTrace(into, options, more["loop"])
         _traces.append(trace)
         _INIT(operator, fn, options, **more)
-        operator._queue = _RecordedQueue(operator._queue, trace)
+        operator._queue = operator._scheduler.queue
         trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]

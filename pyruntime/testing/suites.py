@@ -43,7 +43,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pillarbox.kernel import WATERMARK, Mail
 from pillarbox.testing.models import (
-    HeldEntry,
     MailboxModel,
     Model,
     OrderedModel,
@@ -546,8 +545,8 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     def begin_life(self) -> None:
         """A queue has been made: it knows no handle, and its counters are zero."""
-        self.handles: dict[int, Any] = {}
-        self.stale: list[Any] = [0, -1]
+        # By the number of the attempt, with those that are over; two that no queue may give.
+        self.handles: dict[int, Any] = {0: 0, -1: -1}
         self.late = 0
 
     def expect(self, operation: str, *rest: Any) -> None:
@@ -559,40 +558,46 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     # ---- handles: numbers of attempts in the model, whatever the subject makes of them
 
-    def learn(self, operation: str, number: int, handle: Any) -> None:
+    def called(self, operation: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+        if operation in ("renew", "complete"):
+            arguments = (self.handles[arguments[0]], *arguments[1:])
+        return super().called(operation, *arguments, **keywords)
+
+    def follow(self, got: Any, operation: str, *arguments: Any, **keywords: Any) -> None:
+        expected = self.model.apply(operation, *arguments)[1]
+        if operation in ("put", "renew") and not isinstance(expected, Raised):
+            got = self.learn(operation, expected, got)
+        elif operation == "admit_restored" and expected and isinstance(got, tuple) and len(got) == 2:
+            got = self.learn(operation, expected[0], got[0]), got[1]
+        super().follow(got, operation, *arguments, **keywords)
+
+    def learn(self, operation: str, number: int, handle: Any) -> int:
         """The subject gave a handle for an attempt. No other, earlier or later, may be equal to it."""
-        if isinstance(handle, Raised) or handle in self.stale or handle in self.handles.values():
+        if isinstance(handle, Raised) or handle in self.handles.values():
             self.expect(operation, (), handle, "a new handle")
         self.handles[number] = handle
+        return number
 
-    def retire(self, entry: HeldEntry) -> None:
-        self.stale.append(self.handles.pop(entry.attempt))
+    def account(self, before: QueueModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+        self.late += operation == "complete" and got is False
 
-    def draw(self, data: st.DataObject) -> HeldEntry:
-        entry: HeldEntry = data.draw(st.sampled_from(self.model.running()), label="entry")
-        return entry
+    def draw(self, data: st.DataObject, *, is_stale: bool = False) -> int:
+        running = [entry.attempt for entry in self.model.running()]
+        numbers = [number for number in self.handles if number not in running] if is_stale else running
+        return int(data.draw(st.sampled_from(numbers), label="attempt"))
 
     # ---- in
 
     @rule(count=st.integers(1, 4))
     def put(self, count: int) -> None:
         for _ in range(count):
-            self.put_one()
+            element = self.door.pop() if self.door else self.read()
+            if isinstance(self.check("put", element), Raised):
+                self.door.append(element)
 
     def read(self) -> int:
         self.position += 1
         return self.position - 1
-
-    def put_one(self) -> None:
-        element = self.door.pop() if self.door else self.read()
-        after, expected = self.model.put(element)
-        got = self.in_owner(self.called("put", element))
-        if isinstance(expected, Raised):
-            self.expect("put", (element,), got, expected)
-            self.door.append(element)
-        else:
-            self.learn("put", expected, got)
-        self.model = after
 
     @precondition(lambda self: not self.door)
     @rule()
@@ -603,18 +608,11 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     @precondition(lambda self: self.model.running())
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
-        entry = self.draw(data)
-        after, number = self.model.renew(entry.attempt)
-        got = self.in_owner(self.called("renew", self.handles[entry.attempt]))
-        self.learn("renew", number, got)
-        self.retire(entry)
-        self.model = after
+        self.check("renew", self.draw(data))
 
     @rule(data=st.data())
     def renew_stale(self, data: st.DataObject) -> None:
-        handle = data.draw(st.sampled_from(self.stale), label="handle")
-        got = self.in_owner(self.called("renew", handle))
-        self.expect("renew", (handle,), got, Raised("ValueError"))
+        self.check("renew", self.draw(data, is_stale=True))
 
     # ---- completion, by any thread
 
@@ -623,53 +621,23 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def complete(self, data: st.DataObject, elsewhere: bool) -> None:
         self.finish(self.draw(data), elsewhere)
 
-    def finish(self, entry: HeldEntry, elsewhere: bool = False) -> None:
-        result = f"result {next(self.numbers)} of {entry.element}"
-        handle = self.handles[entry.attempt]
-        if elsewhere and self.owner_completes:
-            self.refused_elsewhere(handle)
-            return
-        call = self.called("complete", handle, result)
-        after, expected = self.model.complete(entry.attempt, result)
-        got = self.in_other(call) if elsewhere else self.in_owner(call)
-        self.expect("complete", (handle, result), got, expected)
-        self.retire(entry)
-        self.model = after
-
     @rule(data=st.data(), elsewhere=st.booleans())
     def complete_late(self, data: st.DataObject, elsewhere: bool) -> None:
-        handle = data.draw(st.sampled_from(self.stale), label="handle")
-        if elsewhere and self.owner_completes:
-            self.refused_elsewhere(handle)
-            return
-        call = self.called("complete", handle, "late")
-        got = self.in_other(call) if elsewhere else self.in_owner(call)
-        self.expect("complete", (handle, "late"), got, False)
-        self.late += 1
+        self.finish(self.draw(data, is_stale=True), elsewhere)
 
-    def refused_elsewhere(self, handle: Any) -> None:
-        self.check_wrong_thread("complete", handle, "elsewhere")
+    def finish(self, number: int, elsewhere: bool = False) -> None:
+        result = f"result {next(self.numbers)}"
+        if elsewhere and self.owner_completes:
+            self.check_wrong_thread("complete", number, result)
+        else:
+            self.check("complete", number, result, elsewhere=elsewhere)
 
     # ---- out
 
     emit = step("emit")
     emit_many = step("emit_many", lambda self, limit: (limit,), limit=st.integers(0, 2) | st.none())
-
-    @precondition(may_end)
-    @rule()
-    def clear(self) -> None:
-        self.give_back("clear")
-
-    @precondition(may_end)
-    @rule()
-    def close(self) -> None:
-        self.give_back("close")
-
-    def give_back(self, operation: str) -> None:
-        before = self.model
-        self.check(operation)
-        for entry in before.running():
-            self.retire(entry)
+    clear = step("clear", ends=True)
+    close = step("close", ends=True)
 
     # ---- snapshots
 
@@ -699,27 +667,16 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def restore_too_late(self) -> None:
         self.check("restore", [("x", False, None)])
 
-    @rule()
-    def admit_restored(self) -> None:
-        after, expected = self.model.admit_restored()
-        got = self.in_owner(self.called("admit_restored"))
-        if expected is None or not isinstance(got, tuple) or len(got) != 2:
-            self.expect("admit_restored", (), got, expected)
-        else:
-            number, element = expected
-            self.expect("admit_restored", (), got[1], element)
-            self.learn("admit_restored", number, got[0])
-        self.model = after
+    admit_restored = step("admit_restored")
 
     # ---- threads
 
     @rule(operation=st.sampled_from(sorted(QueueModel.confined)))
     def from_another_thread(self, operation: str) -> None:
-        handle = next(iter(self.handles.values()), 0)
         arguments: dict[str, tuple[Any, ...]] = {
             "put": ("x",),
             "put_watermark": ("x",),
-            "renew": (handle,),
+            "renew": (0,),
             "restore": ([],),
         }
         self.check_wrong_thread(operation, *arguments.get(operation, ()))
@@ -754,8 +711,8 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def finish_everything(self) -> None:
         while self.model.held or self.model.waiting:
             while self.model.waiting and len(self.model.held) < self.model.capacity:
-                self.admit_restored()
+                self.check("admit_restored")
             for entry in self.model.running():
-                self.finish(entry)
+                self.finish(entry.attempt)
             while self.model.next_out() is not None:
                 self.check("emit")

@@ -31,10 +31,10 @@ def _times_of_access(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_filter_opens_all_files_and_a_pattern_those_of_its_folder(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(folders, "DAYS", 5)
-    figures = {each.name: each for each in folders.measure(spark, tmp_path / "days", TINY, lambda text: None)}
+    measured = folders.measure(spark, tmp_path / "days", TINY, lambda text: None, days=5)
+    figures = {each.name: each for each in measured}
     assert figures["files, a filter, files opened"].values == [5]
     assert figures["files, a pattern, files opened"].values == [1]
     assert figures["Spark's Parquet, a filter, files opened"].values[0] < 5

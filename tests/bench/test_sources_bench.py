@@ -36,11 +36,8 @@ def by_name(figures: list[Figure]) -> dict[str, Figure]:
 
 
 @pytest.mark.slow
-def test_files_are_read_by_us_and_by_spark(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "ROWS", {"parquet": 2_000_000})
-    figures = by_name(files.measure(spark, tmp_path, TINY, silent))
+def test_files_are_read_by_us_and_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    figures = by_name(files.measure(spark, tmp_path, TINY, silent, {"parquet": 2_000_000}))
     for what in files.FUNCTIONS:
         figure = figures[f"files, parquet, {what}"]
         assert figure.against == f"Spark's parquet, {what}"
@@ -62,10 +59,9 @@ def test_a_file_with_other_rows_than_were_to_be_read_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = files.write
-    monkeypatch.setattr(files, "ROWS", {"parquet": 2_000_000})
     monkeypatch.setattr(files, "write", lambda folder, kind, rows: write(folder, kind, rows - 1))
     with pytest.raises(AssertionError, match="instead of"):
-        files.measure(spark, tmp_path, TINY, silent)
+        files.measure(spark, tmp_path, TINY, silent, {"parquet": 2_000_000})
 
 
 @pytest.mark.slow
@@ -168,12 +164,12 @@ def test_a_part_whose_server_cannot_be_had_is_left_out_and_said(
     measured: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(*given: Any) -> Any:
-        pytest.skip("no broker here")
+        pytest.skip("no server here")
 
     monkeypatch.setattr("bench.sources.session.session", lambda *given: nullcontext())
     monkeypatch.setattr(command, "measure", missing)
-    assert command.run(["kafka"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
-    assert "kafka is left out: no broker here" in capsys.readouterr().err
+    assert command.run(["redis"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
+    assert "redis is left out: no server here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--rounds", "0"], ["--size", "0"], ["no-such-part"]])

@@ -77,7 +77,7 @@ def test_a_state_is_the_package_of_its_checkout() -> None:
     assert package.is_relative_to(states.FOLDER)
 
 
-def test_a_commit_is_unpacked_and_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_unpacked_and_built_once(tmp_path: Path) -> None:
     if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("no repository here")
     built: list[str] = []
@@ -87,10 +87,8 @@ def test_a_commit_is_unpacked_and_built_once(tmp_path: Path, monkeypatch: pytest
         for each in (ROOT / "kernel").glob("*.so"):
             (checkout / "kernel" / each.name).symlink_to(each)
 
-    monkeypatch.setattr(states, "FOLDER", tmp_path)
-    monkeypatch.setattr(states, "_build", build)
-    state = states.beside("HEAD", silent)
-    assert states.beside("HEAD", silent) == state
+    state = states.beside("HEAD", silent, tmp_path, build)
+    assert states.beside("HEAD", silent, tmp_path, build) == state
     assert len(built) == 1
     assert package_of(state).resolve() == tmp_path / built[0][:12] / "checkout" / "pyruntime" / "__init__.py"
 
@@ -102,16 +100,16 @@ def test_what_is_no_state_is_refused_with_the_reason(tmp_path: Path) -> None:
         linked(tmp_path)
 
 
-def test_links_to_what_a_checkout_has_no_more_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "FOLDER", tmp_path / "beside")
+def test_links_to_what_a_checkout_has_no_more_go(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
     checkout = tmp_path / "checkout"
     for name in ("kernel/mailbox.so", "pyruntime/old.py"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).touch()
     (checkout / "kernel/mailbox.so").rename(checkout / "kernel/mailbox.abi.so")
-    assert {link.name for link in (linked(checkout) / "pillarbox").iterdir()} == {"kernel", "old.py"}
+    assert {link.name for link in (linked(checkout, beside) / "pillarbox").iterdir()} == {"kernel", "old.py"}
     (checkout / "pyruntime/old.py").rename(checkout / "pyruntime/new.py")
-    assert {link.name for link in (linked(checkout) / "pillarbox").iterdir()} == {"kernel", "new.py"}
+    assert {link.name for link in (linked(checkout, beside) / "pillarbox").iterdir()} == {"kernel", "new.py"}
 
 
 def test_a_ratio_is_that_of_medians_and_its_spread_is_of_chunks_side_by_side() -> None:

@@ -226,11 +226,9 @@ def test_each_defect_counts_in_the_file_that_it_is_in(whole: dict[str, dict[str,
         ("import signal; signal.pause()", mutation.TIMED_OUT),
     ],
 )
-def test_what_only_runs_out_of_time_is_not_caught(
-    code: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mutation, "SECONDS", 0.1 if "pause" in code else 60.0)
-    assert mutation.outcome([sys.executable, "-c", code], {}) == said
+def test_what_only_runs_out_of_time_is_not_caught(code: str, said: str) -> None:
+    timeout_s = 0.1 if "pause" in code else 60.0
+    assert mutation.outcome([sys.executable, "-c", code], {}, timeout_s) == said
 
 
 def test_the_defects_of_the_kernel_are_tried_by_the_tests_of_its_c_interface() -> None:

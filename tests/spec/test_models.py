@@ -208,9 +208,8 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setenv(tlc.JAR_VARIABLE, str(real))
     assert tlc.jar() == real
     monkeypatch.delenv(tlc.JAR_VARIABLE)
-    monkeypatch.setattr(tlc, "BUILD", tmp_path)
     with pytest.raises(tlc.TlcError, match="remove it"):
-        tlc.jar()
+        tlc.jar(tmp_path)
 
 
 def test_the_fetched_jar_is_checked_before_it_gets_its_place(
@@ -222,10 +221,8 @@ def test_the_fetched_jar_is_checked_before_it_gets_its_place(
         return wrong
 
     monkeypatch.delenv(tlc.JAR_VARIABLE, raising=False)
-    monkeypatch.setattr(tlc, "BUILD", tmp_path / "tlc")
-    monkeypatch.setattr(tlc, "fetch", fetch)
     with pytest.raises(tlc.TlcError, match="sha256"):
-        tlc.jar()
+        tlc.jar(tmp_path / "tlc", fetch)
     assert list((tmp_path / "tlc").iterdir()) == []
 
 

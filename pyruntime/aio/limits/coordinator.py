@@ -7,7 +7,7 @@
 # The state is a file that is replaced as a whole, not a log. It is a few hundred bytes for each name in
 # use, and a log of grants would have to be cut from time to time while tasks wait for it. What must be
 # known after a restart is said to a task only when it is in the file. So that one write serves all who
-# wait, messages are gathered for `COMMIT_DELAY_S`; and since a disk may take its time, the write is a
+# wait, messages are gathered for some milliseconds; and since a disk may take its time, the write is a
 # thread's of its own: the loop serves the sources' coordinators, too. The file is not forced to the disk:
 # it is to outlive the process, not the machine.
 
@@ -24,9 +24,10 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pillarbox.aio.limits.lease import (
+    RETURN_TIMEOUT_S,
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
@@ -38,11 +39,10 @@ from pillarbox.aio.limits.lease import (
     Open,
     Opened,
     QuotaAllocator,
-    Want,
 )
 from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
-from pillarbox.rpc.connection import Connection, RpcHandle
+from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
 from pillarbox.validate import check_duration, check_int, check_text
@@ -53,11 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("pillarbox")
 
 STATE_VERSION = 1
-MAX_NAMES = 10_000
-COMMIT_DELAY_S = 0.005
-"""Seconds in which grants and reports are gathered, to be written down once."""
-WRITE_RETRY_INTERVAL_S = 1.0
-"""Seconds until a state that could not be written is tried again."""
 DEFAULT_PATIENCE_S = 60.0
 MIN_SECRET_CHARACTERS = 32
 
@@ -105,6 +100,21 @@ def read_state(path: Path) -> dict[str, Any] | None:
 # -- the server ---------------------------------------------------------------------------------
 
 
+class Upkeep(NamedTuple):
+    """The times and bounds of a coordinator's accounts."""
+
+    return_timeout_s: float = RETURN_TIMEOUT_S
+    """See `RETURN_TIMEOUT_S`."""
+    commit_delay_s: float = 0.005
+    """Seconds in which grants and reports are gathered, to be written down once."""
+    write_retry_interval_s: float = 1.0
+    """Seconds until a state that could not be written is tried again."""
+    max_names: int = 10_000
+
+
+DEFAULT_UPKEEP = Upkeep()
+
+
 class SharedStatistics(NamedTuple):
     """Counts of all tasks that share one name, so far."""
 
@@ -139,16 +149,21 @@ class LimitService(Service):
     path: of the state file; None for none. state: what to go on from; None for nothing.
     """
 
-    def __init__(self, secret: bytes, path: Path | None, state: dict[str, Any] | None) -> None:
+    def __init__(
+        self, secret: bytes, path: Path | None, state: dict[str, Any] | None, upkeep: Upkeep = DEFAULT_UPKEEP
+    ) -> None:
         self.is_written = True
         """False if the last state is to be written down and could not be."""
         self._secret = secret
         self._path = path
+        self._upkeep = upkeep
         self._accounts = {
-            name: Account(QuotaAllocator.from_json(sums, time.monotonic))
+            name: Account(QuotaAllocator.from_json(sums, time.monotonic, upkeep.return_timeout_s))
             for name, sums in (state or {}).get("gates", {}).items()
         }
         self._outbox: list[tuple[Connection, Any]] = []
+        # Connections whose task is not written down yet.
+        self._opening: set[Connection] = set()
         self._changed = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, "pillarbox-limits-state")
         self._writing: asyncio.Task[None] | None = None
@@ -229,12 +244,12 @@ class LimitService(Service):
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
         elif isinstance(message, Leave):
-            allocator.leave(client, message.report, message.unspent)
+            allocator.leave(client, message.report, message.unspent, message.unspent_units)
             del account.connections[client]
             self._send(connection, Left(), account.is_kept)
         else:
             allocator.report(client, message.report)
-            if isinstance(message, Want):
+            if message.calls is not None:
                 allocator.want(client, message.report.received, message.calls, message.units)
         self._pump(account)
 
@@ -246,12 +261,16 @@ class LimitService(Service):
             connection.send("later", "its state cannot be written")
             return None
         if name not in self._accounts:
-            self._forget_fresh()
-            if len(self._accounts) >= MAX_NAMES:
-                why = f"{MAX_NAMES:,} names of limits are in use, or have budgets: give operators one name"
+            most = self._upkeep.max_names
+            self._forget_fresh(most)
+            if len(self._accounts) >= most:
+                why = f"{most:,} names of limits are in use, or have budgets: give operators one name"
                 connection.send("no", why)
                 return None
-            self._accounts[name] = Account(QuotaAllocator(message.limits, time.monotonic))
+            timeout = self._upkeep.return_timeout_s
+            self._accounts[name] = Account(
+                QuotaAllocator(message.limits, time.monotonic, return_timeout_s=timeout)
+            )
         account = self._accounts[name]
         allocator = account.allocator
         if allocator.limits != message.limits:
@@ -265,6 +284,8 @@ class LimitService(Service):
         if message.before is not None:
             allocator.count_before(*message.before)
         allocator.register(client, message.report)
+        # Limits that are in no file would have a burst of their own after a restart.
+        self._opening.add(connection)
         self._send(connection, Opened(), True)
         cooling = allocator.cooling()
         if cooling > 0.0:
@@ -276,9 +297,9 @@ class LimitService(Service):
 
     # Names are made by tasks, so their number has a bound. What is forgotten is a rate whose buckets are
     # full, as a new one would have them; never a budget, which would be granted a second time.
-    def _forget_fresh(self) -> None:
-        """Forget names that a new one equals, if there are too many."""
-        if len(self._accounts) >= MAX_NAMES:
+    def _forget_fresh(self, most: int) -> None:
+        """Forget names that a new one equals, if there are `most`."""
+        if len(self._accounts) >= most:
             for name in [name for name, each in self._accounts.items() if each.allocator.is_fresh()]:
                 del self._accounts[name]
 
@@ -309,17 +330,22 @@ class LimitService(Service):
 
     def _send(self, connection: Connection, message: Any, written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
-        if self._path is not None and written:
+        # The first that a task hears is that it is in the accounts.
+        if self._path is not None and (written or connection in self._opening):
             self._outbox.append((connection, message))
             self._changed.set()
         else:
-            connection.send(*TO_TASK.to_json(message))
+            self._say(connection, message)
+
+    def _say(self, connection: Connection, message: Any) -> None:
+        self._opening.discard(connection)
+        connection.send(*TO_TASK.to_json(message))
 
     async def _keep_writing(self) -> None:
         """Write the state, then send what waited for it. What comes meanwhile waits for the next write."""
         while self._path is not None:
             await self._changed.wait()
-            await asyncio.sleep(COMMIT_DELAY_S)
+            await asyncio.sleep(self._upkeep.commit_delay_s)
             # spec: RateLease!Write
             self._changed.clear()
             outbox, self._outbox = self._outbox, []
@@ -337,13 +363,14 @@ class LimitService(Service):
                 unsent, self._outbox = [*outbox, *self._outbox], []
                 for connection, _ in unsent:
                     connection.abort()
+                self._opening.clear()
                 self._changed.set()
-                await asyncio.sleep(WRITE_RETRY_INTERVAL_S)
+                await asyncio.sleep(self._upkeep.write_retry_interval_s)
                 continue
             if not was_written:
                 log.warning("the state of the coordinator can be written again")
             for connection, message in outbox:
-                connection.send(*TO_TASK.to_json(message))
+                self._say(connection, message)
 
     async def _write(self) -> None:
         if self._path is None:
@@ -435,6 +462,9 @@ class Coordinator(RpcServer, SharedLimits):
     the certificate, PermissionError or ValueError for a bad state file.
     """
 
+    _own_timing: ClassVar[Timing] = DEFAULT_TIMING
+    _upkeep: ClassVar[Upkeep] = DEFAULT_UPKEEP
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -446,7 +476,10 @@ class Coordinator(RpcServer, SharedLimits):
         certificate: str | os.PathLike[str] | None = None,
         secret_env: str | None = None,
     ) -> None:
-        super().__init__(SERVICE, Service(), host, port, advertise=advertise, certificate=certificate)
+        super().__init__(
+            SERVICE, Service(), host, port,
+            advertise=advertise, certificate=certificate, timing=self._own_timing,
+        )  # fmt: skip
         self._own_secret = None if secret_env is None else secret_from(secret_env)
         self._secret = self._own_secret or self._secret
         self._patience = check_duration("patience", patience, above_zero=True)
@@ -486,7 +519,7 @@ class Coordinator(RpcServer, SharedLimits):
             if state is not None:
                 self._secret = self._own_secret or bytes.fromhex(state["secret"])
                 self._port = self._port or state["port"]
-            self._service = self._limits = LimitService(self._secret, self._path, state)
+            self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
 
     def close(self) -> None:

@@ -9,8 +9,10 @@ so a report that comes twice, or after a restart, counts once.
 # A lease is a time: calls that are not used within it are given back (Gray and Cheriton, "Leases", 1989).
 # Without it, a task that has got calls and has no rows left would keep them from others until it ends. A
 # round trip for each call, the other way, would cost every call a tenth of a millisecond, and the
-# coordinator its thread. Where calls have a weight it is paid: how heavy the next one is, nobody knows
-# beforehand, and services that count units answer slowly.
+# coordinator its thread. How heavy the next calls are, nobody knows beforehand: so units that were granted
+# are in one pool, for calls of the mean weight of late, and a call that is heavier than the pool asks for all
+# of its own weight. It does not ask for what is lacking alone: while that is waited for the pool lapses, and
+# a heavy call could ask for one half after the other for ever.
 #
 # The alternatives to counts since the beginning are numbered messages that are kept until they are
 # acknowledged, or a log of grants at the coordinator. Both need state that survives
@@ -41,7 +43,7 @@ from pillarbox.aio.limits.rate import (
     TokenBucket,
 )
 from pillarbox.rpc.codec import Amount, Codec, Count
-from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, Reconnector, RefusedError, RpcHandle
+from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
 from pillarbox.rpc.loop_thread import end
 
 SERVICE = "limits"
@@ -58,6 +60,8 @@ FIRST_CALLS = 4
 """Calls to ask for before it is known how many are needed; who needs fewer asks when it needs one."""
 MAX_CALLS_PER_REQUEST = 4096
 """Calls to ask for at a time, at most."""
+MEAN_CALLS = 16
+"""Calls over which the mean weight is taken, about."""
 REPORT_DELAY_S = 0.02
 """Seconds until what nobody waits for is said."""
 LEAVE_TIMEOUT_S = 2.0
@@ -90,18 +94,16 @@ class Opened(NamedTuple):
     """The coordinator has the task in its accounts."""
 
 
-class Did(NamedTuple):
-    """A task has done so much."""
+class Update(NamedTuple):
+    """A task has done so much, and wants so many calls, of so many units each.
+
+    calls: None for what it wanted before. A want is said once: one grant answers it, and repeated it would be
+    answered again while that is on its way.
+    """
 
     report: UsageReport
-
-
-class Want(NamedTuple):
-    """A task wants so many calls, of so many units each."""
-
-    report: UsageReport
-    calls: Count
-    units: Amount
+    calls: Count | None = None
+    units: Amount = 0.0
 
 
 class Granted(NamedTuple):
@@ -124,17 +126,18 @@ class Exhausted(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A task ends, and gives back calls that it has not used."""
+    """A task ends, and gives back calls and units that it has not used."""
 
     report: UsageReport
     unspent: Count
+    unspent_units: Amount
 
 
 class Left(NamedTuple):
     """The last report of a task is in the accounts."""
 
 
-TO_COORDINATOR = Codec(Open, Did, Want, CoolDown, Leave)
+TO_COORDINATOR = Codec(Open, Update, CoolDown, Leave)
 TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
 _LIMITS = Codec(Limits)
 
@@ -169,8 +172,16 @@ class QuotaAllocator:
     not been used is granted again.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float], level: float | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        level: float | None = None,
+        *,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
+    ) -> None:
         self.limits = limits
+        self.return_timeout_s = return_timeout_s
         self.clients: dict[str, Client] = {}
         self.committed = 0
         """Calls that were used or may still be."""
@@ -261,19 +272,21 @@ class QuotaAllocator:
         """Seconds for which nothing is granted; 0.0 for none."""
         return max(0.0, self._cool_until - self._clock())
 
-    def leave(self, name: str, report: UsageReport, unspent: int = 0) -> None:
-        """A client ends. What it held, it holds no more; of that so much may go back into the bucket."""
+    def leave(self, name: str, report: UsageReport, unspent: int = 0, units: float = 0.0) -> None:
+        """A client ends. What it held, it holds no more; of that so much may go back into the buckets."""
         self.report(name, report)
         client = self.clients[name]
         if self._requests is not None and unspent:
             self._requests.give_back(min(unspent, max(0, client.granted - client.used)), self._clock())
+        if self._weights is not None and units:
+            self._weights.give_back(units, self._clock())
         self._end(name, client.used)
 
     def lost(self, name: str) -> None:
         """The connection of a client has ended. It may come back until what it holds has lapsed."""
         # spec: RateLease!Notice
         if name in self.clients:
-            self._gone[name] = self._clock() + self.limits.life + RETURN_TIMEOUT_S
+            self._gone[name] = self._clock() + self.limits.life + self.return_timeout_s
             self._wanting.pop(name, None)
 
     def expire(self) -> float:
@@ -340,29 +353,28 @@ class QuotaAllocator:
             if left is not None:
                 left -= calls
             self._served = client.served
-            client.served += calls if self._weights is None else client.units
+            client.served += calls if self._weights is None else calls * client.units
             del self._wanting[name]
         return grants, math.inf
 
     def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float]:
-        """Calls for one client, and the seconds that it must wait; one call where calls have a weight."""
+        """Calls for one client, and the seconds that it must wait until it gets any."""
         calls, requests, weights = client.wanted, self._requests, self._weights
         if left is not None:
             if left <= 0:
                 # Until somebody gives back: then it is asked again.
                 return 0, math.inf
             calls = min(calls, max(1, left // (2 * sharers)))
-        wait = 0.0 if requests is None else requests.ready_in(1.0, now)
-        if weights is not None:
-            calls, wait = 1, max(wait, weights.ready_in(client.units, now))
+        buckets = [(requests, 1.0), (weights, client.units)]
+        some = [(bucket, amount) for bucket, amount in buckets if bucket is not None and amount > 0.0]
+        wait = max((bucket.ready_in(amount, now) for bucket, amount in some), default=0.0)
         if wait > 0.0:
             return 0, wait
-        if requests is not None:
-            share = max(1, int(requests.rate * TURN_S / sharers))
-            calls = min(calls, share, max(1, int(requests.level(now))))
-            requests.take(calls, now)
-        if weights is not None:
-            weights.take(client.units, now)
+        for bucket, amount in some:
+            share = min(bucket.rate * TURN_S / sharers, bucket.level(now))
+            calls = min(calls, max(1, int(share / amount)))
+        for bucket, amount in some:
+            bucket.take(calls * amount, now)
         return calls, 0.0
 
     def _keep_for_one(self, head: float, now: float) -> None:
@@ -398,10 +410,13 @@ class QuotaAllocator:
         }
 
     @classmethod
-    def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
+    def from_json(
+        cls, value: Any, clock: Callable[[], float], return_timeout_s: float = RETURN_TIMEOUT_S
+    ) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        allocator = cls(_LIMITS.from_json([Limits.__name__, *value["limits"]]), clock, 0.0)
+        limits = _LIMITS.from_json([Limits.__name__, *value["limits"]])
+        allocator = cls(limits, clock, 0.0, return_timeout_s=return_timeout_s)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
@@ -429,36 +444,38 @@ class LeasedLimiter:
         limits: Limits,
         patience: float,
         clock: Callable[[], float] = time.monotonic,
+        leave_timeout_s: float = LEAVE_TIMEOUT_S,
     ) -> None:
         self.exhausted: str | None = None
         self.limits = limits
-        self.connected = False
+        self._leave_timeout_s = leave_timeout_s
         self._name = name
         self._patience = patience
         self._clock = clock
         self._id = uuid.uuid4().hex
         self._way = Reconnector(handle)
-        self._channel: Connection | None = None
+        self._lost_at = clock()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._wake: Callable[[], None] = lambda: None
         self._failure: CoordinatorError | None = None
         self._before: tuple[str, int, float] | None = None
-        self._farewell: int | None = None
-        self._taken = False
+        self._farewell: tuple[int, float] | None = None
         self._weighs = limits.units_per_second is not None
         # A cost is waited for by all who may be the one to go beyond it.
         self._report_delay_s = REPORT_DELAY_S if limits.max_cost is None else 0.0
         self._calls = 0
-        self._units = 0.0
         self._received = 0
+        # Units of these calls, all together; of calls of late, in the mean.
+        self._units = self._units_received = 0.0
+        self._mean_units = 0.0
         self._used = 0
         self._units_used = 0.0
         self._cost = 0.0
         self._cool_until = -math.inf
         self._cool_downs = 0
         # Until when, and what had been received by then. The oldest first.
-        self._leases: deque[tuple[float, int]] = deque()
+        self._leases: deque[tuple[float, int, float]] = deque()
         self._lapse_at = math.inf
         self._lapse_timer: asyncio.TimerHandle | None = None
         self._report_timer: asyncio.TimerHandle | None = None
@@ -479,12 +496,13 @@ class LeasedLimiter:
         """See `RateLimiter.start`."""
         self._loop = loop
         self._wake = wake
-        self._task = loop.create_task(self._guarded())
+        self._task = loop.create_task(self._run())
 
     def admit(self, units: float = 1.0) -> float:
         """See `RateLimiter.admit`."""
         if self._failure is not None:
             raise self._failure
+        needed = units if self._weighs else 0.0
         if self.exhausted is not None:
             return math.inf
         now = self._clock()
@@ -492,25 +510,35 @@ class LeasedLimiter:
             return self._cool_until - now + WAIT_MARGIN_S
         if now >= self._lapse_at:
             self._lapse()
-        if self._weighs and self._calls and self._units < units:
-            # It is for a lighter call than the one that is next now.
-            self._give_back()
-        if self._calls < 1:
+        if self._calls < 1 or self._units < needed:
             if not self._held_back:
                 self._held_back, self._held_back_at = True, now
                 self._size = min(self._size * 2, self._most)
-            self._ask(units)
+            self._ask(needed)
             return math.inf
         # spec: RateLease!Begin
         self._held_back = False
         self._calls -= 1
         self._used += 1
         self._units_used += units
+        if self._weighs:
+            self._units -= units
+            self._mean_units += (units - self._mean_units) / min(self._used, MEAN_CALLS)
         if self._report_timer is None:
             self._report()
-        if self._calls <= self._size // 2 and self._size >= FIRST_CALLS and not self._weighs:
-            self._ask(0.0)
+        if not self._asked:
+            size = self._size_by_weight()
+            is_low = self._calls <= size // 2 or self._units < self._mean_units * (size // 2)
+            if is_low and size >= FIRST_CALLS:
+                self._ask(0.0)
         return 0.0
+
+    def _size_by_weight(self) -> int:
+        """So many calls to hold, by their number and by their weight."""
+        if self._mean_units == 0.0:
+            return self._size
+        per_second = self.limits.units_per_second or 0.0
+        return min(self._size, max(1, int(per_second * HELD_AHEAD_S / self._mean_units)))
 
     def spend(self, cost: float) -> None:
         """See `RateLimiter.spend`."""
@@ -538,16 +566,15 @@ class LeasedLimiter:
         if task is None:
             return
         self._wake = lambda: None
-        self._farewell = self._calls
+        self._farewell = self._calls, self._units
         self._give_back()
         for timer in (self._lapse_timer, self._report_timer):
             if timer is not None:
                 timer.cancel()
-        if self._channel is not None:
-            self._say_farewell()
+        self._say_farewell()
         # What was spent and not said would be lost: wait for a coordinator that is just starting again.
-        if self._channel is not None or self._received:
-            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
+        if self._way.connection is not None or self._received:
+            await asyncio.wait([task], timeout=self._leave_timeout_s)
         await end(task)
 
     # -- leases -------------------------------------------------------------------------------
@@ -557,9 +584,10 @@ class LeasedLimiter:
         # spec: RateLease!Receive
         self._calls += calls
         self._received += calls
-        self._units = units
+        self._units += calls * units
+        self._units_received += calls * units
         self._asked = False
-        self._leases.append((self._clock() + self.limits.life, self._received))
+        self._leases.append((self._clock() + self.limits.life, self._received, self._units_received))
         if self._lapse_timer is None:
             self._await_lapse()
         if self._held_back:
@@ -575,7 +603,7 @@ class LeasedLimiter:
 
     def _give_back(self) -> None:
         # spec: RateLease!GiveBack
-        self._calls = 0
+        self._calls, self._units = 0, 0.0
         self._report()
 
     def _await_lapse(self) -> None:
@@ -591,7 +619,9 @@ class LeasedLimiter:
         now, calls = self._clock(), self._calls
         while self._leases and self._leases[0][0] <= now:
             # Of what came after it, all is still there.
-            self._calls = min(self._calls, self._received - self._leases.popleft()[1])
+            _, received, units = self._leases.popleft()
+            self._calls = min(self._calls, self._received - received)
+            self._units = min(self._units, self._units_received - units)
         if self._calls < calls:
             self._size = max(1, self._size - (calls - self._calls))
             if not self._held_back and self._asked:
@@ -613,15 +643,17 @@ class LeasedLimiter:
         """Ask for more calls, unless enough were asked for; the next one needs so many units."""
         if self._asked and units <= self._asked_units:
             return
-        if self._weighs:
-            self._want(1, units)
-        else:
-            self._want(max(1, self._size - self._calls), 0.0)
+        size = self._size_by_weight()
+        calls = max(1, size - self._calls)
+        each = max(0.0, size * self._mean_units - self._units) / calls
+        if self._units < units:
+            each = max(each, units)
+            calls = max(1, min(calls, int((size * self._mean_units - self._units) / each)))
+        self._want(calls, each)
 
     def _want(self, calls: int, units: float) -> None:
         self._asked, self._asked_units = calls > 0, units
-        if self.connected:
-            self._say(Want(self.report(), calls, units))
+        self._say(Update(self.report(), calls, units))
 
     def _report(self) -> None:
         """Have the counts said soon, once for all that changes until then."""
@@ -631,82 +663,62 @@ class LeasedLimiter:
     def _report_now(self) -> None:
         # spec: RateLease!Report
         self._report_timer = None
-        if self.connected:
-            self._say(Did(self.report()))
+        self._say(Update(self.report()))
 
     # -- the coordinator ----------------------------------------------------------------------
 
     def _say(self, message: Any) -> None:
-        """Send a message, where anybody may hear it."""
-        if self._channel is not None:
-            self._channel.send(*TO_COORDINATOR.to_json(message))
+        self._way.say(*TO_COORDINATOR.to_json(message))
 
     def _say_farewell(self) -> None:
-        assert self._farewell is not None
-        self._say(Leave(self.report(), self._farewell))
-
-    def _fail(self, why: str) -> None:
-        """The server of the shared limits is lost for good."""
-        if self._failure is None:
-            self._failure = CoordinatorError(why)
-            self._wake()
-
-    async def _guarded(self) -> None:
-        """Talk to the coordinator. If that fails in a way that nobody thought of, so does the job."""
-        try:
-            await self._run()
-        except RefusedError as error:
-            self._fail(str(error))
-        except Exception as error:
-            self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
+        if self._farewell is not None and self._way.connection is not None:
+            self._say(Leave(self.report(), *self._farewell))
+            # Said a second time it would go back into the buckets twice.
+            self._farewell = 0, 0.0
 
     async def _run(self) -> None:
-        lost_at = self._clock()
-        while True:
-            try:
-                # Nothing that matters is unsent at the end: the last word is the coordinator's.
-                await self._way.attempt(self._talk, self._hello)
-            finally:
-                self._channel = None
-            if self.connected:
-                self.connected = False
-                self._way.connected()
-                lost_at = self._clock()
-            if self._taken:
-                return
-            left = self._patience
-            if self._held_back:
-                left -= self._clock() - max(lost_at, self._held_back_at)
-                if left <= 0.0:
-                    self._fail(f"no coordinator for patience={self._patience:g} s at {self._way}")
-                    return
-            await self._way.pause(left)
+        """Talk to the coordinator. If that fails in a way that nobody thought of, so does the job."""
+        try:
+            await self._way.run(self._hello, self._talk, self._patience_left)
+            return
+        except RefusedError as error:
+            why = str(error)
+        except Exception as error:
+            why = f"sharing the limits has failed: {type(error).__name__}: {error}"
+        self._failure = CoordinatorError(why)
+        self._wake()
+
+    def _patience_left(self) -> float:
+        if not self._held_back:
+            return self._patience
+        left = self._patience - (self._clock() - max(self._lost_at, self._held_back_at))
+        if left <= 0.0:
+            raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
+        return left
 
     def _hello(self) -> list[Any]:
         opening = Open(self._name, self.limits, self._id, self._before, self.report())
         return TO_COORDINATOR.to_json(opening)[1:]
 
     async def _talk(self, connection: Connection) -> None:
-        self._channel = connection
-        await asyncio.wait_for(self._hear_until(connection, Opened), CONNECT_TIMEOUT_S)
         # What was asked for is asked for again.
         self._want(0, 0.0)
-        self.connected = True
         if self._held_back:
             self._wake()
         cooling = self._cool_until - self._clock()
         if cooling > 0.0:
             self._say(CoolDown(cooling))
-        if self._farewell is not None:
-            self._say_farewell()
-        await self._hear_until(connection, Left)
-        self._taken = True
+        self._say_farewell()
+        try:
+            await self._hear(connection)
+        finally:
+            self._lost_at = self._clock()
 
-    async def _hear_until(self, connection: Connection, last: type) -> None:
-        """Take what the coordinator says, until a message of this class."""
+    async def _hear(self, connection: Connection) -> None:
+        """Take what the coordinator says, until it has heard the farewell. That is its last word."""
         while True:
             message = TO_TASK.from_json(await connection.receive())
-            if isinstance(message, last):
+            if isinstance(message, Left):
                 return
             if isinstance(message, Granted):
                 self._granted(message.calls, message.units)

@@ -449,7 +449,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         super().__init__(context, checkpoint or Known(SeenFiles(source.state_folder)))
         self.discovery_interval = source.discovery_interval
         self._source = source
-        stores = source.open()[0].type_name in OBJECT_STORES
+        stores = source.opened[0].type_name in OBJECT_STORES
         self._settle_s = source.settle if source.settle is not None else 0.0 if stores else SETTLE_S
         self._closed = threading.Event()
         # The discovery thread: the files of the latest look that are new and not taken. A folder of a million
@@ -504,7 +504,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         source, seen, is_first = self._source, known.seen, not self._has_looked
         self._has_looked = True
         new, changed = dict[bytes, FoundFile](), list[str]()
-        for file in list_files(*source.open(), recursive=source.recursive):
+        for file in list_files(*source.opened, recursive=source.recursive):
             digest = digest_of(source.relative(file.path))
             if digest in seen:
                 before = seen.look(digest, file)
@@ -531,7 +531,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
             # A batch read has no other look, and one with `availableNow` should take what was there.
             latest = max(file.modified for file in young.values())
             self._closed.wait(min(settle, (latest - now) / 1e9 + settle))
-            infos = self._source.open()[0].get_file_info([*young])
+            infos = self._source.opened[0].get_file_info([*young])
             same = {info.path for info in infos if young[info.path] == FoundFile.of(info)}
         else:
             same = {path for path, since in stood.items() if at - since >= settle}

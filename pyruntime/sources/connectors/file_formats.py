@@ -144,7 +144,7 @@ def read_split(
     On a fetcher's thread. Raises what names the file.
     """
     path, position, bad_rows = source.absolute(split.name), split.start, 0
-    (filesystem, given), form = source.open(), source.file_format
+    (filesystem, given), form = source.opened, source.file_format
     wanted = source.arrow_schema() if schema is None else schema
     try:
         said = scalars(source.columns_in(path, given), wanted)

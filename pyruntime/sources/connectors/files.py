@@ -43,7 +43,7 @@ from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import ReaderContext
 from pillarbox.sources.simple import LoopReader
-from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
+from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Source, check_options, option, read_options
 from pillarbox.sources.split import Serializer
 
 # CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.
@@ -117,7 +117,7 @@ class FileSource(Source[FileSplit, Known]):
             )
         if self.schema is not None:
             self._check_schema(self.schema)
-        self.open()
+        open_file_system(self.path, self.filesystem)
         if self.state is not None:
             object.__setattr__(self, "state", os.fspath(self.state))
             open_file_system(self.state, None, "state")
@@ -160,7 +160,7 @@ class FileSource(Source[FileSplit, Known]):
 
     @cached_property
     def _schema_of_files(self) -> pa.Schema:
-        filesystem, path = self.open()
+        filesystem, path = self.opened
         with hiding(self.path):
             listed = list_files(filesystem, path, recursive=self.recursive)
         found, named = None, dict[str, str | None]()
@@ -206,15 +206,12 @@ class FileSource(Source[FileSplit, Known]):
     @cached_property
     def file_format(self) -> FileFormat:
         """The format."""
-        return FORMATS[self.format](self.open()[0])
+        return FORMATS[self.format](self.opened[0])
 
     @cached_property
-    def _opened(self) -> tuple[fs.FileSystem, str]:
-        return open_file_system(self.path, self.filesystem)
-
-    def open(self) -> tuple[fs.FileSystem, str]:
+    def opened(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the path in it. Any thread."""
-        return self._opened
+        return open_file_system(self.path, self.filesystem)
 
     @cached_property
     def state_folder(self) -> StateFolder | None:
@@ -231,7 +228,7 @@ class FileSource(Source[FileSplit, Known]):
     @cached_property
     def root(self) -> str:
         """The place that names of files are relative to, as a checkpoint has it: without secrets."""
-        filesystem, path = self.open()
+        filesystem, path = self.opened
         # Without host and user: the same bucket through another endpoint, or with other keys, is the same
         # place.
         kind = filesystem.type_name
@@ -239,11 +236,11 @@ class FileSource(Source[FileSplit, Known]):
 
     def relative(self, path: str) -> str:
         """The name of a file, by which it is known, of its path in the file system."""
-        return path[len(root_of(self.open()[1])) :].lstrip("/")
+        return path[len(root_of(self.opened[1])) :].lstrip("/")
 
     def absolute(self, name: str) -> str:
         """The path in the file system of a file of this name."""
-        path = self.open()[1]
+        path = self.opened[1]
         root = root_of(path)
         return root + "/" * bool(name and (root or path.startswith("/"))) + name
 
@@ -273,7 +270,7 @@ class FileSource(Source[FileSplit, Known]):
         """The source that options of the same names describe."""
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
-        return cls(schema=schema, **Options(options).arguments(cls))
+        return cls(schema=schema, **read_options(cls, options))
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -43,11 +43,12 @@ from pillarbox.sources.connectors.log import (
     LogSplit,
     Part,
     check_where,
+    masked,
     parse_where,
 )
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
-from pillarbox.sources.source import Options, option, words
+from pillarbox.sources.source import option, read_options, words
 
 TYPES = {
     "key": pa.binary(),
@@ -222,10 +223,7 @@ class KafkaClients:
     def hide(self, text: str) -> str:
         """The text without the secrets that it might have in it."""
         found = [value for name, value in self._properties.items() if SECRET.search(name)]
-        for value in (*found, os.environ.get(self._password_env or "")):
-            if isinstance(value, str) and value:
-                text = text.replace(value, "***")
-        return text
+        return masked(text, (*found, os.environ.get(self._password_env or "")))
 
     def made(
         self, kind: Any, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
@@ -669,10 +667,6 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
 
     def ahead(self, split: KafkaSplit, limit: ReadLimit) -> KafkaSplit | None:
         """Return what is there now of a partition, at most so many rows. Raises DataLossError."""
-        if limit.nbytes is not None:
-            raise ValueError(
-                "max_bytes: Kafka says how many records there are, not their bytes: use max_rows"
-            )
         end = self._end(split) if split.stop is None else split.stop
         if end is None or end <= split.start:
             return None
@@ -795,4 +789,4 @@ class KafkaSource(LogSource[KafkaSplit]):
         if "bootstrap.servers" not in properties:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
         own = {name: text for name, text in options.items() if not name.startswith(PREFIX)}
-        return cls(properties, schema=schema, **Options(own).arguments(cls))
+        return cls(properties, schema=schema, **read_options(cls, own))

@@ -23,18 +23,20 @@ import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from pillarbox.redaction import MASK
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded
-from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Options, Source, check_options, option
+from pillarbox.sources.reader import Fetched, Progress, ReaderContext, SplitReader, SplitsAdded
+from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Source, check_options, option, read_options
 from pillarbox.sources.split import DataLossError, Split
 
 log = logging.getLogger("pillarbox")
@@ -46,6 +48,16 @@ Checkpoint = dict[str, Any]
 """of: which logs are read, as `LogSource.selection` says; known: of each log its identity, and how many of
 its parts are known; waiting: splits that were not given out, as their fields; begun: whether the first look
 is behind, so that parts which come now are new."""
+
+
+def masked(text: str, secrets: Iterable[Any]) -> str:
+    """`text` without these secrets, nor the forms that they have in an address."""
+    texts = [each for each in secrets if isinstance(each, str) and each]
+    forms = {form for each in texts for form in (each, unquote(each), quote(each, safe=""))}
+    # The longest first: one may be a part of another.
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, MASK)
+    return text
 
 
 class Part(NamedTuple):
@@ -183,7 +195,7 @@ class LogSource(Source[S, Checkpoint]):
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> LogSource[S]:
         """See `Source.from_options`. The options are the arguments; names are parted by commas."""
-        return cls(schema=schema, **Options(options).arguments(cls))
+        return cls(schema=schema, **read_options(cls, options))
 
 
 class LogEnumerator(SplitEnumerator[S, Checkpoint]):
@@ -248,7 +260,11 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     # -- micro-batches ---------------------------------------------------------------------------------
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
-        """Return what is there now of a part, at most so much. Raises DataLossError."""
+        """Return what is there now of a part, at most so many rows. Raises DataLossError."""
+        if limit.nbytes is not None:
+            raise ValueError(
+                f"max_bytes: {self._source.logs} do not say how many bytes they have: use max_rows"
+            )
         return self.ahead(split, limit) if self._source.selects(split) else None
 
     def let_go(self, splits: Sequence[S]) -> Collection[str]:
@@ -330,12 +346,11 @@ def check_where(name: str, where: Any, words: Sequence[str], logs: Sequence[str]
     )
 
 
-class Cursor(Generic[S]):
+class Cursor(Progress[S]):
     """A split that is read, and where reading stands."""
 
     def __init__(self, split: S) -> None:
-        self.split = split
-        self.position: Any = split.start
+        super().__init__(split)
         self.paused = False
         self.ended = split.start == split.stop
         """True if there is nothing more to be read."""

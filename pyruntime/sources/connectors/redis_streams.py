@@ -23,7 +23,7 @@ such field.
 #
 # XREAD only waits, for all streams that have nothing at once. What is read is read by XRANGE, in one step
 # with XINFO STREAM, which says whether entries are missing. Neither changes anything in Redis, so nothing is
-# lost when a wait is given up. EXISTS tells which of those that have nothing are gone.
+# lost when a wait is given up. Now and then all are read, as only that tells which of them are gone.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +51,7 @@ from pillarbox.sources.connectors.log import (
     LogSource,
     LogSplit,
     Part,
+    masked,
 )
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
@@ -402,16 +403,13 @@ class RedisAddress:
 
     def hide(self, error: BaseException) -> str:
         """The text of an error, without the passwords that it might have in it."""
-        text = str(error) or type(error).__name__
         parts = urlsplit(self.url)
-        secrets = [os.environ.get(self.password_env or "", ""), parts.password or ""]
         # The password, and that of a key (ssl_password).
-        secrets += (value for name, value in parse_qsl(parts.query) if name.endswith("password"))
-        forms = {form for secret in secrets for form in (secret, unquote(secret), quote(secret, safe=""))}
-        # The longest first: one may be a part of another.
-        for form in sorted(forms - {""}, key=len, reverse=True):
-            text = text.replace(form, "***")
-        return redacted(text)
+        found: list[str | None] = [
+            value for name, value in parse_qsl(parts.query) if name.endswith("password")
+        ]
+        found += [os.environ.get(self.password_env or ""), parts.password]
+        return redacted(masked(str(error) or type(error).__name__, found))
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
@@ -465,7 +463,7 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
         super().__init__(source, schema)
         self._client = source.service.connect()
         self._looked = 0.0
-        self._looked_for = time.monotonic()
+        self._looked_at_all = time.monotonic()
 
     def close(self) -> None:
         """Close the connection."""
@@ -474,26 +472,13 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
     def read(self, live: Sequence[StreamCursor]) -> list[Fetched]:
         """A batch of each of some streams that have entries."""
         with self.source.service.asking("reading streams"):
-            if gone := list(self._look_for_gone(live)):
-                return gone
+            if time.monotonic() - self._looked_at_all >= self.source.discovery_interval:
+                # XREAD does not say which streams are gone; what reads them does.
+                self._looked_at_all = time.monotonic()
+                for cursor in live:
+                    cursor.hot = True
             self._look(live)
             return list(self._take([cursor for cursor in live if cursor.hot][:STREAMS_PER_REQUEST]))
-
-    def _look_for_gone(self, live: Sequence[StreamCursor]) -> Iterator[Fetched]:
-        """Now and then: find out which of the streams that have nothing are gone. XREAD does not say it."""
-        if time.monotonic() - self._looked_for < self.source.discovery_interval:
-            return
-        idle = [cursor for cursor in live if not cursor.hot and cursor.stop is None]
-        pipeline = self._client.pipeline(transaction=False)
-        for cursor in idle:
-            pipeline.exists(cursor.split.stream)
-        for cursor, there in zip(idle, pipeline.execute(), strict=True):
-            if not there:
-                yield from self._gone(cursor)
-            elif cursor.missed is not None:
-                # What it is now is found by reading it.
-                cursor.missed, cursor.hot = None, True
-        self._looked_for = time.monotonic()
 
     def _look(self, live: Sequence[StreamCursor]) -> None:
         """Find out which of the streams that had nothing have something now; wait, where all had nothing."""
@@ -638,10 +623,6 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
 
     def ahead(self, split: RedisStreamSplit, limit: ReadLimit) -> RedisStreamSplit | None:
         """Return what is there now of a stream, at most so many rows. Raises DataLossError."""
-        if limit.nbytes is not None:
-            raise ValueError(
-                "max_bytes: Redis says how many entries there are, not their bytes: use max_rows"
-            )
         stream, start = split.stream, Position.parse(split.start)
         with self._source.service.asking(f"looking for entries of stream {stream!r}"):
             state = self._state(stream)

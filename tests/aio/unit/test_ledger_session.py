@@ -22,7 +22,7 @@ from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.usage import Meter
-from pillarbox.kernel import TaskMailbox
+from pillarbox.kernel import OrderedQueue, TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.lease import Lease
@@ -91,34 +91,18 @@ class Attempt:
                 asyncio.get_running_loop(),
                 name="fn",
                 context=contextvars.copy_context(),
-                finish=unexpected,
-                finished=int,
-                renew=unexpected,
+                queue=OrderedQueue(self.options.window),
+                complete=self._leaves,
                 stop=unexpected,
-                more_rows=bool,
+                session=self.session,
             )
             scheduler.holds = self.holds
             self.waiting = scheduler.waiting
-            self.session.bind(
-                scheduler,
-                self.mailbox,
-                complete=self._leaves,
-                complete_all=self._leave_together,
-                replayed=self._found,
-                share=self._leaves,
-            )
+            self.session.bind(scheduler, self.mailbox)
         (self.writer,) = writers
 
     def _leaves(self, call: Call, result: Any) -> None:
         self.left.append((call.row, result))
-
-    def _leave_together(self, calls: list[Any], results: list[Any]) -> None:
-        for call, result in zip(calls, results, strict=True):
-            self._leaves(call, result)
-
-    def _found(self, call: Call, result: Any) -> None:
-        self.waiting.remove(call)
-        self._leaves(call, result)
 
     def comes(self, row: Any) -> tuple[Call, Any]:
         """A row is looked up; returns its call, which waits if it is to be made, and what was found."""

@@ -61,11 +61,14 @@ class Results:
         self.held: dict[Any, Any] = {}
         self.substitutes: list[bool] = []
 
-    def bind(self, *parts: Any, complete: Any, **more: Any) -> None:
-        self.complete = complete
+    def bind(self, scheduler: Any, mailbox: Any) -> None:
+        self.complete = scheduler.complete
 
     def identify(self, call: Any) -> None:
         pass
+
+    def look_first(self, rows: int = 1) -> bool:
+        return True
 
     def lookup(self, call: Any, *, is_known: bool = False) -> tuple[Any] | None:
         return (self.known[call.row],) if call.row in self.known else None

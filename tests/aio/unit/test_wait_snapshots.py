@@ -450,13 +450,13 @@ def test_a_batch_that_has_a_slot_and_has_not_begun_keeps_its_attempts_in_a_snaps
     async def look() -> None:
         scheduler = life.operator._scheduler
         runner: Any = scheduler.runner
-        begin = runner._begin
+        start = runner._start
 
-        def spy(batch: Any) -> None:
-            begin(batch)
+        def spy(batch: Any, coroutine: Any) -> None:
+            start(batch, coroutine)
             kept.append([scheduler.snapshot_call(call, scheduler.clock()).attempts for call in batch.calls])
 
-        runner._begin = spy
+        runner._start = spy
 
     life.loop.call_later(5.0, lambda: life.loop.create_task(look()))
     assert life.run([], None)

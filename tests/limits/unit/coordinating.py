@@ -12,9 +12,17 @@ import sys
 from pathlib import Path
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits.coordinator import CoordinatorHandle
+from pillarbox.aio.limits.coordinator import CoordinatorHandle, Upkeep
+from pillarbox.rpc.connection import Timing
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+class Hasty(Coordinator):
+    """Waits for nobody for long; nor do its tasks before they look for it again."""
+
+    _own_timing = Timing(max_pause_s=0.1)
+    _upkeep = Upkeep(return_timeout_s=0.2, write_retry_interval_s=0.05)
 
 
 def start(state: Path) -> tuple[subprocess.Popen[str], CoordinatorHandle]:
@@ -39,6 +47,6 @@ def kill(program: subprocess.Popen[str]) -> None:
 
 
 if __name__ == "__main__":
-    with Coordinator(state=sys.argv[1]) as coordinator:
+    with Hasty(state=sys.argv[1]) as coordinator:
         print(pickle.dumps(coordinator).hex(), flush=True)
         sys.stdin.read()

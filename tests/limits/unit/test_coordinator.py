@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import re
 import subprocess
@@ -220,6 +221,41 @@ def test_units_are_shared_and_a_heavy_call_pays_for_itself() -> None:
         asyncio.run(run())
 
 
+@pytest.mark.contract("Light calls reach the rate of units that they share, and never more than it allows.")
+def test_light_calls_reach_the_units_that_they_share_and_no_more() -> None:
+    limits = Limits(units_per_second=2000.0, burst=0.25)
+    begun: list[tuple[float, float]] = []
+
+    async def one(caller: Caller, weights: list[float]) -> None:
+        async with caller:
+            until = time.monotonic() + 2.0
+            for number in itertools.count():
+                units = weights[number % len(weights)]
+                if not await caller.call(units, until):
+                    return
+                begun.append((caller.begun[-1], units))
+                if number % 8 == 0:
+                    await asyncio.sleep(0)
+
+    async def run(coordinator: Coordinator) -> None:
+        them = callers(coordinator.named(), limits, 3)
+        weights = [[1.0], [0.1, 2.5, 0.4], [5.0, 0.0, 1.0, 300.0]]
+        await asyncio.gather(*map(one, them, weights))
+
+    with Coordinator() as coordinator:
+        asyncio.run(asyncio.wait_for(run(coordinator), 60))
+    begun.sort()
+    for window in (0.1, 0.25, 1.0, 2.0):
+        first, units = 0, 0.0
+        for at, weight in begun:
+            units += weight
+            while at - begun[first][0] > window:
+                units -= begun[first][1]
+                first += 1
+            assert units <= 2000 * (0.25 + window) + 1e-6
+    assert sum(weight for _, weight in begun) >= 0.7 * 2000 * 2.0
+
+
 @pytest.mark.contract("With a coordinator max_calls holds for all tasks together, to the last one.")
 def test_max_calls_holds_for_all_together_to_the_last_one() -> None:
     with Coordinator() as coordinator:
@@ -371,9 +407,10 @@ def test_open_gate_shares_what_a_coordinator_is_given_for() -> None:
         asyncio.run(run(coordinator))
 
 
-def test_a_call_costs_no_round_trip_once_the_demand_is_known() -> None:
+@pytest.mark.parametrize("limits", [Limits(per_second=1e6), Limits(units_per_second=1e6)])
+def test_a_call_costs_no_round_trip_once_the_demand_is_known(limits: Limits) -> None:
     async def run(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.named("g").open(Limits(per_second=1e6))) as caller:
+        async with Caller(coordinator.named("g").open(limits)) as caller:
             await caller.calls(number=2000)
             waits = 0
             for _ in range(2000):

@@ -14,22 +14,29 @@ from typing import Any
 import pytest
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits import lease as lease_module
-from pillarbox.aio.limits.lease import Did, Opened, UsageReport, Want
+from pillarbox.aio.limits.coordinator import Upkeep
+from pillarbox.aio.limits.lease import Opened, Update, UsageReport
 from pillarbox.aio.limits.rate import Limits
-from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.connection import Timing
 from tests.limits.unit import calling
 from tests.limits.unit.calling import Caller, wait_until
+from tests.limits.unit.coordinating import Hasty
 from tests.limits.unit.peers import Peer
 
 LOOPS = ("asyncio", "uvloop")
 LIMITS = Limits(max_calls=1000)
 
 
-@pytest.fixture(autouse=True)
-def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "RETURN_TIMEOUT_S", 0.2)
+class Deaf(Hasty):
+    """Soon misses the heartbeats of its tasks."""
+
+    _own_timing = Timing(heartbeat_interval_s=0.1, heartbeat_timeout_s=0.2)
+
+
+class Gathering(Hasty):
+    """Writes down late what it has granted: there is time enough to leave."""
+
+    _upkeep = Upkeep(return_timeout_s=0.2, commit_delay_s=0.3)
 
 
 def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
@@ -56,7 +63,7 @@ async def given_up(coordinator: Coordinator, name: str = "g") -> None:
 def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: str) -> None:
     pytest.importorskip(loop)
     limits = Limits(max_calls=4)
-    with Coordinator() as coordinator:
+    with Hasty() as coordinator:
         shared = coordinator.named("g")
         begun = 0
         for _ in range(3):
@@ -69,7 +76,7 @@ def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: s
 
 @pytest.mark.contract
 def test_what_a_killed_process_held_counts_as_called_and_the_rest_is_granted() -> None:
-    with Coordinator() as coordinator:
+    with Hasty() as coordinator:
         shared = coordinator.named("g")
         begun = killed(calling.start(shared, LIMITS, 60.0, "asyncio", -100))
         assert 100 <= begun < 1000
@@ -85,7 +92,7 @@ async def holding(coordinator: Coordinator) -> Peer:
     peer = await Peer().connect(coordinator)
     peer.open(limits=LIMITS)
     assert await peer.hear() == Opened()
-    peer.say(Want(UsageReport(), 10, 0.0))
+    peer.say(Update(UsageReport(), 10, 0.0))
     granted = 0
     while granted < 10:
         granted += (await peer.hear()).calls
@@ -93,16 +100,10 @@ async def holding(coordinator: Coordinator) -> Peer:
 
 
 @pytest.mark.parametrize("end", ["close", "reset", "silence", "nonsense"])
-def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
-    end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if end == "silence":
-        monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
-        monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.1)
-
+def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(end: str) -> None:
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
-        peer.say(Did(UsageReport(10, 3)))
+        peer.say(Update(UsageReport(10, 3)))
         if end == "close":
             peer.writer.close()
         elif end == "reset":
@@ -123,25 +124,22 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
         await wait_until(lambda: coordinator.statistics()["g"].calls == 3)
         again.writer.close()
 
-    with Coordinator() as coordinator:
+    with Deaf() if end == "silence" else Hasty() as coordinator:
         asyncio.run(asyncio.wait_for(test(coordinator), 60))
 
 
 def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_from_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    # Time enough to leave.
-    monkeypatch.setattr(coordinator_module, "COMMIT_DELAY_S", 0.3)
-
     async def test(coordinator: Coordinator) -> None:
         async with Caller(coordinator.named("g").open(LIMITS)) as caller:
             peer = await Peer().connect(coordinator)
             peer.open(limits=LIMITS)
             assert await peer.hear() == Opened()
-            peer.say(Want(UsageReport(), 4, 0.0))
+            peer.say(Update(UsageReport(), 4, 0.0))
             await wait_until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
             assert await asyncio.wait_for(caller.call(), 20)
 
-    with Coordinator(state=tmp_path / "state") as coordinator:
+    with Gathering(state=tmp_path / "state") as coordinator:
         asyncio.run(asyncio.wait_for(test(coordinator), 60))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.aio.limits.coordinator import Upkeep
 from pillarbox.aio.limits.lease import QuotaAllocator, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
@@ -24,8 +24,11 @@ def is_fresh(coordinator: Coordinator, name: str) -> bool:
     return coordinator._ask(lambda: coordinator._limits._accounts[name].allocator.is_fresh())
 
 
-def check(test: Callable[[Coordinator], Awaitable[None]], state: Path | None = None) -> None:
-    with Coordinator(state=state) as coordinator:
+def check(test: Callable[[Coordinator], Awaitable[None]], names: int, state: Path | None = None) -> None:
+    class Forgetful(Coordinator):
+        _upkeep = Upkeep(max_names=names)
+
+    with Forgetful(state=state) as coordinator:
         asyncio.run(asyncio.wait_for(test(coordinator), 60))
 
 
@@ -35,9 +38,7 @@ async def use(coordinator: Coordinator, name: str | None, limits: Limits, number
 
 
 @pytest.mark.contract
-def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 3)
-
+def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not() -> None:
     async def test(coordinator: Coordinator) -> None:
         async with Caller(coordinator.named("used").open(RATE)) as caller:
             assert await caller.call()
@@ -48,13 +49,11 @@ def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not(monkeypatch:
             assert {*coordinator.statistics()} == {"used", "c"}
             assert await caller.call()
 
-    check(test)
+    check(test, 3)
 
 
 @pytest.mark.contract
-def test_a_budget_that_nobody_uses_still_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 2)
-
+def test_a_budget_that_nobody_uses_still_counts(tmp_path: Path) -> None:
     async def test(coordinator: Coordinator) -> None:
         assert await use(coordinator, "g", BUDGET, 3) == 3
         for name in ("a", "b"):
@@ -63,13 +62,11 @@ def test_a_budget_that_nobody_uses_still_counts(monkeypatch: pytest.MonkeyPatch,
         assert {*coordinator.statistics()} == {"g", "b"}
         assert await use(coordinator, "g", BUDGET, 100) == 2
 
-    check(test, tmp_path / "state")
+    check(test, 2, tmp_path / "state")
     assert json.loads((tmp_path / "state").read_text())["gates"]["g"]["sums"] == [5, 5, 0.0]
 
 
-def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 2)
-
+def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten() -> None:
     async def test(coordinator: Coordinator) -> None:
         for name in ("a", "b"):
             assert await use(coordinator, name, BUDGET, 3) == 3
@@ -78,7 +75,7 @@ def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten(monkeypatch:
         for name in ("a", "b"):
             assert await use(coordinator, name, BUDGET, 100) == 2
 
-    check(test)
+    check(test, 2)
 
 
 def test_only_what_a_new_book_would_not_grant_twice_is_fresh() -> None:

@@ -17,26 +17,20 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
-from pillarbox.aio.limits import lease as lease_module
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitService
-from pillarbox.aio.limits.lease import SERVICE
+from pillarbox.aio.limits.lease import SERVICE, LeasedLimiter
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
-from pillarbox.rpc import connection as rpc_client_module
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from tests.limits.unit import calling, coordinating
 from tests.limits.unit.calling import Caller, most_in, wait_until
+from tests.limits.unit.coordinating import Hasty
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "RETURN_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(rpc_client_module, "MAX_PAUSE_S", 0.1)
-
-
-@pytest.fixture
-def _nobody_hears_a_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "LEAVE_TIMEOUT_S", 0.1)
+def curt(shared: CoordinatorHandle, limits: Limits) -> LeasedLimiter:
+    """A limiter that does not wait long for its farewell to be heard."""
+    assert shared.name is not None
+    return LeasedLimiter(shared.handle, shared.name, limits, shared.patience, leave_timeout_s=0.1)
 
 
 @contextlib.contextmanager
@@ -108,7 +102,7 @@ def test_a_task_that_dies_while_it_is_away_may_have_begun_all_that_it_held(tmp_p
             return len(caller.begun)
 
     # Faster than waiting for all calls: the sums say what may still begin.
-    with Coordinator(state=tmp_path / "state") as coordinator:
+    with Hasty(state=tmp_path / "state") as coordinator:
         begun = len(lines) + asyncio.run(rest(coordinator))
         asyncio.run(wait_until(lambda: coordinator.statistics()["g"].held == 0))
         calls = coordinator.statistics()["g"].calls
@@ -119,7 +113,7 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
     limits = Limits(max_calls=60)
 
     async def run() -> None:
-        coordinator = Coordinator().start()
+        coordinator = Hasty().start()
         try:
             address = coordinator.address
             gates = [coordinator.named("g").open(limits) for _ in range(2)]
@@ -136,7 +130,6 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-@pytest.mark.usefixtures("_nobody_hears_a_farewell")
 @pytest.mark.contract
 def test_a_coordinator_that_has_stopped_writes_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +157,7 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
         port = await server._listen()
         shared = CoordinatorHandle(RpcHandle((("127.0.0.1", port),), secret, SERVICE), "g", 60.0)
         limits = Limits(max_calls=60)
-        async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
+        async with Caller(curt(shared, limits)) as one, Caller(curt(shared, limits)) as other:
             assert await in_turns([one, other], 10) >= 10
             await server._stop()
             assert service.is_written
@@ -174,7 +167,6 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-@pytest.mark.usefixtures("_nobody_hears_a_farewell")
 @pytest.mark.contract
 def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
     limits = Limits(per_second=100.0, burst=5.0)
@@ -184,7 +176,7 @@ def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
             tasks: list[Caller] = []
             with coordinator_process(tmp_path / "state") as handle:
                 shared = handle.named("g")
-                tasks += [await stack.enter_async_context(Caller(shared.open(limits))) for _ in range(3)]
+                tasks += [await stack.enter_async_context(Caller(curt(shared, limits))) for _ in range(3)]
                 # All that may be granted at once.
                 await asyncio.gather(*(task.calls(number=160) for task in tasks))
             with coordinator_process(tmp_path / "state"):
@@ -198,22 +190,21 @@ def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
     assert begun[-1] > restarted
 
 
-@pytest.mark.usefixtures("_nobody_hears_a_farewell")
 def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> None:
     limits = Limits(per_second=1000.0)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            with Coordinator(state=tmp_path / "state") as coordinator:
+            with Hasty(state=tmp_path / "state") as coordinator:
                 shared = coordinator.named("g")
-                one = await stack.enter_async_context(Caller(shared.open(limits)))
+                one = await stack.enter_async_context(Caller(curt(shared, limits)))
                 assert await one.call()
                 await asyncio.to_thread(coordinator.close)
-                await wait_until(lambda: not one.gate.connected)  # type: ignore[attr-defined]
+                await wait_until(lambda: one.gate._way.connection is None)  # type: ignore[attr-defined]
             one.gate.cool_down(1.0)
             until = time.monotonic() + 1.0
-            with Coordinator(state=tmp_path / "state"):
-                late = await stack.enter_async_context(Caller(shared.open(limits)))
+            with Hasty(state=tmp_path / "state"):
+                late = await stack.enter_async_context(Caller(curt(shared, limits)))
                 await wait_until(lambda: late.gate.statistics().cool_downs == 1)
                 assert await late.call()
                 assert late.begun[0] >= until - 0.01
@@ -224,7 +215,7 @@ def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> No
 @pytest.mark.contract("A job whose coordinator is away for longer than its patience fails and says why.")
 def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
     async def run() -> None:
-        coordinator = Coordinator(patience=0.4).start()
+        coordinator = Hasty(patience=0.4).start()
         address = "{}:{}".format(*coordinator.address)
         async with Caller(coordinator.named().open(Limits(max_calls=100))) as caller:
             assert await caller.call()
@@ -239,7 +230,7 @@ def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
 
 def test_a_short_absence_is_waited_for() -> None:
     async def run() -> None:
-        coordinator = Coordinator(patience=30.0).start()
+        coordinator = Hasty(patience=30.0).start()
         try:
             async with Caller(coordinator.named().open(Limits(per_second=50.0, burst=0.1))) as caller:
                 assert await caller.call()
@@ -258,14 +249,14 @@ def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> N
     path = tmp_path / "state"
     before = os.umask(0)
     try:
-        with Coordinator(state=path) as coordinator:
+        with Hasty(state=path) as coordinator:
             address = coordinator.address
             assert path.stat().st_mode & 0o777 == 0o600
             assert json.loads(path.read_text())["port"] == address[1]
     finally:
         os.umask(before)
     assert [each.name for each in tmp_path.iterdir()] == ["state"]
-    with Coordinator(state=path) as coordinator:
+    with Hasty(state=path) as coordinator:
         assert coordinator.address == address
     path.chmod(0o644)
     with pytest.raises(PermissionError, match="others may read it"):
@@ -279,7 +270,7 @@ def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> N
 @pytest.mark.contract("A coordinator takes no state that another user has put in its place.")
 def test_a_state_file_that_another_user_has_planted_is_refused(tmp_path: Path) -> None:
     path, other = tmp_path / "state", tmp_path / "other"
-    with Coordinator(state=other):
+    with Hasty(state=other):
         pass
     path.symlink_to(other)
     with pytest.raises(OSError, match="a symbolic link, which Pillarbox does not make"):
@@ -319,7 +310,7 @@ def test_a_state_that_is_slow_to_write_holds_up_nobody_else(
             assert await asyncio.wait_for(first, 30)
 
     try:
-        with Coordinator(state=tmp_path / "slow") as slow_one, Coordinator() as other:
+        with Hasty(state=tmp_path / "slow") as slow_one, Hasty() as other:
             asyncio.run(asyncio.wait_for(run(slow_one, other), 60))
     finally:
         may_end.set()
@@ -333,7 +324,7 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
             await wait_until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
 
     async def run() -> None:
-        coordinator = Coordinator(patience=30.0).start()
+        coordinator = Hasty(patience=30.0).start()
         later = 0.0
         try:
             gate: Any = coordinator.named().open(Limits(max_calls=100))
@@ -341,7 +332,7 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
             async with Caller(gate) as caller:
                 assert await caller.call()
                 await asyncio.to_thread(coordinator.close)
-                await wait_until(lambda: not gate.connected)
+                await wait_until(lambda: gate._way.connection is None)
                 # Longer than its patience, which nobody needs.
                 later += 40.0
                 await tried_again(gate)
@@ -359,13 +350,12 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
 
 
 def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
     folder, away = tmp_path / "folder", tmp_path / "away"
     folder.mkdir()
     limits = Limits(max_calls=100)
-    coordinator = Coordinator(state=folder / "state", patience=30.0).start()
+    coordinator = Hasty(state=folder / "state", patience=30.0).start()
 
     def said(text: str) -> int:
         return sum(text in message for message in caplog.messages)
@@ -404,9 +394,8 @@ def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_st
 
 
 def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
     folder = tmp_path / "folder"
     folder.mkdir()
 
@@ -417,5 +406,5 @@ def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_wri
             with pytest.raises(CoordinatorError, match="patience=0.5 s .*its state cannot be written"):
                 await asyncio.wait_for(caller.calls(), 30)
 
-    with Coordinator(state=folder / "state", patience=0.5) as coordinator:
+    with Hasty(state=folder / "state", patience=0.5) as coordinator:
         asyncio.run(run(coordinator))

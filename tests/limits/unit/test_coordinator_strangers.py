@@ -12,10 +12,9 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.lease import SERVICE, Did, Opened, UsageReport
+from pillarbox.aio.limits.lease import SERVICE, Opened, Update, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError
-from pillarbox.rpc import connection as connection_module
-from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle
+from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle, Timing
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.unit.calling import Caller
 from tests.limits.unit.peers import LIMITS, Peer
@@ -27,13 +26,16 @@ async def works(coordinator: Coordinator) -> None:
         assert await asyncio.wait_for(caller.call(), 10)
 
 
-def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
+def with_coordinator(test: Callable[[Coordinator], Awaitable[None]], connect_timeout_s: float = 5.0) -> None:
+    class Waiting(Coordinator):
+        _own_timing = Timing(connect_timeout_s=connect_timeout_s)
+
     async def run(coordinator: Coordinator) -> None:
         await test(coordinator)
         # Whatever was tried, who belongs here is served.
         await works(coordinator)
 
-    with Coordinator() as coordinator:
+    with Waiting() as coordinator:
         asyncio.run(asyncio.wait_for(run(coordinator), 60))
 
 
@@ -89,10 +91,7 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
     with_coordinator(run)
 
 
-def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # So that it is not impatience that ends them.
-    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 60.0)
-
+def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
     async def run(coordinator: Coordinator) -> None:
         number = MAX_UNAUTHENTICATED + 20
         connections = [await asyncio.open_connection(*coordinator.address) for _ in range(number)]
@@ -101,18 +100,17 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: 
         for _, writer in connections:
             writer.close()
 
-    with_coordinator(run)
+    # So long that it is not impatience that ends them.
+    with_coordinator(run, 60.0)
 
 
-def test_who_is_slow_to_say_who_he_is_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
-
+def test_who_is_slow_to_say_who_he_is_is_cut_off() -> None:
     async def run(coordinator: Coordinator) -> None:
         reader, writer = await asyncio.open_connection(*coordinator.address)
         assert len(await asyncio.wait_for(_all(reader), 10)) == len(MAGIC) + NONCE_NBYTES
         writer.close()
 
-    with_coordinator(run)
+    with_coordinator(run, 0.2)
 
 
 async def _all(reader: asyncio.StreamReader) -> bytes:
@@ -131,7 +129,7 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
         peer = await Peer().connect(coordinator)
         peer.open()
         assert await peer.hear() == Opened()
-        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
+        peer.say(Update(UsageReport(5, 5, 0, 1.0)))
         peer.writer.write(peer.sent[-1])
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 5
@@ -151,7 +149,7 @@ def test_a_changed_frame_is_refused() -> None:
         recorded = peer.writer.write
         frames: list[bytes] = []
         peer.writer.write = frames.append  # type: ignore[method-assign, assignment]
-        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
+        peer.say(Update(UsageReport(5, 5, 0, 1.0)))
         recorded(frames[0].replace(b"[5,5,", b"[5,0,"))
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 0
@@ -175,7 +173,7 @@ NOTHING_DONE = [0, 0, 0, 0.0]
 @pytest.mark.parametrize(
     "message",
     [
-        ["Want", NOTHING_DONE, 1, 1],
+        ["Update", NOTHING_DONE, 1, 1],
         ["open", "limits", "g", [1], "c", None, NOTHING_DONE],
         ["open", "limits", "g", [*LIMITS_JSON[:-2], 0, None], "c", None, NOTHING_DONE],
         ["open", "limits", 7, LIMITS_JSON, "c", None, NOTHING_DONE],
@@ -205,7 +203,7 @@ def test_a_want_that_makes_no_sense_harms_nobody(field: int, value: Any) -> None
         wanted: list[Any] = [1, 1.0]
         wanted[field] = value
         try:
-            peer.channel.send("Want", NOTHING_DONE, *wanted)
+            peer.channel.send("Update", NOTHING_DONE, *wanted)
         except ValueError:
             # A number that JSON does not know is not sent at all.
             peer.writer.close()

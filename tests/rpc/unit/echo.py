@@ -40,7 +40,7 @@ def way_to(host: RpcServer) -> RpcHandle:
 
 async def say(handle: RpcHandle, *bodies: Any) -> list[Any]:
     """The echoes of these, said over one connection."""
-    async with connect(*handle.addresses[0], handle.secret, handle.fingerprint) as connection:
+    async with connect(handle) as connection:
         connection.send("open", handle.service, "about me")
         assert await asyncio.wait_for(connection.receive(), 30) == ["opened", "about me"]
         echoes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.loop_thread import LoopThread
@@ -27,7 +28,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("proxy", asyncio.new_event_loop)
         port = self._thread.submit(self._listen()).result(10)
-        self.handle = RpcHandle((("127.0.0.1", port),), handle.secret, handle.service, handle.fingerprint)
+        self.handle = replace(handle, addresses=(("127.0.0.1", port),))
 
     def cut(self) -> None:
         """Break every connection."""

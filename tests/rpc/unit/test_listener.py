@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.rpc.connection import Connection, connect
+from pillarbox.rpc.connection import Connection, RpcHandle, connect
 from pillarbox.rpc.loop_thread import LoopThread, new_event_loop
 from pillarbox.rpc.server import RpcServer, Service
 
@@ -79,7 +79,7 @@ def test_a_server_that_stops_refuses_nobody_for_good(
     async def open_and_stop(turns: int) -> None:
         server = RpcServer("nothing", Nothing())
         port = await server._listen()
-        async with connect("127.0.0.1", port, server._secret) as connection:
+        async with connect(RpcHandle((("127.0.0.1", port),), server._secret, "nothing")) as connection:
             connection.send("open", "nothing")
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -95,9 +95,8 @@ def test_a_server_that_stops_refuses_nobody_for_good(
 
 @pytest.mark.parametrize("turns", range(4))
 def test_a_task_that_ends_when_it_is_cancelled_has_ended_before_its_loop_however_busy_the_machine(
-    turns: int, monkeypatch: pytest.MonkeyPatch
+    turns: int,
 ) -> None:
-    monkeypatch.setattr("pillarbox.rpc.loop_thread.LAST_WAIT_S", 0.0)
     ended = []
 
     async def last_words() -> None:
@@ -113,7 +112,7 @@ def test_a_task_that_ends_when_it_is_cancelled_has_ended_before_its_loop_however
         held.append(task)
 
     held: list[asyncio.Task[None]] = []
-    thread = LoopThread("tasks", asyncio.new_event_loop)
+    thread = LoopThread("tasks", asyncio.new_event_loop, last_wait_s=0.0)
     thread.submit(begin()).result(10)
     assert thread.close(10)
     assert ended == [True]

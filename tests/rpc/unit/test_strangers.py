@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pillarbox.rpc import connection as connection_module
 from pillarbox.rpc.connection import (
     BROKEN,
     CODE_NBYTES,
@@ -21,6 +20,7 @@ from pillarbox.rpc.connection import (
     ProtocolError,
     RefusedError,
     RpcHandle,
+    Timing,
     client_handshake,
     connect,
     encode,
@@ -68,9 +68,9 @@ async def some_end(readers: list[asyncio.StreamReader], number: int) -> None:
     await asyncio.gather(*reads, return_exceptions=True)
 
 
-def with_server(test: Callable[[RpcHandle, Echo], Awaitable[None]]) -> None:
+def with_server(test: Callable[[RpcHandle, Echo], Awaitable[None]], **options: Any) -> None:
     echo = Echo()
-    with serving(echo) as host:
+    with serving(echo, **options) as host:
         handle = way_to(host)
 
         async def run() -> None:
@@ -221,25 +221,22 @@ def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
     with_server(run)
 
 
-def test_who_proves_himself_and_then_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
-
+def test_who_proves_himself_and_then_says_nothing_is_cut_off() -> None:
     async def run(handle: RpcHandle, echo: Echo) -> None:
         known = await Known().connect(handle)
         assert await known.ended()
 
-    with_server(run)
+    with_server(run, timing=Timing(connect_timeout_s=0.2))
 
 
-def test_a_connection_that_has_gone_silent_is_given_up_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
+def test_a_connection_that_has_gone_silent_is_given_up_by_both() -> None:
     echo = Echo()
-    with serving(echo) as host, Proxy(way_to(host)) as proxy:
+    timing = Timing(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.2)
+    with serving(echo, timing=timing) as host, Proxy(way_to(host)) as proxy:
 
         async def run() -> None:
             handle = proxy.handle
-            async with connect(*handle.addresses[0], handle.secret) as connection:
+            async with connect(handle) as connection:
                 connection.send("open", SERVICE)
                 await connection.receive()
                 proxy.hold()
@@ -251,14 +248,13 @@ def test_a_connection_that_has_gone_silent_is_given_up_by_both(monkeypatch: pyte
         asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_beats_keep_a_quiet_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.3)
-    with serving() as host:
+def test_beats_keep_a_quiet_connection_up() -> None:
+    timing = Timing(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.3)
+    with serving(timing=timing) as host:
 
         async def run() -> None:
             handle = way_to(host)
-            async with connect(*handle.addresses[0], handle.secret) as connection:
+            async with connect(handle) as connection:
                 connection.send("open", SERVICE)
                 await connection.receive()
                 hearing = asyncio.ensure_future(connection.receive())

@@ -22,7 +22,7 @@ from tests.threads import begun
 def running(
     world: World, interval: float | None = None, **more: Any
 ) -> closing[EnumeratorThread[Split, int]]:
-    return closing(SplitCoordinator[Split](4).thread(Findable(world, interval), **more).start())
+    return closing(EnumeratorThread(Findable(world, interval), SplitCoordinator[Split](4), **more).start())
 
 
 def names(thread: EnumeratorThread[Split, int]) -> list[str]:
@@ -275,15 +275,15 @@ def test_more_splits_than_asked_for_are_refused() -> None:
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    thread = SplitCoordinator[Split](4).thread(
-        Source(World()), failed=failed.set_result, pace=DiscoveryPace(5)
+    thread = EnumeratorThread(
+        Source(World()), SplitCoordinator[Split](4), failed=failed.set_result, pace=DiscoveryPace(5)
     )
     with closing(thread.start()):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 
 def test_what_making_the_enumerator_raises_start_raises() -> None:
-    thread = SplitCoordinator[Split](4).thread(Findable(World(), broken=True))
+    thread = EnumeratorThread(Findable(World(), broken=True), SplitCoordinator[Split](4))
     with pytest.raises(OSError, match="no such service"):
         thread.start()
     thread.close()

@@ -363,7 +363,7 @@ def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
 def test_secrets_of_a_uri_are_not_shown() -> None:
     source = SettledFiles("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
     assert repr(source) == "FileSource('s3://***@bucket/a/*.txt', format='text')"
-    assert source.open()[1] == "bucket/a/*.txt"
+    assert source.opened[1] == "bucket/a/*.txt"
     moved = SettledFiles("x", "text", moved_from="s3://key:secret@bucket/a")
     with pytest.raises(ValueError, match=r"now moved_from='s3://\*\*\*@bucket/a'"):
         moved.check_root("s3://bucket/other")

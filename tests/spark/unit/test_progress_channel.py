@@ -157,8 +157,7 @@ async def opened(connection: Connection, about: Any, name: str, is_known: bool =
 
 
 def connected(host: RpcServer) -> AbstractAsyncContextManager[Connection]:
-    handle = host.handle()
-    return connect(*handle.addresses[0], handle.secret)
+    return connect(host.handle())
 
 
 @pytest.mark.parametrize("about", [["TaskAttempt", 1], attempt(stage=-1), None])

@@ -145,13 +145,12 @@ def test_the_run_of_a_defective_coordinator_is_refused(
     defect: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)
-    monkeypatch.setattr("spec.source_runs.RUN_TIMEOUT_S", 2.0)
     runs, wrong = [], []
     for seed in range(FIRST_SEED, FIRST_SEED + 12):
         # A coordinator or a reader may notice itself: then its run has no end.
         with suppress(Exception):
             try:
-                make_run(seed, tmp_path)
+                make_run(seed, tmp_path, timeout_s=2.0)
             except AssertionError:
                 wrong.append(len(runs))
         runs.append(run_of(read_events(tmp_path / f"{seed}.trace")))
