@@ -31,10 +31,10 @@ from pillarbox.spark.operator_plan import (
     OperatorPlan,
     check_progress,
     check_sendable,
+    map_in_arrow,
     name_of,
     output_schema,
     plan_operator,
-    ship,
 )
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
@@ -92,7 +92,7 @@ def map_dataframe(
         df = df.withColumn(WHERE, condition_of(where))
     name = "_then_".join(name_of(stage.fn) for stage in stages)
     task = MapTask(plans, results, kept, mode, skips=where is not None)
-    return df.mapInArrow(ship(task.run, name), output)
+    return map_in_arrow(df, task.run, name, output)
 
 
 @contextmanager

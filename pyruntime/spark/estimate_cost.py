@@ -26,7 +26,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
-from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, name_of, plan_operator, ship
+from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, map_in_arrow, name_of, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import check_frame, parse_schema
@@ -151,9 +151,10 @@ def estimate_cost(
     if not known and share < 1.0 and sampled.count() < sample:
         # `df` is smaller than `rows` says, as it is where one tries with a part.
         sampled = df
-    run = ship(SampleTask(plan, results).run, name_of(fn))
+    run = SampleTask(plan, results).run
     # In one task: its calls in flight are those that one task of the job will have.
-    measured = sampled.limit(sample).coalesce(1).mapInArrow(run, "totals string, units double").collect()
+    one_task = sampled.limit(sample).coalesce(1)
+    measured = map_in_arrow(one_task, run, name_of(fn), "totals string, units double").collect()
     if not measured:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
     totals = from_json(json.loads(measured[0].totals))

@@ -20,10 +20,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
@@ -99,6 +101,33 @@ def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[.
 
     shipped.__name__ = name
     return shipped
+
+
+def map_in_arrow(
+    df: DataFrame, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: Any
+) -> DataFrame:
+    """The DataFrame of what `run`, called `name`, makes of the batches of `df` in each task. On the driver.
+
+    output: its columns. Raises ValueError for a DataFrame without columns.
+    """
+    names = df.columns
+    if not names:
+        raise ValueError(
+            "df: has no columns, and Spark hands no rows on without any; give it one, as by "
+            "df.withColumn('n', F.lit(0))"
+        )
+    if not any(mark in name for name in names for mark in ".`"):
+        return df.mapInArrow(ship(run, name), output)
+    # PySpark's own takes such a name for a path into a struct.
+    numbered = df.toDF(*[f"_{place}" for place in range(len(names))])
+    return numbered.mapInArrow(ship(partial(_run_named, run, names), name), output)
+
+
+def _run_named(
+    run: Callable[[Iterator[Any]], Iterator[Any]], names: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Do what `run` does, for batches whose columns have got numbers for names."""
+    return run(batch.rename_columns(names) for batch in batches)
 
 
 class Shipment:

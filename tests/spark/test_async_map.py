@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Collector, Retry
+from pillarbox import Collector, Options, Retry
 from pillarbox.spark import async_map
 
 
@@ -454,3 +454,22 @@ def test_a_column_may_have_any_name(spark: SparkSession) -> None:
     df = spark.sql("select 1 as `asDict`, 2 as `a b`, 3 as `_index`, 4 as `class`").coalesce(1)
     rows = async_map(df, call, schema="a int, b int, c int, d int, e int, f int").collect()
     assert [tuple(row) for row in rows] == [(1, 2, 3, 4, 2, 3)]
+
+
+@pytest.mark.contract
+def test_a_column_whose_name_has_a_dot_is_called_and_kept_as_any_other(spark: SparkSession) -> None:
+    df = spark.sql("select 1 as `a.b`, struct(2 as b) as a, 3 as `x``y` where true").coalesce(1)
+
+    def call(row: Any) -> tuple[Any, ...]:
+        return row["a.b"], row["a"].b, row["x`y"]
+
+    called = Options(where="`a.b` = 1")
+    found = async_map(df, call, schema="`r.s` int, t int, u int", keep=["x`y", "a.b"], options=called)
+    assert found.columns == ["x`y", "a.b", "r.s", "t", "u"]
+    assert [tuple(row) for row in found.collect()] == [(3, 1, 1, 2, 3)]
+
+
+@pytest.mark.contract
+def test_rows_without_columns_are_refused_and_not_lost(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="df: has no columns, and Spark hands no rows on without any"):
+        async_map(spark.range(3).select(), nothing, schema="n long")

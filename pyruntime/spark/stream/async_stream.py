@@ -29,7 +29,13 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
-from pillarbox.spark.operator_plan import check_sendable, name_of, output_schema, plan_operator, ship
+from pillarbox.spark.operator_plan import (
+    check_sendable,
+    map_in_arrow,
+    name_of,
+    output_schema,
+    plan_operator,
+)
 from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
@@ -160,7 +166,7 @@ def async_stream(
 
     row = _hash(df.schema, None)
     leaving = through_buckets(df, plan, hashed, row, read_clock(session))
-    return leaving.mapInArrow(ship(unpack, name_of(fn)), output)
+    return map_in_arrow(leaving, unpack, name_of(fn), output)
 
 
 def _hash(schema: T.StructType, key: Any) -> Column:

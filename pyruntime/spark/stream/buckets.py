@@ -38,7 +38,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.ledger_plan import BATCH, QUERY
-from pillarbox.spark.operator_plan import name_of, ship
+from pillarbox.spark.operator_plan import map_in_arrow, name_of
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     Ints,
@@ -90,7 +90,7 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
     time = F.unix_millis(F.current_timestamp())
     hashed = df.withColumn(HASH, row).withColumn(KEY, key)
-    packed = hashed.mapInArrow(ship(pack, name_of(plan.operator.fn)), PACKED)
+    packed = map_in_arrow(hashed, pack, name_of(plan.operator.fn), PACKED)
     ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
     ticks = ticks.select(
         BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
