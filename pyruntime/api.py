@@ -43,8 +43,17 @@ from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scop
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
-from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
+from pillarbox.aio.options import (
+    CLOSE_TIMEOUT_S,
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+)
+from pillarbox.aio.task_run import Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.ledger.ledger import CACHE_RUN

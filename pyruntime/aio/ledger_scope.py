@@ -69,18 +69,18 @@ class CachePin:
         self._cut = join_execution(self._ledger, self._scope, self._owner, self._cut)
         return self._cut
 
-    def keep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say it again now and then."""
-        self._timer = loop.call_later(PIN_RENEWAL_S, self._again, loop)
+    def keep(self, loop: asyncio.AbstractEventLoop, interval: float = PIN_RENEWAL_S) -> None:
+        """Say it again after each `interval`, in seconds."""
+        self._timer = loop.call_later(interval, self._again, loop, interval)
 
     def let_go(self) -> None:
         """Say it no more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _again(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _again(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
         loop.run_in_executor(None, self._renew)
-        self.keep(loop)
+        self.keep(loop, interval)
 
     def _renew(self) -> None:
         try:

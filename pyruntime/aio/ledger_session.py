@@ -35,7 +35,7 @@ from pillarbox.ledger.keys import (
     fingerprint,
     identity_of_values,
 )
-from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
+from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from pillarbox.aio.scheduler import CallScheduler
 
 log = logging.getLogger("pillarbox")
-
-LEASE_CHECK_S = 0.1
-"""Seconds for which calls begin without a look whether the lease is another's by now."""
 
 COMMITS_PER_WINDOW = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
@@ -123,6 +120,7 @@ class LedgerSession:
         self._by_columns = isinstance(identify, RowIdentity) and identify.has_columns
         self._leader: LedgerSession | None = None
         self._execution = execution
+        self._intervals = options.intervals
         self._tell = tell
         self.stale = StaleAnswers()
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
@@ -358,7 +356,7 @@ class LedgerSession:
         if not self._leased:
             return not self._waits
         now = time.monotonic()
-        if now - self._lease_checked < LEASE_CHECK_S:
+        if now - self._lease_checked < self._intervals.lease_check:
             return True
         assert self._lease is not None
         # spec: Ledger!Call
@@ -656,7 +654,7 @@ class LedgerSession:
     def _is_to_call(self) -> bool:
         try:
             if self._lease is None and (name := self._lease_name()) is not None:
-                self._lease = self._ledger.lease(self._scope, name, hung_after=HUNG_AFTER_S)
+                self._lease = self._ledger.lease(self._scope, name, hung_after=self._intervals.hung_after)
             self._leased = self._lease is not None and self._lease.acquire()
             self._lease_checked = time.monotonic()
             return self._leased or self._lease is None
@@ -673,7 +671,7 @@ class LedgerSession:
                 log.warning(
                     "another run of %s makes these calls now: waiting for its results, for %g s at most",
                     self._scope,
-                    HUNG_AFTER_S,
+                    self._intervals.hung_after,
                 )
                 self._scheduler.hold(True)
             self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)

@@ -19,14 +19,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.lease import check_claims
+from pillarbox.ledger.lease import HUNG_AFTER_S, check_claims
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -43,6 +43,9 @@ REORDER_FACTOR = 8
 MAX_WINDOW_ROWS = 2**24
 """Rows that a result queue can hold."""
 DEFAULT_MAX_BYTES = 256 * 2**20
+
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that ending a run early may take before its threads are left to themselves."""
 
 ERROR_MODES = ("fail", "null", "column", "drop")
 LATENCIES = ("normal", "low")
@@ -63,6 +66,27 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The times of an operator and its task, in seconds, and the numbers, that are nobody's to choose.
+
+    cancel_timeout: for a call to end after it was revoked; then its slot is given to another.
+    abandoned_threads: calls that may go on in their threads after their time-out, at least; more where the
+        capacity is larger.
+    stall_timeout: by which a deadline may be missed before the event loop counts as blocked.
+    close_timeout: that ending a run early may take before its threads are left to themselves.
+    hung_after: after which another attempt, or another task, that shows no progress is not waited for.
+    lease_check: for which calls begin without a look whether the lease is another's by now.
+    """
+
+    cancel_timeout: float = 1.0
+    abandoned_threads: int = 64
+    stall_timeout: float = 5.0
+    close_timeout: float = CLOSE_TIMEOUT_S
+    hung_after: float = HUNG_AFTER_S
+    lease_check: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -285,6 +309,8 @@ class Options:
     dedupe: Dedupe | None
     latency: Latency
     where: Any
+    # No user sets it; a subclass may.
+    intervals: ClassVar[Intervals] = Intervals()
 
     def __init__(
         self,

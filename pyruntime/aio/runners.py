@@ -57,12 +57,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("pillarbox")
 
-CANCEL_TIMEOUT_S = 1.0
-"""Seconds that a call has to end after it was revoked; then its slot is given to another."""
-
-MAX_ABANDONED_THREADS = 64
-"""Calls that may go on in their threads after their time-out, at least; more where the capacity is larger."""
-
 CALLS_PER_TURN = 128
 """Calls that may follow one another without the event loop getting its turn."""
 
@@ -106,7 +100,8 @@ class Runner:
     becomes of what its function gives or raises.
 
     A call that is revoked, since its row waits for it no longer, keeps its slot until its function has ended,
-    for `CANCEL_TIMEOUT_S` at most: then it is abandoned, so that a function that never ends holds up nobody.
+    for `Intervals.cancel_timeout` at most: then it is abandoned, so that a function that never ends holds up
+    nobody.
     """
 
     # `limit` is an attribute that `CallScheduler` sets, not a question to it: each row asks.
@@ -124,6 +119,7 @@ class Runner:
         self._executions: set[Any] = set()
         self._active = 0
         self._dispatching = self._closed = False
+        self._intervals = scheduler.options.intervals
         self.limit = scheduler.limit
         self.abandoned = 0
         # Of these, those that have not ended yet.
@@ -173,7 +169,7 @@ class Runner:
             self._scheduler.failed(call, error, timed_out=error)
 
     async def close(self) -> None:
-        """Revoke all calls and wait for their end, for `CANCEL_TIMEOUT_S` at most."""
+        """Revoke all calls and wait for their end, for `Intervals.cancel_timeout` at most."""
         self._closed = True
         tasks = []
         for execution in self._executions:
@@ -184,10 +180,10 @@ class Runner:
                 execution.task.cancel()
                 tasks.append(execution.task)
         if tasks:
-            _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
+            _, pending = await asyncio.wait(tasks, timeout=self._intervals.cancel_timeout)
             for task in pending:
                 _forget(task)
-                log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
+                log.warning(_ABANDONED, self._name, self._intervals.cancel_timeout)
         if self._threads is not None:
             self._threads.close()
 
@@ -205,7 +201,7 @@ class Runner:
             # A task that was cancelled before its first step would never come to its end here.
             execution.task.cancel()
         execution.timer = self._loop.call_later(
-            CANCEL_TIMEOUT_S, self._scheduler.guarded, self._abandon, execution
+            self._intervals.cancel_timeout, self._scheduler.guarded, self._abandon, execution
         )
 
     def _abandon(self, execution: Any) -> None:
@@ -224,13 +220,14 @@ class Runner:
         self._left_behind += 1
         _forget(execution.task)
         if self._threads is None:
-            log.warning(_ABANDONED, self._name, CANCEL_TIMEOUT_S)
+            log.warning(_ABANDONED, self._name, self._intervals.cancel_timeout)
             return
-        allowed, left_behind = max(MAX_ABANDONED_THREADS, self.limit), self._left_behind
+        allowed, left_behind = max(self._intervals.abandoned_threads, self.limit), self._left_behind
         if left_behind >= allowed:
             raise RuntimeError(
-                f"{left_behind} calls of {self._name} still run in their threads {CANCEL_TIMEOUT_S:g} s "
-                f"after their time-out, and at most {allowed} may: a thread cannot be ended from outside. "
+                f"{left_behind} calls of {self._name} still run in their threads "
+                f"{self._intervals.cancel_timeout:g} s after their time-out, and at most {allowed} may: "
+                "a thread cannot be ended from outside. "
                 "Give what blocks there a time-out of its own, or make the function `async def`"
             )
         if self.abandoned == 1:
@@ -239,7 +236,7 @@ class Runner:
                 "a call of %s did not return within %g s after its time-out; "
                 "its thread goes on without a slot",
                 self._name,
-                CANCEL_TIMEOUT_S,
+                self._intervals.cancel_timeout,
             )
 
     def _has_ended(self, execution: Execution) -> None:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.ledger.lease import HUNG_AFTER_S, Claims
+from pillarbox.ledger.lease import Claims
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
@@ -306,6 +306,6 @@ def patience_of(options: Options) -> float:
     """Seconds that a row waits for another task's call: as for a lease, or as long as its calls may take."""
     timeout, retry = options.timeout, options.retry
     if timeout.total is not None:
-        return max(HUNG_AFTER_S, timeout.total)
+        return max(options.intervals.hung_after, timeout.total)
     attempts = 1 if retry is None else retry.attempts
-    return max(HUNG_AFTER_S, 0.0 if timeout.attempt is None else timeout.attempt * attempts)
+    return max(options.intervals.hung_after, 0.0 if timeout.attempt is None else timeout.attempt * attempts)

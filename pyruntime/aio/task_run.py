@@ -60,12 +60,6 @@ from pillarbox.task.checkpoint import (
 )
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, TaskOutput, TaskState
 
-STALL_TIMEOUT_S = 5.0
-"""Seconds by which a deadline may be missed before the event loop counts as blocked."""
-
-CLOSE_TIMEOUT_S = 5.0
-"""Seconds that ending a run early may take before its threads are left to themselves."""
-
 TAKE_S = 1.0
 """Seconds that a consumer waits for results before it looks whether there is a reason to wait on."""
 
@@ -447,6 +441,7 @@ class ResultStream:
         snapshot: TaskSnapshot | None = None,
     ) -> None:
         self._stages = stages
+        self._intervals = stages[0].options.intervals
         self._loop_thread = loop_thread
         self._loop = loop = asyncio.get_running_loop() if loop_thread is None else loop_thread.loop
         self._opens = opens
@@ -573,22 +568,22 @@ class ResultStream:
     def close(self) -> bool:
         """Stop what still runs, drop what was not taken, and wait for its threads. Idempotent.
 
-        Returns False if the event loop is blocked, so that calls have not ended after `CLOSE_TIMEOUT_S`. A
-        reading thread that hangs in its input is left behind, with a warning. Raises what closing the
-        functions raises, and TimeoutError if that takes too long.
+        Returns False if the event loop is blocked, so that calls have not ended after
+        `Intervals.close_timeout`. A reading thread that hangs in its input is left behind, with a warning.
+        Raises what closing the functions raises, and TimeoutError if that takes too long.
         """
         self.stop_soon()
         # Not by the future of the whole: a loop that is blocked is told apart from a function that does not
         # close.
-        ended = self._ended.wait(CLOSE_TIMEOUT_S)
-        self._input.join(CLOSE_TIMEOUT_S)
+        ended = self._ended.wait(self._intervals.close_timeout)
+        self._input.join(self._intervals.close_timeout)
         if not ended:
             return False
         watcher = None if self._run is None else self._run.operators[0].watcher
         if watcher is not None:
-            watcher.join(CLOSE_TIMEOUT_S)
+            watcher.join(self._intervals.close_timeout)
         assert isinstance(self._closed, Future)
-        if not wait([self._closed], CLOSE_TIMEOUT_S).done:
+        if not wait([self._closed], self._intervals.close_timeout).done:
             raise self._not_closed()
         self._closed.result()
         return True
@@ -600,7 +595,7 @@ class ResultStream:
         # At once, as this is the loop's own thread.
         self._stop()
         assert isinstance(self._closed, asyncio.Task)
-        await asyncio.wait([self._closed], timeout=CLOSE_TIMEOUT_S)
+        await asyncio.wait([self._closed], timeout=self._intervals.close_timeout)
         if not self._closed.done():
             raise self._not_closed()
         if not self._closed.cancelled():
@@ -609,7 +604,7 @@ class ResultStream:
     def _not_closed(self) -> TimeoutError:
         fns = [stage.fn for stage in self._stages]
         name = shorten(fns if len(fns) > 1 else fns[0])
-        return TimeoutError(f"fn={name}: could not be closed within {CLOSE_TIMEOUT_S:g} s")
+        return TimeoutError(f"fn={name}: could not be closed within {self._intervals.close_timeout:g} s")
 
     def _stop(self) -> None:
         self._stopped = True
@@ -623,12 +618,12 @@ class ResultStream:
         if overdue is None or self._loop_thread is None:
             return
         call, limit, seconds, deadline, redaction = overdue
-        if self._loop.time() - deadline < STALL_TIMEOUT_S:
+        if self._loop.time() - deadline < self._intervals.stall_timeout:
             return
         # In the text and not in a cause, which Spark drops.
         detail = (
-            f"The event loop has not had its turn for {STALL_TIMEOUT_S:g} s since: an async function blocks "
-            f"it, here:\n{self._loop_thread.stack()}"
+            f"The event loop has not had its turn for {self._intervals.stall_timeout:g} s since: an async "
+            f"function blocks it, here:\n{self._loop_thread.stack()}"
         )
         row = None if redaction.rows else shorten(call.row, redact=redaction)
         raise CallTimeout(limit, seconds, call.attempt, row, redaction.text(detail))

@@ -512,7 +512,7 @@ def _offsets(parts: Sequence[Sized]) -> array[int]:
 
 # Why the message of a block is not written by Arrow: it copies the vectors into its message, and makes some
 # thirty objects for the columns of a block, between which it lets go of the GIL, which the thread of the
-# calls wants as well. All that differs between the messages of blocks of one form are the bytes of seven
+# calls wants as well. All that differs between the messages of blocks of one form are the bytes of eight
 # columns. So Arrow writes one message of each form, from which the rest of it is cut out, and a second one,
 # which must be what is put together here: another version of Arrow could write in another way.
 
@@ -549,6 +549,9 @@ class RowBlock:
 
     def parts(self, rows: int) -> Iterator[RowBlock]:
         """Blocks of at most so many of these entries, without a copy of their values."""
+        if len(self) <= rows:
+            yield self
+            return
         width = self.width
         for start in range(0, len(self), rows):
             some = slice(start, start + rows)
@@ -584,8 +587,8 @@ class RowBlock:
         input_bytes = set(map(len, self.inputs))
         if len(input_bytes) > 1 or len(self.content) < MIN_FOUND_BYTES:
             return message_of(to_batch(self.entries(), version, execution))
-        form = _Form(len(self), self.width, input_bytes.pop(), self.text, version, execution)
-        fixed, columns = _fixed_parts(form), _columns(self)
+        form = _Form(len(self), self.width, input_bytes.pop(), self.text, version)
+        fixed, columns = _fixed_parts(form), _columns(self, execution)
         before = b"".join((fixed[0], columns[0], fixed[1]))
         after = b"".join(chain(*zip(fixed[2:], columns[2:], strict=False), fixed[-1:]))
         return Message((before, self.content, after), len(self), columns[0], len(fixed[0]))
@@ -599,10 +602,9 @@ class _Form(NamedTuple):
     input_bytes: int
     text: str
     version: str
-    execution: bytes
 
 
-def _columns(block: RowBlock) -> list[Any]:
+def _columns(block: RowBlock, execution: bytes) -> list[Any]:
     """The bytes of the columns of a block that are not always the same, in the order of the schema."""
     rows = len(block)
     return [
@@ -613,27 +615,28 @@ def _columns(block: RowBlock) -> list[Any]:
         array("d", block.costs).tobytes(),
         array("q", [block.at]).tobytes() * rows,
         b"".join(block.inputs),
+        execution * rows,
     ]
 
 
 @functools.lru_cache(MAX_FORMS)
 def _fixed_parts(form: _Form) -> tuple[bytes, ...]:
     """The bytes of a message of this form that are around its `_columns`."""
-    block, message = _sample(form)
+    columns, message = _sample(form)
     fixed, begin = [], 0
-    for column in _columns(block):
+    for column in columns:
         at = message.find(column, begin)
         fixed.append(message[begin:at])
         begin = at + len(column)
     fixed.append(message[begin:])
-    block, message = _sample(form)
-    if b"".join(chain(*zip(fixed, _columns(block), strict=False), fixed[-1:])) != message:
+    columns, message = _sample(form)
+    if b"".join(chain(*zip(fixed, columns, strict=False), fixed[-1:])) != message:
         raise LedgerError("this pyarrow writes a batch in an unknown way")
     return tuple(fixed)
 
 
-def _sample(form: _Form) -> tuple[RowBlock, bytes]:
-    """A block of this form, with random bytes for all that may differ, and its message."""
+def _sample(form: _Form) -> tuple[list[Any], bytes]:
+    """The columns of a block of this form, with random bytes for all that may differ, and its message."""
     rows, chance = form.rows, secrets.token_bytes
     block = RowBlock(
         [chance(KEY_BYTES) for _ in range(rows)],
@@ -645,7 +648,9 @@ def _sample(form: _Form) -> tuple[RowBlock, bytes]:
         [float(secrets.randbits(52)) for _ in range(rows)],
         secrets.randbits(62),
     )
-    return block, bytes(message_of(to_batch(block.entries(), form.version, form.execution)).parts[0])
+    execution = chance(EXECUTION_BYTES)
+    message = message_of(to_batch(block.entries(), form.version, execution))
+    return _columns(block, execution), bytes(message.parts[0])
 
 
 class Rows:

@@ -186,6 +186,12 @@ def _hashed_column(hasher: Any, contents: Sequence[bytes]) -> list[bytes]:
     return digests
 
 
+def _hashed_rows(hasher: Any, columns: Sequence[Column]) -> list[bytes]:
+    """`_hashed` of each row: of the canonical forms of its values, one after another."""
+    parts = [canonical_column(column) for column in columns]
+    return _hashed_column(hasher, parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))])
+
+
 def config_hash(config: Mapping[str, Any] | None) -> str:
     """Hexadecimal digits for what of an operator's configuration decides about its results. Any thread."""
     return fingerprint(dict(config or {}), "config").hex()[:16]
@@ -306,14 +312,10 @@ class RowIdentity:
                 # What has no fingerprint is named where each row is looked at.
                 keys, names, inputs = self._columns(rows)
                 if all(None not in column for column in keys):
-                    return self._keys(keys), self._prints_of_columns(names, inputs, len(rows))
+                    hasher = _hasher("key", b"l" + _pack(len(keys)))
+                    return _hashed_rows(hasher, keys), self._prints_of_columns(names, inputs, len(rows))
         pairs = [self(row) for row in rows]
         return [key for key, _ in pairs], [input for _, input in pairs]
-
-    def _keys(self, columns: list[Column]) -> list[bytes]:
-        parts = [canonical_column(column) for column in columns]
-        contents = parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))]
-        return _hashed_column(_hasher("key", b"l" + _pack(len(columns))), contents)
 
     def _prints_of_columns(self, names: tuple[Any, ...], columns: list[Column], rows: int) -> list[bytes]:
         """`_print` of each row."""
@@ -374,29 +376,17 @@ def identity_of_values(key: Sequence[str | int] | None, inputs: Sequence[str | i
 
     key, inputs: names or positions of columns, None for the whole row and for all columns.
     """
+    of_key = None if key is None else _fields(key)
+    known = () if key is None else tuple(key)
     if inputs is None:
-        return RowIdentity(
-            None if key is None else lambda row: [_field(row, column) for column in key],
-            _AllColumns(() if key is None else key),
-            lambda row: row,
-        )
-    own = tuple(column for column in inputs if key is None or column not in key)
-    whole = (*(() if key is None else key), *own)
-    return RowIdentity(
-        None if key is None else lambda row: [_field(row, column) for column in key],
-        lambda row: (own, [_field(row, column) for column in own]),
-        lambda row: [_field(row, column) for column in whole],
-        whole,
-    )
+        return RowIdentity(of_key, _AllColumns(known), _whole)
+    own = tuple(column for column in inputs if column not in known)
+    return RowIdentity(of_key, _named_fields(own), _fields((*known, *own)), (*known, *own))
 
 
 def identity_of_source(key: Sequence[str | int] | None) -> RowIdentity:
     """The identity of rows whose key alone is asked for; key: as for `identity_of_values`."""
-    return RowIdentity(
-        None if key is None else lambda row: [_field(row, column) for column in key],
-        lambda row: ((), ()),
-        lambda row: row,
-    )
+    return RowIdentity(None if key is None else _fields(key), _no_inputs, _whole)
 
 
 class ChainedIdentity(RowIdentity):
@@ -408,11 +398,7 @@ class ChainedIdentity(RowIdentity):
     """
 
     def __init__(self, inputs: Sequence[str | int] | None) -> None:
-        own = () if inputs is None else tuple(inputs)
-        columns = (
-            _AllColumns(()) if inputs is None else lambda row: (own, [_field(row, name) for name in own])
-        )
-        super().__init__(None, columns, lambda row: row)
+        super().__init__(None, _AllColumns(()) if inputs is None else _named_fields(tuple(inputs)), _whole)
         self.has_key = True
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
@@ -435,6 +421,20 @@ def _no_inputs(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
     return (), ()
 
 
+def _whole(row: Any) -> Any:
+    return row
+
+
+def _fields(columns: Sequence[str | int]) -> Callable[[Any], list[Any]]:
+    """A function that gives the values of these columns of a row."""
+    return lambda row: [_field(row, column) for column in columns]
+
+
+def _named_fields(columns: tuple[str | int, ...]) -> Callable[[Any], tuple[tuple[Any, ...], list[Any]]]:
+    """A function that gives the names and the values of these columns of a row."""
+    return lambda row: (columns, [_field(row, column) for column in columns])
+
+
 class ContentIdentity(RowIdentity):
     """The identity of rows by what a function gets of them: equal rows have one key. For one thread.
 
@@ -447,7 +447,7 @@ class ContentIdentity(RowIdentity):
         content: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any]]],
         columns: Callable[[Sequence[Any]], tuple[tuple[Any, ...], list[Column]]] | None = None,
     ) -> None:
-        super().__init__(None, content, lambda row: row)
+        super().__init__(None, content, _whole)
         self._columns_of_content = columns
         self._hashers: dict[tuple[Any, ...], Any] = {}
         self.has_key = self.has_columns = self.shares = True
@@ -469,9 +469,7 @@ class ContentIdentity(RowIdentity):
         if self._columns_of_content is None:
             return [self(row)[0] for row in rows], [b""] * len(rows)
         names, columns = self._columns_of_content(rows)
-        parts = [canonical_column(column) for column in columns]
-        contents = parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))]
-        return _hashed_column(self._hasher_of(names), contents), [b""] * len(rows)
+        return _hashed_rows(self._hasher_of(names), columns), [b""] * len(rows)
 
     def _hasher_of(self, names: tuple[Any, ...]) -> Any:
         hasher = self._hashers.get(names)
@@ -491,7 +489,7 @@ def content_of_values(inputs: Sequence[str | int] | None) -> ContentIdentity:
         return ContentIdentity(_AllColumns(()))
     own = tuple(inputs)
     return ContentIdentity(
-        lambda row: (own, [_field(row, column) for column in own]),
+        _named_fields(own),
         lambda rows: (own, [[_field(row, column) for row in rows] for column in own]),
     )
 

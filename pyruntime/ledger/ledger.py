@@ -39,7 +39,7 @@ from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
 from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.writer import Commit, LedgerWriter
+from pillarbox.ledger.writer import WRITER_LIMITS, Commit, LedgerWriter, WriterLimits
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -314,13 +314,14 @@ class Ledger:
         one_input: bool = True,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        limits: WriterLimits = WRITER_LIMITS,
     ) -> LedgerWriter:
         """Keeps the finished calls of a task attempt, on a thread of its own until it is closed. Any thread.
 
         reader: of the same scope, whose index it keeps up to date; None for one of its own.
         execution: what `execution_id` gave for the execution that this is a task of; None for one of its own.
         one_input: two rows of the execution that have one key and different inputs are an error.
-        on_commit, on_failure: called on the writer's thread, and must not wait.
+        on_commit, on_failure: called on the writer's thread, and must not wait. limits: times and sizes.
         """
         return LedgerWriter(
             self,
@@ -330,6 +331,7 @@ class Ledger:
             one_input=one_input,
             on_commit=on_commit,
             on_failure=on_failure,
+            limits=limits,
         )
 
     def lease(
@@ -485,7 +487,8 @@ MAX_IDLE_RECORDS = 10_000_000
 class _ReaderCache:
     """Readers in use, and some that nobody uses, for the next task of this process: it need not scan anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_idle_records: int = MAX_IDLE_RECORDS) -> None:
+        self._max_idle_records = max_idle_records
         self._mutex = threading.Lock()
         self._readers: weakref.WeakValueDictionary[Any, LedgerReader] = weakref.WeakValueDictionary()
         # The one that was asked for last is the first.
@@ -504,7 +507,7 @@ class _ReaderCache:
             others = [each for each in self._idle if each is not reader][: MAX_IDLE_READERS - 1]
             # The one that was asked for last is kept whatever its size: it is what the next task asks for.
             sizes = accumulate(map(len, others))
-            idle = [each for each, size in zip(others, sizes, strict=True) if size <= MAX_IDLE_RECORDS]
+            idle = [each for each, size in zip(others, sizes, strict=True) if size <= self._max_idle_records]
             self._idle = [reader, *idle]
             return reader
 

@@ -193,8 +193,8 @@ class LocalSegment:
         close_file(self._file)
 
 
-def sync_folder(path: str) -> None:
-    """Wait until the names in a folder are on the disk."""
+def sync_path(path: str) -> None:
+    """Wait until a file, which another process may have written, or the names in a folder are on the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -316,7 +316,7 @@ class LocalFolder:
         try:
             made = self._make_all()
             for folder in dict.fromkeys([*made, *self._inner()]):
-                sync_folder(os.path.dirname(folder))
+                sync_path(os.path.dirname(folder))
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS or isinstance(error, PermissionError):
                 raise
@@ -432,11 +432,7 @@ class LocalFolder:
     @explained
     def sync(self, name: str) -> None:
         """Wait until a segment, which another process may have written, is on the disk."""
-        file = os.open(self._join(name), os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        sync_path(self._join(name))
 
     @explained
     def is_open(self, name: str) -> bool:
@@ -518,14 +514,14 @@ class LocalFolder:
     def create(self, name: str, header: bytes) -> LocalSegment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
         segment = LocalSegment(self._join(name), header, self._mode)
-        sync_folder(self.path)
+        sync_path(self.path)
         return segment
 
     @explained
     def publish(self, part: str, name: str) -> None:
         """Give a finished file its name, durably."""
         os.rename(self._join(part), self._join(name))
-        sync_folder(self.path)
+        sync_path(self.path)
 
     @explained
     def remove(self, name: str) -> None:

@@ -73,13 +73,14 @@ class ObjectSegment:
 
 
 class ObjectFolder:
-    """The objects of one scope. Any thread."""
+    """The objects of one scope. Any thread. block_bytes: those that are fetched at a time."""
 
     appends = False
 
-    def __init__(self, filesystem: Any, path: str) -> None:
+    def __init__(self, filesystem: Any, path: str, block_bytes: int = BLOCK_BYTES) -> None:
         self._files = filesystem
         self.path = path
+        self._block_bytes = block_bytes
         # Where a name appears before its content is complete, the content comes first, under another name.
         self._renames = filesystem.type_name not in {"s3", "gcs", "abfs"}
         self._mutex = threading.Lock()
@@ -131,7 +132,7 @@ class ObjectFolder:
             if held != name or not begin <= offset <= offset + length <= begin + len(content):
                 with self._files.open_input_file(self._join(name)) as file:
                     size = file.size()
-                    content = file.read_at(max(0, min(max(length, BLOCK_BYTES), size - offset)), offset)
+                    content = file.read_at(max(0, min(max(length, self._block_bytes), size - offset)), offset)
                 begin = offset
                 self._block = name, begin, content
             return content[offset - begin :][:length]

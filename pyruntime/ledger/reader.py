@@ -87,7 +87,8 @@ class _Run:
 class KeyIndex:
     """Numbers of records by key, in the order in which they were added. A `LedgerReader` guards it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_unsorted: int = MAX_UNSORTED_RECORDS, min_run_ratio: int = MIN_RUN_RATIO) -> None:
+        self._max_unsorted, self._min_run_ratio = max_unsorted, min_run_ratio
         self.count = 0
         self._waiting = bytearray()
         self._first = 0
@@ -165,7 +166,7 @@ class KeyIndex:
     def _settle(self) -> None:
         """Make what was added findable."""
         waiting = len(self._waiting) // KEY_BYTES
-        if waiting > MAX_UNSORTED_RECORDS:
+        if waiting > self._max_unsorted:
             self._sort()
             return
         words = memoryview(bytes(self._waiting[self._indexed * KEY_BYTES :])).cast("Q")[::2]
@@ -188,7 +189,7 @@ class KeyIndex:
         prefixes, numbers = prefixes.take(order), pc.add(order, pa.scalar(self._first, pa.uint64()))
         self._waiting, self._fresh, self._indexed = bytearray(), {}, 0
         self._first = self.count
-        while self._runs and len(self._runs[-1]) < MIN_RUN_RATIO * len(prefixes):
+        while self._runs and len(self._runs[-1]) < self._min_run_ratio * len(prefixes):
             run = self._runs.pop()
             prefixes = pa.concat_arrays([_array_of(run.words), prefixes])
             numbers = pa.concat_arrays([_array_of(run.numbers), numbers])
@@ -313,16 +314,7 @@ class LedgerReader:
         assert isinstance(self._folder, LocalFolder)
         with self._mutex:
             names, mark = self._folder.committed_by_now(self._mark_unlocked)
-            try:
-                for name in names or ():
-                    size = self._folder.size(name)
-                    if size != self._sizes.get(name):
-                        self._scan(name, size)
-            except FileNotFoundError:
-                # Merged before it was looked at, or announced by who was killed before it was made.
-                names = None
-            if names is None:
-                self.refresh()
+            self._look_at(names)
             self._mark_unlocked = mark
 
     @undisturbed
@@ -335,7 +327,8 @@ class LedgerReader:
         A result counts before an error: the row was called again.
         Raises LedgerValueError for a value that cannot be read, and OSError.
         """
-        return self._found(key, input, self.accepts_errors if errors is None else errors)
+        found = self._durable(key, input, self.accepts_errors if errors is None else errors)
+        return None if found is None else found[0].record(found[1], key)
 
     def search(
         self, key: bytes, input: bytes, execution: bytes, *, in_blocks: bool = False
@@ -517,16 +510,7 @@ class LedgerReader:
         with self._mutex:
             # spec: Ledger!Write
             names, mark = self._folder.committed(lock, self._mark)
-            try:
-                for name in names or ():
-                    size = self._folder.size(name)
-                    if size != self._sizes.get(name):
-                        self._scan(name, size)
-            except FileNotFoundError:
-                # Merged before it was looked at.
-                names = None
-            if names is None:
-                self.refresh()
+            self._look_at(names)
             self._mark = mark
 
     def take_in(self, frames: Sequence[tuple[Frame, bytes]]) -> None:
@@ -562,6 +546,20 @@ class LedgerReader:
         self._plain: dict[int, bool] = {}
         self.foreign: set[str] = set()
         self._mark = self._mark_unlocked = None
+
+    def _look_at(self, names: set[str] | None) -> None:
+        """Take in what these segments have since the last time; None for all segments."""
+        if names is None:
+            self.refresh()
+            return
+        try:
+            for name in names:
+                size = self._folder.size(name)
+                if size != self._sizes.get(name):
+                    self._scan(name, size)
+        except FileNotFoundError:
+            # Merged before it was looked at, or announced by who was killed before it was made.
+            self.refresh()
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""
@@ -608,10 +606,6 @@ class LedgerReader:
             warnings.warn(
                 LedgerWarning(f"{self._folder.path}: {damage}. Its calls are made again"), stacklevel=2
             )
-
-    def _found(self, key: bytes, input: bytes | None, errors: bool) -> Record | None:
-        found = self._durable(key, input, errors)
-        return None if found is None else found[0].record(found[1], key)
 
     def _durable(self, key: bytes, input: bytes | None, errors: bool) -> tuple[Rows, int] | None:
         """The frame and row of a key's record that counts, on the disk when this returns."""

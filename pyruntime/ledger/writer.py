@@ -93,6 +93,7 @@ class Committer:
         most_rows: int,
         execution: bytes,
         one_input: bool = True,
+        lock_timeout: float = COMMIT_LOCK_TIMEOUT_S,
     ) -> None:
         self.folder = folder
         self.reader = reader
@@ -100,6 +101,7 @@ class Committer:
         self._owner = owner_of(about)
         self._execution = execution
         self._one_input = one_input
+        self._lock_timeout = lock_timeout
         self.most_rows = most_rows
         self._segment: LocalSegment | ObjectSegment | None = None
         self.segment_id = ""
@@ -134,7 +136,7 @@ class Committer:
         theirs = self._theirs(entries)
         frames = self._encoded(entries, theirs)
         # spec: Ledger!Write
-        with self.folder.lock(COMMIT_LOCK_TIMEOUT_S) as lock:
+        with self.folder.lock(self._lock_timeout) as lock:
             self.reader.catch_up(lock)
             # Others may have used the reader as well, since it was looked at.
             if self.reader.state != state:
@@ -265,6 +267,19 @@ MAX_RESULT_BYTES = 2**28
 """Bytes of a result, at most: Arrow's lists and texts end at 2**31."""
 
 
+class WriterLimits(NamedTuple):
+    """Times and sizes of a writer."""
+
+    lock_timeout: float = COMMIT_LOCK_TIMEOUT_S
+    """Seconds that a commit waits for the folder's lock."""
+    renewal_interval: float = RENEWAL_INTERVAL_S
+    """Seconds between two renewals of a lease that is held."""
+    max_result_bytes: int = MAX_RESULT_BYTES
+
+
+WRITER_LIMITS = WriterLimits()
+
+
 class Commit(NamedTuple):
     """The results that a commit has made durable."""
 
@@ -291,11 +306,15 @@ class LedgerWriter:
         one_input: bool = True,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        limits: WriterLimits = WRITER_LIMITS,
     ) -> None:
         folder = ledger.folder(scope)
         self._loss_window = ledger.loss_window
         self._commit_rows, self._commit_bytes = ledger.commit_rows, ledger.commit_bytes
-        self._committer = Committer(folder, reader, scope.about, ledger.commit_rows, execution, one_input)
+        self._limits = limits
+        self._committer = Committer(
+            folder, reader, scope.about, ledger.commit_rows, execution, one_input, limits.lock_timeout
+        )
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._lease: Lease | None = None
@@ -341,10 +360,7 @@ class LedgerWriter:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
         entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
         size = size_of(entry)
-        if size > MAX_RESULT_BYTES:
-            raise LedgerValueError(
-                f"a result of {size:,} bytes cannot be kept in a ledger: {MAX_RESULT_BYTES:,} are allowed"
-            )
+        self._check_size(size)
         return self._take(entry, 1, size)
 
     def append_vectors(
@@ -368,12 +384,14 @@ class LedgerWriter:
         text, content = encode_vectors(vectors, in_tuple)
         now = time.time_ns() // 1000
         block = RowBlock(keys, inputs, text, content, attempts, latency, costs, now)
-        if block.width > MAX_RESULT_BYTES:
-            raise LedgerValueError(
-                f"a result of {block.width:,} bytes cannot be kept in a ledger: "
-                f"{MAX_RESULT_BYTES:,} are allowed"
-            )
+        self._check_size(block.width)
         return self._take(block, len(block), len(content))
+
+    def _check_size(self, size: int) -> None:
+        if size > (allowed := self._limits.max_result_bytes):
+            raise LedgerValueError(
+                f"a result of {size:,} bytes cannot be kept in a ledger: {allowed:,} are allowed"
+            )
 
     def _take(self, entry: Row | RowBlock, rows: int, size: int) -> int:
         now = time.monotonic()
@@ -528,7 +546,7 @@ class LedgerWriter:
             closing = self._closing
         if lease is not None and time.monotonic() >= self._next_renewal:
             lease.renew()
-            self._next_renewal = time.monotonic() + RENEWAL_INTERVAL_S
+            self._next_renewal = time.monotonic() + self._limits.renewal_interval
         if entries:
             adopted = self._committer.commit(first, entries)
             self._acknowledge(through, adopted)

@@ -33,7 +33,6 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.rate import SharedBudget
 from pillarbox.aio.options import Latency, Options
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
@@ -202,7 +201,8 @@ def share_budget(options: Options, session: Any) -> Options:
     if ledger is not None and ledger.run is not None:
         named = repr((ledger.location, ledger.run, ledger.uid, budget.max_calls, budget.max_cost))
         gate = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
-    return dataclasses.replace(options, limits=SharedBudget(_local().named(gate)))
+    shared = dataclasses.replace(_local().named(gate), shares_rate=False)
+    return dataclasses.replace(options, limits=shared)
 
 
 def _local() -> Coordinator:

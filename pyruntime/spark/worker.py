@@ -50,8 +50,9 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource, with_parse
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.options import CLOSE_TIMEOUT_S
 from pillarbox.aio.row_inputs import IterableInput
-from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, Chunk, ResultStream
+from pillarbox.aio.task_run import Chunk, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread

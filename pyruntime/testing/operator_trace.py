@@ -257,6 +257,8 @@ class _RecordedQueue:
 class _RecordedOutput:
     """The output of the operator, and what it emits."""
 
+    # Not the operator's own methods: a row that these lose would be written down as emitted.
+
     def __init__(self, output: Any, trace: OperatorTrace) -> None:
         self._output = output
         self._trace = trace

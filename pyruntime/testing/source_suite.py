@@ -54,7 +54,6 @@ MIN_IDLE_S = 0.2
 """Seconds that so many fetches take at least, where there is nothing to fetch."""
 MAX_PREFIXES = 40
 DRAINED_AFTER_S = 0.5
-THREADS_END_WITHIN_S = 5.0
 LIMITS = (ReadLimit(rows=1), ReadLimit(rows=7), ReadLimit(nbytes=100), ReadLimit())
 
 RULES = {
@@ -132,7 +131,7 @@ class SourceSuite:
         """Run one check."""
         before = set(threading.enumerate())
         getattr(self, f"_{name}")(RULES[name])
-        deadline = time.monotonic() + THREADS_END_WITHIN_S
+        deadline = time.monotonic() + self.timeout
         left = [thread for thread in threading.enumerate() if thread not in before]
         for thread in left:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -16,4 +16,4 @@ def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         new_loop = asyncio.new_event_loop
     else:
         new_loop = pytest.importorskip("uvloop").new_event_loop
-    monkeypatch.setattr(LoopThread.__init__, "__defaults__", (new_loop,))
+    monkeypatch.setattr(LoopThread.__init__, "__defaults__", (new_loop, LAST_WAIT_S))

@@ -40,7 +40,7 @@ from pillarbox.aio.limits.lease import (
     Opened,
     QuotaAllocator,
 )
-from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits, check_name
+from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
 from pillarbox.rpc.loop_thread import end
@@ -229,7 +229,7 @@ class LimitService(Service):
                 self._hear(account, client, connection, message)
         finally:
             if account.connections.get(client) is connection:
-                account.allocator.lost(client)
+                account.allocator.lost(client, self._upkeep.return_timeout_s)
                 del account.connections[client]
                 self._pump(account)
 
@@ -267,10 +267,7 @@ class LimitService(Service):
                 why = f"{most:,} names of limits are in use, or have budgets: give operators one name"
                 connection.send("no", why)
                 return None
-            timeout = self._upkeep.return_timeout_s
-            self._accounts[name] = Account(
-                QuotaAllocator(message.limits, time.monotonic, return_timeout_s=timeout)
-            )
+            self._accounts[name] = Account(QuotaAllocator(message.limits, time.monotonic))
         account = self._accounts[name]
         allocator = account.allocator
         if allocator.limits != message.limits:
@@ -409,14 +406,19 @@ class CoordinatorHandle(SharedLimits):
     handle: RpcHandle
     name: str | None
     patience: float
+    shares_rate: bool = True
+    """False where only the budget is shared: so that one does not change what a rate means where nobody asked
+    for a coordinator."""
 
-    def open(self, limits: Limits) -> LeasedLimiter:
-        """A limiter for one task. Any thread; connects when it is started."""
-        return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience)
+    def open(self, limits: Limits, own: LocalLimiter | None = None) -> LeasedLimiter:
+        """A limiter for one task. Any thread; connects when it is started. own: see `LeasedLimiter`."""
+        return LeasedLimiter(self.handle, self.name or "shared", limits, self.patience, own=own)
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         """See `SharedLimits`."""
-        return self.open(Limits.of(rate, max_calls, max_cost))
+        if self.shares_rate:
+            return self.open(Limits.of(rate, max_calls, max_cost))
+        return self.open(Limits.of(None, max_calls, max_cost), LocalLimiter(rate, None, None))
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""

@@ -40,6 +40,7 @@ from pillarbox.aio.limits.rate import (
     CoordinatorError,
     LimiterStatistics,
     Limits,
+    LocalLimiter,
     TokenBucket,
 )
 from pillarbox.rpc.codec import Amount, Codec, Count
@@ -172,16 +173,8 @@ class QuotaAllocator:
     not been used is granted again.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        clock: Callable[[], float],
-        level: float | None = None,
-        *,
-        return_timeout_s: float = RETURN_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float], level: float | None = None) -> None:
         self.limits = limits
-        self.return_timeout_s = return_timeout_s
         self.clients: dict[str, Client] = {}
         self.committed = 0
         """Calls that were used or may still be."""
@@ -282,11 +275,11 @@ class QuotaAllocator:
             self._weights.give_back(units, self._clock())
         self._end(name, client.used)
 
-    def lost(self, name: str) -> None:
+    def lost(self, name: str, return_timeout_s: float = RETURN_TIMEOUT_S) -> None:
         """The connection of a client has ended. It may come back until what it holds has lapsed."""
         # spec: RateLease!Notice
         if name in self.clients:
-            self._gone[name] = self._clock() + self.limits.life + self.return_timeout_s
+            self._gone[name] = self._clock() + self.limits.life + return_timeout_s
             self._wanting.pop(name, None)
 
     def expire(self) -> float:
@@ -415,14 +408,13 @@ class QuotaAllocator:
     ) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        limits = _LIMITS.from_json([Limits.__name__, *value["limits"]])
-        allocator = cls(limits, clock, 0.0, return_timeout_s=return_timeout_s)
+        allocator = cls(_LIMITS.from_json([Limits.__name__, *value["limits"]]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
             allocator.clients[name] = Client(granted, used, back, cost)
-            allocator.lost(name)
+            allocator.lost(name, return_timeout_s)
         return allocator
 
 
@@ -435,6 +427,9 @@ class LeasedLimiter:
     What it says of itself are counts since its beginning, so that it may be said again. It connects again for
     as long as it takes. While it is cut off, calls begin from what is held. When a call waits and the
     coordinator has not been there for `patience` seconds, the job fails.
+
+    own: what lets calls of this task alone begin, where the tasks share a budget, but neither rate nor
+    cool-downs.
     """
 
     def __init__(
@@ -445,10 +440,14 @@ class LeasedLimiter:
         patience: float,
         clock: Callable[[], float] = time.monotonic,
         leave_timeout_s: float = LEAVE_TIMEOUT_S,
+        own: LocalLimiter | None = None,
     ) -> None:
         self.exhausted: str | None = None
         self.limits = limits
         self._leave_timeout_s = leave_timeout_s
+        self._own = own
+        # Units that `own` has let through for a call that the coordinator still holds back.
+        self._own_admitted: float | None = None
         self._name = name
         self._patience = patience
         self._clock = clock
@@ -476,7 +475,6 @@ class LeasedLimiter:
         self._cool_downs = 0
         # Until when, and what had been received by then. The oldest first.
         self._leases: deque[tuple[float, int, float]] = deque()
-        self._lapse_at = math.inf
         self._lapse_timer: asyncio.TimerHandle | None = None
         self._report_timer: asyncio.TimerHandle | None = None
         # True until what was asked for has come; each of so many units.
@@ -505,10 +503,16 @@ class LeasedLimiter:
         needed = units if self._weighs else 0.0
         if self.exhausted is not None:
             return math.inf
+        # First, as what is taken from the coordinator counts as called.
+        if self._own is not None and self._own_admitted != units:
+            wait = self._own.admit(units)
+            if wait > 0.0:
+                return wait
+            self._own_admitted = units
         now = self._clock()
         if now < self._cool_until:
             return self._cool_until - now + WAIT_MARGIN_S
-        if now >= self._lapse_at:
+        if self._leases and now >= self._leases[0][0]:
             self._lapse()
         if self._calls < 1 or self._units < needed:
             if not self._held_back:
@@ -518,6 +522,7 @@ class LeasedLimiter:
             return math.inf
         # spec: RateLease!Begin
         self._held_back = False
+        self._own_admitted = None
         self._calls -= 1
         self._used += 1
         self._units_used += units
@@ -548,6 +553,9 @@ class LeasedLimiter:
 
     def cool_down(self, seconds: float | None) -> None:
         """See `RateLimiter.cool_down`. All who share the limits are told."""
+        if self._own is not None:
+            self._own.cool_down(seconds)
+            return
         pause = self.limits.cool_down if seconds is None else seconds
         self._cooled(pause)
         self._say(CoolDown(pause))
@@ -558,7 +566,8 @@ class LeasedLimiter:
 
     def statistics(self) -> LimiterStatistics:
         """See `RateLimiter.statistics`."""
-        return LimiterStatistics(self._used, self._units_used, self._cost, self._cool_downs)
+        cool_downs = self._cool_downs if self._own is None else self._own.statistics().cool_downs
+        return LimiterStatistics(self._used, self._units_used, self._cost, cool_downs)
 
     async def close(self) -> None:
         """See `RateLimiter.close`. Takes two seconds at most, where nobody answers."""
@@ -608,10 +617,8 @@ class LeasedLimiter:
 
     def _await_lapse(self) -> None:
         self._lapse_timer = None
-        self._lapse_at = math.inf
         if self._leases and self._task is not None:
-            self._lapse_at = self._leases[0][0]
-            wait = max(0.0, self._lapse_at - self._clock()) + 0.001
+            wait = max(0.0, self._leases[0][0] - self._clock()) + 0.001
             self._lapse_timer = self._loop.call_later(wait, self._lapse)
 
     def _lapse(self) -> None:

@@ -340,69 +340,14 @@ class LocalLimiter:
             self._weights.keep(min(units, self._weights.capacity), now)
 
 
-class TaskRateLimiter:
-    """A `RateLimiter` whose rate and cool-downs are those of one task, and whose budget is that of `budget`.
-
-    Confined to the mailbox thread.
-    """
-
-    def __init__(self, rate: Rate | None, budget: RateLimiter) -> None:
-        self._rate = LocalLimiter(rate, None, None)
-        self._budget = budget
-        # Units that the rate has let through for a call that the budget still holds back.
-        self._ahead: float | None = None
-
-    @property
-    def exhausted(self) -> str | None:
-        """See `RateLimiter.exhausted`."""
-        return self._budget.exhausted
-
-    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `RateLimiter.start`."""
-        self._budget.start(loop, wake)
-
-    def admit(self, units: float = 1.0) -> float:
-        """See `RateLimiter.admit`."""
-        # The rate first: what the budget lets through counts as called.
-        if self._ahead != units:
-            wait = self._rate.admit(units)
-            if wait > 0.0:
-                return math.inf if self._budget.exhausted is not None else wait
-            self._ahead = units
-        wait = self._budget.admit(units)
-        if wait == 0.0:
-            self._ahead = None
-        return wait
-
-    def spend(self, cost: float) -> None:
-        """See `RateLimiter.spend`."""
-        self._budget.spend(cost)
-
-    def count_before(self, name: str, calls: int, cost: float) -> None:
-        """See `RateLimiter.count_before`."""
-        self._budget.count_before(name, calls, cost)
-
-    def cool_down(self, seconds: float | None) -> None:
-        """See `RateLimiter.cool_down`."""
-        self._rate.cool_down(seconds)
-
-    def statistics(self) -> LimiterStatistics:
-        """See `RateLimiter.statistics`."""
-        return self._budget.statistics()._replace(cool_downs=self._rate.statistics().cool_downs)
-
-    async def close(self) -> None:
-        """See `RateLimiter.close`."""
-        await self._budget.close()
-
-
 # -- limits that tasks share ---------------------------------------------------------------------
 
 # Limits are plain numbers and compare as such: tasks that share a name must have the same, or the first of
 # them would decide for all. They travel as fields of a message, not as pickles: a coordinator never
 # unpickles anything that another process has sent.
 #
-# `RunBudget` and `SharedBudget` wrap another `SharedLimits` instead of being options of it, since a
-# coordinator and limits of one task alone need them in the same way.
+# `RunBudget` wraps another `SharedLimits` instead of being an option of it, since a coordinator and limits of
+# one task alone need it in the same way.
 
 
 class CoordinatorError(PillarboxError):
@@ -481,24 +426,6 @@ class RunBudget(SharedLimits):
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
-
-
-@dataclass(frozen=True)
-class SharedBudget(SharedLimits):
-    """Shares the budget through `shared`; the rate and the cool-downs stay those of each task.
-
-    So a budget does not change what a rate means where nobody asked for a coordinator. Any thread; pickles.
-    """
-
-    shared: SharedLimits
-
-    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
-        """See `SharedLimits`."""
-        return TaskRateLimiter(rate, self.shared.open_for(None, max_calls, max_cost))
-
-    def named(self, name: str | None = None) -> SharedBudget:
-        """See `SharedLimits`."""
-        return SharedBudget(self.shared.named(name))
 
 
 def check_name(name: object) -> str:

@@ -497,7 +497,7 @@ class TextFormat(FileFormat):
 
     def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the lines that begin from `start` up to `stop`."""
-        with self._opened(split, path) as (file, begin, size):
+        with self._opened(split, path, nbytes) as (file, begin, size):
             for block, position in blocks(file, begin, split.stop, size, nbytes):
                 front = len(BOM) * (begin == 0 and block.startswith(BOM))
                 content = block[front:].replace(b"\r\n", b"\n")
@@ -539,18 +539,21 @@ class TextFormat(FileFormat):
         return batch, [(line, line, unfit(field, lines[line].as_py())) for line in refused]
 
     @contextmanager
-    def _opened(self, split: FileSplit, path: str) -> Iterator[tuple[BinaryIO, int, int]]:
+    def _opened(self, split: FileSplit, path: str, nbytes: int) -> Iterator[tuple[BinaryIO, int, int]]:
         """Open a file at the first line of `split`; with where that begins, and the size if it is known."""
-        codec = compression(path)
+        codec, buffer_bytes = compression(path), BUFFER_BYTES
+        if not isinstance(self.filesystem, fs.LocalFileSystem):
+            # Each read is a request: one for a block, its last line included.
+            buffer_bytes = max(BUFFER_BYTES, nbytes)
         if codec is None:
             with self.filesystem.open_input_file(path) as raw:
                 self.check_same_file(split, path)
-                file: Any = BufferedReader(raw, BUFFER_BYTES)
+                file: Any = BufferedReader(raw, buffer_bytes)
                 yield file, line_start(file, split.start), split.size
         else:
             with self.filesystem.open_input_stream(path, compression=codec) as raw:
                 self.check_same_file(split, path)
-                file, left = BufferedReader(raw, BUFFER_BYTES), split.start
+                file, left = BufferedReader(raw, buffer_bytes), split.start
                 while left:
                     left -= len(file.read(min(left, CHUNK_BYTES))) or left
                 yield file, split.start, 0

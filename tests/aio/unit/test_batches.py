@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
-from pillarbox.aio import task_run
+from pillarbox.aio.options import Intervals
+from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
 from tests.threads import begun
 
@@ -341,9 +342,8 @@ def test_the_first_row_that_fails_for_good_ends_the_job_and_counts_once() -> Non
 
 
 @pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
-def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
+def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str) -> None:
+    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2))
     release = threading.Event()
 
     async def blocks(rows: list[int]) -> list[int]:
@@ -352,7 +352,7 @@ def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.Mon
 
     timeout = {"timeout": Timeout(0.1), "timeout.attempt": Timeout(attempt=0.1)}[limit]
     with pytest.raises(CallTimeout) as caught:
-        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout))
+        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout, options=options))
     release.set()
     assert (caught.value.limit, caught.value.seconds, caught.value.row) == (limit, 0.1, "7")
     assert "release.wait(30)" in str(caught.value)

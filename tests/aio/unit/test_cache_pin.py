@@ -43,10 +43,9 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
                 loop.call_soon_threadsafe(again.set)
             return cut
 
-        monkeypatch.setattr(ledger_scope, "PIN_RENEWAL_S", 0.01)
         monkeypatch.setattr(ledger_scope, "join_execution", joined)
         folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
-        pin.keep(loop)
+        pin.keep(loop, 0.01)
         await asyncio.wait_for(again.wait(), 20)
         pin.let_go()
 

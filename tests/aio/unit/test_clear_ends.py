@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, Retry, Timeout, async_map
-from pillarbox.aio import runners
 from pillarbox.aio.errors import OpenFailed, leaves, said
+from pillarbox.aio.options import Intervals
 from pillarbox.aio.service_errors import describe, is_overload
+from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import Rig, play
 from tests.threads import begun
 
@@ -160,17 +161,16 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is(members: list[Exception
 
 @pytest.mark.contract
 def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(runners, "MAX_ABANDONED_THREADS", 6)
+    options = options_with(Intervals(cancel_timeout=0.01, abandoned_threads=6), errors="null")
     release = threading.Event()
 
     def hang(row: int) -> int:
         release.wait(60)
         return row
 
-    results = async_map(range(10_000), hang, capacity=2, timeout=Timeout(attempt=0.01), errors="null")
+    results = async_map(range(10_000), hang, capacity=2, timeout=Timeout(attempt=0.01), options=options)
     with pytest.raises(
         RuntimeError, match=r"^6 calls of .*hang still run in their threads .* at most 6 may:"
     ):

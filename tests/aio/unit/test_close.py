@@ -22,7 +22,9 @@ from pillarbox import CallFailed, Options, async_map
 from pillarbox.aio import task_run
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import OpenFailed
+from pillarbox.aio.options import Intervals
 from pillarbox.rpc.loop_thread import LoopThread
+from tests.aio.unit.intervals import options_with
 from tests.threads import begun
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -274,13 +276,14 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
 
 
 def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
+    options = options_with(Intervals(close_timeout=0.2))
     queue: SimpleQueue[int | None] = SimpleQueue()
     session = Session()
     queue.put(1)
-    with caplog.at_level(logging.WARNING, "pillarbox"), async_map(iter(queue.get, None), session) as results:
+    results = async_map(iter(queue.get, None), session, options=options)
+    with caplog.at_level(logging.WARNING, "pillarbox"), results:
         assert next(results) == 1
     assert session.log[-1] == "close"
     assert "still waits for input" in caplog.text

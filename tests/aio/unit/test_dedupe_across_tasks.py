@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
-from pillarbox.aio import shared_calls
+from pillarbox.aio.options import Intervals
 from pillarbox.ledger import KeyMaker, Ledger
+from tests.aio.unit.intervals import options_with
 
 ACROSS = Dedupe(across_tasks=True)
 TIMEOUT_S = 60.0
@@ -221,13 +222,8 @@ def test_who_waits_for_a_call_shares_its_failure_and_who_comes_later_does_not(
 
 @pytest.mark.contract(convicts=["claim_kept"])
 def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
-    ledger: Ledger,
-    pool: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    ledger: Ledger, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A claim that were not free would be waited for until then.
-    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 10.0)
     tasks = TwoTasks()
 
     async def first(row: str) -> str:
@@ -242,7 +238,9 @@ def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
         return row
 
     tasks.first, tasks.second = first, second  # type: ignore[method-assign]
-    options = Options(ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
+    # A claim that were not free would be waited for until then.
+    late = Intervals(hung_after=10.0)
+    options = options_with(late, ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
     assert tasks.run(pool, ["a", "b"], options, ["a"]) == ([None, "b"], ["a"])
     assert "have waited" not in caplog.text
 
@@ -263,14 +261,14 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
 
 @pytest.mark.contract
 def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shared_calls, "HUNG_AFTER_S", 0.5)
-    list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS)))
+    options = options_with(Intervals(hung_after=0.5), ledger=ledger, dedupe=ACROSS)
+    list(async_map(["before"], str.upper, options=options))
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)
     assert claims.claim(KeyMaker()("a"))
-    assert list(async_map(["a"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS))) == ["A"]
+    assert list(async_map(["a"], str.upper, options=options)) == ["A"]
     assert "1 rows have waited for the calls of other tasks for 0.5 s" in caplog.text
     # It was the hung task's all the time.
     assert not ledger.claims(scope).claim(KeyMaker()("a"))

@@ -9,11 +9,13 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pillarbox import Buffer, CallFailed, CallTimeout, Options, Retry, Timeout, async_map
-from pillarbox.aio import runners, task_run
+from pillarbox.aio.options import Intervals
+from tests.aio.unit.intervals import options_with
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -184,9 +186,9 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
 
 @pytest.mark.contract
 def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.05)
+    options = options_with(Intervals(cancel_timeout=0.05), errors="null")
     release = threading.Event()
 
     async def stubborn(row: int) -> int:
@@ -199,7 +201,7 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(range(5), stubborn, capacity=1, timeout=0.1, errors="null")
+        results = async_map(range(5), stubborn, capacity=1, timeout=0.1, options=options)
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()
@@ -255,10 +257,9 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     ids=["timeout", "timeout.attempt"],
 )
 def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
-    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], met: tuple[str, float]
+    limits: dict[str, Any], met: tuple[str, float]
 ) -> None:
-    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
+    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2), **limits)
     release = threading.Event()
 
     async def blocks(row: int) -> int:
@@ -266,7 +267,7 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that
         return row
 
     with pytest.raises(CallTimeout) as caught:
-        list(async_map([1], blocks, **limits))
+        list(async_map([1], blocks, options=options))
     release.set()
     assert (caught.value.limit, caught.value.seconds) == met
     assert f"no result within {met[0]}=0.1 s, in attempt 1 for row 1" in str(caught.value)
@@ -332,9 +333,9 @@ def test_a_blocking_function_is_retried_and_fails_like_an_async_one() -> None:
 
 
 def test_a_blocking_call_that_never_returns_meets_its_timeout(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.05)
+    options = options_with(Intervals(cancel_timeout=0.05), errors="null")
     release = threading.Event()
 
     def call(row: int) -> int:
@@ -343,7 +344,7 @@ def test_a_blocking_call_that_never_returns_meets_its_timeout(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(range(5), call, capacity=1, timeout=0.1, errors="null")
+        results = async_map(range(5), call, capacity=1, timeout=0.1, options=options)
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()

@@ -18,9 +18,11 @@ import pytest
 
 from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Options, Retry, Timeout, async_map
 from pillarbox.aio import ledger_session
+from pillarbox.aio.options import Intervals
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.maintenance import compact
+from tests.aio.unit.intervals import options_with
 
 pytestmark = [
     pytest.mark.usefixtures("each_loop"),
@@ -265,16 +267,16 @@ def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger)
 
 
 def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger,
 ) -> None:
-    monkeypatch.setattr(ledger_session, "HUNG_AFTER_S", 0.6)
     service = Service()
 
     async def slow(row: int) -> list[Any]:
         await asyncio.sleep(0.15)
         return service.answer(row)
 
-    options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), capacity=1)
+    named = dataclasses.replace(ledger, uid="uid", run="run")
+    options = options_with(Intervals(hung_after=0.6), ledger=named, capacity=1)
     rival = async_map(range(12), slow, options=options)
     first = [next(rival)]
     second: list[Any] = []
@@ -334,14 +336,17 @@ class Held:
     convicts=["adopted_result_ignored", "lost_lease_calls"],
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
-    ledger: Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(ledger: Ledger, mode: str) -> None:
     held, service = Held(fails=3), Service()
-    named = Options(
-        ledger=dataclasses.replace(ledger, uid="uid", run="run"), retry=Retry(5, initial=0.001), timeout=LONG
-    )
-    options = dataclasses.replace(named, capacity=20, buffer=Buffer(200), **MODES[mode])
+    given = {
+        "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
+        "retry": Retry(5, initial=0.001),
+        "timeout": LONG,
+        "capacity": 20,
+        "buffer": Buffer(200),
+        **MODES[mode],
+    }
+    options = options_with(Intervals(lease_check=0.0), **given)
     results: list[Any] = []
     zombie = async_map(range(600), getattr(held, mode), options=options)
     thread = threading.Thread(target=lambda: results.extend(zombie))
@@ -349,10 +354,9 @@ def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
     most = 20 if mode != "batch" else 140
     held.await_calls(most)
     # It is taken for hung at once, and the lease is another's.
-    monkeypatch.setattr(ledger_session, "HUNG_AFTER_S", 0.0)
-    rival = list(async_map(range(600), getattr(service, mode), options=options))
+    at_once = options_with(Intervals(hung_after=0.0), **given)
+    rival = list(async_map(range(600), getattr(service, mode), options=at_once))
     assert rival == [[row, 1] for row in range(600)]
-    monkeypatch.setattr(ledger_session, "LEASE_CHECK_S", 0.0)
     held.go_on.set()
     thread.join(LONG)
     assert results == rival

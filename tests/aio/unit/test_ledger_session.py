@@ -18,6 +18,7 @@ from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.options import Intervals
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
@@ -27,6 +28,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.writer import Commit
+from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import play
 
 
@@ -72,13 +74,20 @@ class HeldScheduler(CallScheduler):
 class Attempt:
     """The session of one attempt of a task, its writer, and what it has told its operator."""
 
-    def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        monkeypatch: pytest.MonkeyPatch,
+        intervals: Intervals = Options.intervals,
+        **options: Any,
+    ) -> None:
         def make(self: Ledger, *args: Any, on_commit: Callable[[Commit], None], **more: Any) -> HeldWriter:
             writers.append(HeldWriter(on_commit))
             return writers[-1]
 
         writers: list[HeldWriter] = []
-        self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
+        named = dataclasses.replace(ledger, uid="uid", run="run")
+        self.options = options_with(intervals, ledger=named, **options)
         self.session = ledger_session.LedgerSession(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
         self.left: list[tuple[Any, Any]] = []
@@ -193,7 +202,7 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script() -> None:
-        slow = Attempt(ledger, monkeypatch)
+        slow = Attempt(ledger, monkeypatch, Intervals(lease_check=0.0))
         call, _ = slow.comes(1)
         slow.waiting.clear()
         assert slow.session.may_call() and slow.holds == []
@@ -201,11 +210,8 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
         slow.session.record(call, "late")
         assert slow.holds == [True]
         # It is taken for hung, and the lease is another's.
-        with monkeypatch.context() as patch:
-            patch.setattr(ledger_session, "HUNG_AFTER_S", 0.0)
-            rival = Attempt(ledger, monkeypatch)
-            assert rival.comes(1)[1] is None and rival.holds == []
-        monkeypatch.setattr(ledger_session, "LEASE_CHECK_S", 0.0)
+        rival = Attempt(ledger, monkeypatch, Intervals(hung_after=0.0, lease_check=0.0))
+        assert rival.comes(1)[1] is None and rival.holds == []
         assert rival.session.may_call() and not slow.session.may_call()
         slow.writer.is_behind = False
         assert slow.durable(1) == [(1, "late")]

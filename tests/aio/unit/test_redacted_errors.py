@@ -28,10 +28,11 @@ from pillarbox import (
     TooManyFailures,
     async_map,
 )
-from pillarbox.aio import task_run
 from pillarbox.aio.errors import OpenFailed, ResultRejected, from_text, said, shorten
+from pillarbox.aio.options import Intervals
 from pillarbox.aio.service_errors import status_of
 from pillarbox.redaction import DEFAULT, check_redact
+from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import again
 
 KEY = "AIzaSyB-0123456789abcdefghijklmnopqrstu"
@@ -200,15 +201,15 @@ def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
     assert "Ada" in str(raised(CallTimeout, hang, timeout=0.01))
 
 
-def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
+def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row() -> None:
+    withheld = Errors(redact=Redact(rows=True))
+    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2), errors=withheld)
     release = threading.Event()
 
     async def blocks(row: Any) -> None:
         release.wait(30)
 
-    late = raised(CallTimeout, blocks, timeout=0.1, errors=Errors(redact=Redact(rows=True)))
+    late = raised(CallTimeout, blocks, timeout=0.1, options=options)
     release.set()
     assert "release.wait(30)" in str(late)
     assert late.row is None

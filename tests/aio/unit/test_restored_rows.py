@@ -11,11 +11,13 @@ import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.options import Intervals
 from pillarbox.aio.retry import BudgetAccount
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.task.protocols import TaskOutput, Watermark
 from pillarbox.testing.test_io import ReplayedInput
+from tests.aio.unit.intervals import options_with
 from tests.aio.unit.test_wait_snapshots import (
     END,
     BatchService,
@@ -330,8 +332,8 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
 
 
 @pytest.mark.contract(convicts=["abandoned_thread_keeps_slot"])
-def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.aio.runners.CANCEL_TIMEOUT_S", 0.01)
+def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row() -> None:
+    options = options_with(Intervals(cancel_timeout=0.01), errors="column")
     other_is_called = threading.Event()
 
     def call(row: int) -> int:
@@ -342,7 +344,7 @@ def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row(monkeypatch:
         return row
 
     def run() -> None:
-        list(async_map([0, 1], call, capacity=1, timeout=0.05, errors="column"))
+        list(async_map([0, 1], call, capacity=1, timeout=0.05, options=options))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

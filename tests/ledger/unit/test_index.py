@@ -6,19 +6,15 @@ import random
 import sys
 from collections import defaultdict
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import reader as module
 from pillarbox.ledger.reader import KeyIndex
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sorted runs from a handful of records on."""
-    monkeypatch.setattr(module, "MAX_UNSORTED_RECORDS", 5)
-    monkeypatch.setattr(module, "MIN_RUN_RATIO", 2)
+def small_index() -> KeyIndex:
+    """An index with sorted runs from a handful of records on."""
+    return KeyIndex(max_unsorted=5, min_run_ratio=2)
 
 
 # Few prefixes, so that keys share them.
@@ -30,7 +26,7 @@ keys = st.integers(0, 5).flatmap(
 @settings(deadline=None)
 @given(st.lists(st.lists(keys, max_size=9) | keys, max_size=25))
 def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
-    index = KeyIndex()
+    index = small_index()
     expected: dict[bytes, list[int]] = defaultdict(list)
     count = 0
     for step in steps:
@@ -56,7 +52,7 @@ def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
 def test_records_of_every_run_are_found_and_no_others() -> None:
     random.seed(7)
     many = [random.randbytes(16) for _ in range(3000)]
-    index = KeyIndex()
+    index = small_index()
     for start in range(0, 3000, 50):
         index.add(b"".join(many[start : start + 50]))
         assert list(index.find(many[start])) == [start]

@@ -15,6 +15,7 @@ from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger import lease as module
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.writer import WriterLimits
 
 
 class Clock:
@@ -118,15 +119,12 @@ def test_a_clock_that_is_set_neither_ends_nor_extends_a_lease(tmp_path: Path, cl
     assert other.acquire()
 
 
-def test_a_writer_renews_its_lease_and_lets_go_with_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.RENEWAL_INTERVAL_S", 0.001)
+def test_a_writer_renews_its_lease_and_lets_go_with_its_end(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     scope = Scope("run", "uid")
     lease = ledger.lease(scope, "task")
     assert lease is not None and lease.acquire()
-    writer = ledger.writer(scope)
+    writer = ledger.writer(scope, limits=WriterLimits(renewal_interval=0.001))
     writer.hold(lease)
     os.utime(lease.path, (1, 1))
     while os.stat(lease.path).st_mtime == 1:

@@ -173,13 +173,17 @@ def test_a_store_that_refuses_fails_the_writer_with_its_reason(
         writer.flush(LONG)
 
 
-def test_a_large_object_is_read_in_parts(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.ledger.object_folder.BLOCK_BYTES", 1000)
-    big = {key(number): "x" * 3000 + str(number) for number in range(5)}
+def test_a_large_object_is_read_in_parts(ledger: Ledger) -> None:
     with ledger.writer(SCOPE) as writer:
-        for one, value in big.items():
-            writer.append(one, value)
-    assert values_in(ledger) == big
+        for number in range(5):
+            writer.append(key(number), "x" * 3000 + str(number))
+    whole = ledger.folder(SCOPE)
+    (name, size, _), *_ = whole.segments()
+    content = whole.read_whole(name)
+    folder = ObjectFolder(ledger.filesystem, whole.path, block_bytes=1000)
+    for length in (300, 1000, 1700, size + 1):
+        parts = [folder.read(name, at, length) for at in range(0, size, length)]
+        assert len(content) == size and b"".join(parts) == content
 
 
 def test_an_expiry_takes_what_a_killed_commit_or_merge_has_left_and_what_comes_meanwhile(

@@ -81,18 +81,18 @@ def test_what_has_expired_or_was_merged_is_not_answered_from_memory(ledger: Ledg
     assert record is not None and record.value == "new"
 
 
-def test_readers_that_nobody_uses_are_kept_up_to_a_number_and_to_a_size(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_that_nobody_uses_are_kept_up_to_a_number_and_to_a_size(ledger: Ledger) -> None:
+    cache = shared._ReaderCache()
+
     def opened(batch: int) -> weakref.ref[LedgerReader]:
-        return weakref.ref(shared_reader(ledger, Scope("run", "uid", batch=batch)))
+        return weakref.ref(cache.reader(ledger, Scope("run", "uid", batch=batch), 0))
 
     for batch in range(9):
         keep(ledger, 1, "x", Scope("run", "uid", batch=batch))
     readers = [opened(batch) for batch in range(shared.MAX_IDLE_READERS + 2)]
     gc.collect()
     assert [reader() is None for reader in readers] == [True, True] + [False] * shared.MAX_IDLE_READERS
-    monkeypatch.setattr(shared, "MAX_IDLE_RECORDS", 1)
+    cache = shared._ReaderCache(max_idle_records=1)
     readers = [opened(batch) for batch in (6, 7, 8)]
     gc.collect()
     # The one that was asked for last, whatever its size, and one record more.

@@ -15,7 +15,7 @@ from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerValueError
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
-from pillarbox.ledger.writer import Commit, LedgerWriter
+from pillarbox.ledger.writer import Commit, LedgerWriter, WriterLimits
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -372,11 +372,8 @@ def test_a_late_answer_counts_before_its_error_and_never_instead_of_a_value(
     assert len(reader) == (3 if retry_errors else 2)
 
 
-def test_a_result_too_large_for_arrow_is_refused_when_it_is_kept(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.MAX_RESULT_BYTES", 1000)
-    with ledger.writer(SCOPE) as writer:
+def test_a_result_too_large_for_arrow_is_refused_when_it_is_kept(ledger: Ledger) -> None:
+    with ledger.writer(SCOPE, limits=WriterLimits(max_result_bytes=1000)) as writer:
         for large in ("x" * 1000, b"x" * 1000, [0.5] * 125):
             with pytest.raises(LedgerValueError, match="bytes cannot be kept.*: 1,000 are allowed"):
                 writer.append(key(1), large)
@@ -466,11 +463,8 @@ def test_a_writer_whose_scope_has_expired_fails_and_makes_nothing_anew(ledger: L
     assert segments_in(ledger) == []
 
 
-def test_a_stopped_process_that_holds_the_lock_is_named_after_a_time(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.COMMIT_LOCK_TIMEOUT_S", 0.05)
-    writer = ledger.writer(SCOPE)
+def test_a_stopped_process_that_holds_the_lock_is_named_after_a_time(ledger: Ledger) -> None:
+    writer = ledger.writer(SCOPE, limits=WriterLimits(lock_timeout=0.05))
     with LocalFolder(ledger.folder(SCOPE).path).lock(LONG):
         writer.append(key(1), 1)
         with pytest.raises(LedgerError, match=r"another process has held .*\.lock for 0.05 s: is it stopped"):

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from pillarbox.aio.limits.rate import (
     CoordinatorError,
     Limits,
     RunBudget,
-    SharedBudget,
     SharedLimits,
     open_limiter,
 )
@@ -160,7 +160,7 @@ def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
         return counts
 
     with Coordinator() as coordinator:
-        shared = pickle.loads(pickle.dumps(SharedBudget(coordinator.named("job"))))
+        shared = pickle.loads(pickle.dumps(replace(coordinator.named("job"), shares_rate=False)))
         assert asyncio.run(tasks(shared)) == [20, 20, 10]
         assert coordinator.statistics()["job"].calls == 50
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox.sources.connectors import kafka as kafka_source
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.enumerator import ReadLimit
@@ -282,7 +281,7 @@ def test_a_topic_that_is_deleted_leaves_the_offsets_when_it_was_missing_for_long
     kafka.produce(stays, 0)
     assert read_until(stream, 1) == [(stays, 6)]
     assert len(stream.open()) == 4 and stream.known() == [gone, stays]
-    monkeypatch.setattr(kafka_source, "GONE_S", 0.0)
+    stream.batches.thread.enumerator.gone_after_s = 0.0  # type: ignore[attr-defined]
     # It has looked after the topic was gone.
     assert stream.rows() == []
     kafka.produce(stays, 0)

@@ -85,7 +85,13 @@ def test_a_connector_that_keeps_the_contract_passes(check: str, tmp_path: Path) 
     "Eleven faults of connectors, planted by somebody who had not read the kit, are convicted by class, "
     "method and rule."
 )
-@pytest.mark.parametrize("fault", log.FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if CONVICTED_BY[each] in WAITS else [])
+        for each in log.FAULTS
+    ],
+)
 def test_a_fault_of_a_connector_is_convicted_by_class_method_and_rule(fault: str, tmp_path: Path) -> None:
     with pytest.raises(ContractBroken) as found:
         suite_of(log.FAULTS[fault], tmp_path, timeout=3.0).check(CONVICTED_BY[fault])
