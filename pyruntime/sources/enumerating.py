@@ -49,8 +49,6 @@ P = ParamSpec("P")
 
 MAX_SPLITS_PER_DISCOVERY = 1000
 """Splits that one finds, at most; while so many wait, none begins."""
-MAX_PLANNED_SPLITS = 3_000_000
-"""Splits that are found before any is read; a discovery that goes on counts as one without an end."""
 
 
 class DiscoveryPace(NamedTuple):
@@ -218,10 +216,10 @@ def discover_all(
             if split.split_id in seen:
                 raise found_again(enumerator, split.split_id)
             seen.add(split.split_id)
-        if len(seen) > MAX_PLANNED_SPLITS:
+        if len(seen) > enumerator.max_planned_splits:
             raise DiscoveryContractError(
-                f"{type(enumerator).__name__}.discover has found more than {MAX_PLANNED_SPLITS:,} splits and "
-                "does not end: must give no splits when its checkpoint knows all that are there"
+                f"{type(enumerator).__name__}.discover has found more than {enumerator.max_planned_splits:,} "
+                "splits and does not end: must give no splits when its checkpoint knows all that are there"
             )
         yield splits, known
 

@@ -78,6 +78,8 @@ class SplitEnumerator(ABC, Generic[S, C]):
     Whatever it is, one that has found splits is followed by another, and a bounded source is at its end when
     one has found nothing.
     """
+    max_planned_splits: int = 3_000_000
+    """Splits that may be found before any is read; a discovery that goes on counts as one without an end."""
 
     def __init__(self, context: EnumeratorContext[S], checkpoint: C) -> None:
         self.context = context

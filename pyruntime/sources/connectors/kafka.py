@@ -596,15 +596,15 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 PREFIX = "kafka."
 FRESH_S = 0.5
 """Seconds for which an end that nobody has asked for yet is as good as a new one: ends only grow."""
-GONE_S = 60.0
-"""Seconds after which a topic that is missing at each look was deleted: a broker that has just begun may not
-know all of them yet."""
 
 
 class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     """The enumerator of a `KafkaSource`. Confined to its thread, but for what `discover` calls."""
 
     _source: KafkaSource
+    gone_after_s = 60.0
+    """After so long a topic that is missing at each look was deleted: a broker that has just begun may not
+    know all of them yet."""
 
     def __init__(
         self, source: KafkaSource, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint
@@ -702,7 +702,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         """True if its topic has another id, or was missing for long."""
         if split.topic in self._ids:
             return self._ids[split.topic] != split.topic_id
-        return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE_S
+        return self._asked_at - self._missing.get(split.topic, self._asked_at) >= self.gone_after_s
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Have the group stand where the rows end that are durable downstream."""

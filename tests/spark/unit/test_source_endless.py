@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
-from pillarbox.sources import enumerating as enumerating_module
 from pillarbox.sources.enumerator import Failed
-from pillarbox.spark.data_source import Read, deal_out
+from pillarbox.spark.data_source import BatchReader, Read
 from tests.sources.unit.found import Findable, Finder, World
 from tests.sources.unit.test_coordinator import Reader
 from tests.spark.unit import plans
@@ -39,6 +38,7 @@ class Endless(Findable):
 
 class EndlessFinder(Finder):
     found: Callable[[int], Any]
+    max_planned_splits = 100
 
     def discover(self, checkpoint: int, most: int) -> Any:
         return self.found(checkpoint)
@@ -52,7 +52,7 @@ def in_a_task(source: Source[Any, Any]) -> None:
 
 
 def in_a_batch(source: Source[Any, Any]) -> None:
-    deal_out(Read.of(source, {"partitions": "1"}))
+    BatchReader(Read.of(source, {"partitions": "1"})).partitions()
 
 
 def in_a_stream(source: Source[Any, Any]) -> None:
@@ -112,9 +112,8 @@ def test_a_split_that_a_stream_finds_anew_at_each_look_is_not_read_again() -> No
 
 @pytest.mark.parametrize("use", [in_a_batch, in_a_stream_of_what_is_there])
 def test_one_that_finds_others_for_ever_is_an_error_where_all_are_found_before_any_is_read(
-    use: Callable[[Source[Any, Any]], None], monkeypatch: pytest.MonkeyPatch
+    use: Callable[[Source[Any, Any]], None],
 ) -> None:
-    monkeypatch.setattr(enumerating_module, "MAX_PLANNED_SPLITS", 100)
     source = Endless(
         lambda known: ([Split(f"s{known}", 0, 10)], known + 1), SERVED if use in STREAMS else None
     )
