@@ -393,10 +393,6 @@ class TaskRun:
         """Stop without a result: cancel the calls and drop what is not emitted. Idempotent."""
         self.task.fail(TaskCancelled(self.task.name))
 
-    def fail(self, error: BaseException) -> None:
-        """Stop because of `error`, which goes to the output. The first one counts."""
-        self.task.fail(error)
-
     def overdue(self) -> tuple[Call, str, float, float, Redact] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline, and how its row is shown.
 
@@ -549,14 +545,6 @@ class ResultStream:
         return await asyncio.wrap_future(self._run.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED))
 
     # -- the end ------------------------------------------------------------------------------
-
-    def abort(self, error: BaseException) -> None:
-        """Stop the calls, and have `take` raise `error`. On the thread of the loop."""
-        if self._run is not None:
-            self._run.fail(error)
-        else:
-            self.output.fail(error)
-            self._stop()
 
     def stop_soon(self) -> None:
         """Begin to stop what still runs; results that were not taken are dropped. Any thread."""

@@ -42,7 +42,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.operator_plan import name_of
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.schema import check_frame, parse_schema, spark_type, value_reader
+from pillarbox.spark.schema import check_column, check_frame, parse_schema, spark_type, value_reader
 from pillarbox.validate import check_text
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def embed_text(
         raise ValueError(f"text={text!r}, into={into!r}: must be as many names of vectors as of texts")
     check_frame(df)
     for name in texts:
-        if not isinstance(df.schema[check_column("text", name, df)].dataType, T.StringType):
+        if not isinstance(df.schema[check_column("text", name, df.columns)].dataType, T.StringType):
             raise TypeError(
                 f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
             )
@@ -96,7 +96,12 @@ def embed_text(
     check_max_cost(client, resolve_options(options, {**more}).budget)
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
-    by_name = {**more, "batch": _filled(client, texts) if given is None else _as_arrow(given)}
+    if given is None:
+        given = _filled(client, texts)
+    elif isinstance(given, Batch):
+        # What is not a `Batch` is refused with all other options.
+        given = dataclasses.replace(given, arrow=True)
+    by_name = {**more, "batch": given}
     return map_client(
         df, _TextEmbedder(client, texts, vectors), schema, keep, progress, options, by_name, texts
     )
@@ -129,7 +134,7 @@ def lookup(
     check_frame(df)
     _check_client(client)
     columns = parse_schema("schema", schema)
-    fields = [check_column("client", name, df) for name in getattr(client, "fields", ())]
+    fields = [check_column("client", name, df.columns) for name in getattr(client, "fields", ())]
     return map_client(df, _FieldPicker(client, columns), columns, keep, progress, options, {**more}, fields)
 
 
@@ -161,15 +166,6 @@ def _names(option: str, given: Any) -> list[str]:
     return list(names)
 
 
-def check_column(option: str, name: str, df: DataFrame) -> str:
-    """Accept the name of a column of `df`. Raises ValueError that names `option`."""
-    if name not in df.columns:
-        raise ValueError(
-            f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(df.columns)})"
-        )
-    return name
-
-
 def check_max_cost(client: Any, budget: Budget) -> None:
     """Raise ValueError for a bound on the cost where the client has no prices and nothing else says it."""
     if budget.max_cost is None or not isinstance(client, Chat | Embeddings) or client.prices:
@@ -189,11 +185,6 @@ def _check_client(client: Any) -> None:
         raise TypeError(
             f"client={shorten(client)}: must be a client of pillarbox.clients, or an async function"
         )
-
-
-def _as_arrow(batch: Any) -> Any:
-    # What is not a `Batch` is refused with all other options.
-    return dataclasses.replace(batch, arrow=True) if isinstance(batch, Batch) else batch
 
 
 def _filled(client: Any, texts: Sequence[str]) -> Batch:
@@ -218,7 +209,6 @@ class AroundClient:
 
     def __init__(self, client: Callable[[Any], Any]) -> None:
         self._client = client
-        self._stack = AsyncExitStack()
         # What plans and errors call it.
         self.__name__ = name_of(client)
         self.__qualname__ = getattr(client, "__qualname__", type(client).__qualname__)
@@ -228,15 +218,9 @@ class AroundClient:
         """The part of the client that decides about results, for a cache, if it says that."""
         return configuration_of(self._client)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # What is open stays where it is.
-        return {name: value for name, value in self.__dict__.items() if name != "_stack"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._stack = AsyncExitStack()
-
     async def __aenter__(self) -> Any:
+        # In the worker: it could not be sent there.
+        self._stack = AsyncExitStack()
         self._client = await enter_function(self._client, self._stack)
         return self
 
@@ -359,7 +343,7 @@ def ask(
     if not isinstance(client, Chat):
         raise TypeError(f"client={shorten(client)}: must be a pillarbox.clients.Chat")
     check_question(client, resolve_options(options, more))
-    fields = [check_column("prompt", name, df) for name in client.fields]
+    fields = [check_column("prompt", name, df.columns) for name in client.fields]
     kind = answer_type(client)
     if into is not None:
         schema = T.StructType([T.StructField(check_text("into", into), kind)])

@@ -114,11 +114,11 @@ class AllowedSources:
             elif isinstance(each, str) and (each in CONNECTORS or _NAME.fullmatch(each)):
                 self._found[each] = CONNECTORS.get(each, each)
             else:
-                why = "must be a class of sources, its name 'module:Class', or one of " + ", ".join(
-                    CONNECTORS
-                )
                 kind = ValueError if isinstance(each, str) else TypeError
-                raise kind(f"source=[{each!r}]: {why}")
+                raise kind(
+                    f"source=[{each!r}]: must be a class of sources, its name 'module:Class', or one of "
+                    f"{', '.join(CONNECTORS)}"
+                )
         if not self._found:
             raise ValueError("source=[]: must name a source, or be None for the connectors")
 
@@ -130,11 +130,10 @@ class AllowedSources:
         found: Any = self._found.get(name)
         if found is None:
             # Whoever may write SQL may write this, and an import runs what is imported.
-            why = (
-                f"{allowed}. Whoever registers the format may allow others: register_source(spark, [...]) "
-                "with a list of what this option may name"
+            raise ValueError(
+                f"option 'source' is {name!r}: {allowed}. Whoever registers the format may allow others: "
+                "register_source(spark, [...]) with a list of what this option may name"
             )
-            raise ValueError(f"option 'source' is {name!r}: {why}")
         try:
             found = pkgutil.resolve_name(found) if isinstance(found, str) else found
         except (ImportError, AttributeError) as error:
@@ -196,13 +195,12 @@ class Read:
                 files=_number(rest, "max_files") or DEFAULT_MAX_FILES,
             ),
             # The last, for it takes the options that are left.
-            source=_make_source(registered, rest.pop("source", None), rest, schema),
+            source=_make_source(registered, rest, schema),
         )
 
 
-def _make_source(
-    given: Registered, name: str | None, options: dict[str, str], schema: pa.Schema | None
-) -> AnySource:
+def _make_source(given: Registered, options: dict[str, str], schema: pa.Schema | None) -> AnySource:
+    name = options.pop("source", None)
     if isinstance(given, AllowedSources):
         given = given.source_class(name)
     elif name is not None:
@@ -241,11 +239,6 @@ def spark_schema(arrow: pa.Schema) -> StructType:
             raise TypeError(f"column {column.name!r}: Spark has no type for {column.type}: {error}") from None
         fields.append(StructField(column.name, spark, column.nullable))
     return StructType(fields)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark wants the rows of `schema`."""
-    return pa.schema([arrow_field(column) for column in schema])
 
 
 # -- tasks ------------------------------------------------------------------------------------------
@@ -482,7 +475,8 @@ class PillarboxSource(DataSource):
         return StreamReader(self._read(schema))
 
     def _read(self, schema: StructType) -> Read:
-        return Read.of(self.registered, self.options, arrow_schema(schema), self.parallelism)
+        wanted = pa.schema(list(map(arrow_field, schema)))
+        return Read.of(self.registered, self.options, wanted, self.parallelism)
 
 
 class BatchReader(DataSourceReader):
@@ -492,25 +486,18 @@ class BatchReader(DataSourceReader):
         self._read = read
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
-        return deal_out(self._read)
+        """The tasks, to which all splits are dealt out by rule. Raises what discovery raises."""
+        read = self._read
+        context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, planned=True)
+        with closing(read.source.create_enumerator(context)) as enumerator:
+            steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_UNLIMITED)
+            found = [split for splits, _ in steps for split in splits]
+            parts = pack(found, read.partitions, enumerator.assigned_to)
+            return [TaskPartition(*part) for part in enumerate(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task. Spark makes a partition itself where there is none."""
         return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())
-
-
-def deal_out(read: Read) -> list[TaskPartition]:
-    """Discover all splits of a bounded source, and deal them out by rule. Raises what discovery raises."""
-    context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, planned=True)
-    enumerator = read.source.create_enumerator(context)
-    try:
-        steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_UNLIMITED)
-        found = [split for splits, _ in steps for split in splits]
-        parts = pack(found, read.partitions, enumerator.assigned_to)
-        return [TaskPartition(*part) for part in enumerate(parts)]
-    finally:
-        enumerator.close()
 
 
 def register_source(

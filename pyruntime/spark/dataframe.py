@@ -84,7 +84,7 @@ def map_dataframe(
     ]
     for plan in plans:
         if plan.dead_letters is not None:
-            plan.dead_letters.dead_letter.check_types(df.schema)
+            plan.dead_letters.check_types(df.schema)
     if where is not None:
         for field in results.fields:
             if not field.nullable:

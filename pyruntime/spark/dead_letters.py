@@ -1,8 +1,8 @@
 """Rows that failed for good: the column `_error`, and dead letters, a folder of Parquet files.
 
 `call_failed`, `failed_rows` and `skipped_rows` are for the driver. `DeadLetter` is the value that a user
-gives, `DeadLetterTarget` what of it is sent to tasks; both are values without state. `DeadLetterWriter` is
-for the task's thread; the rest is pure and used by any thread.
+gives, and is sent to tasks. `DeadLetterWriter` is for the task's thread; the rest is pure and used by any
+thread.
 """
 
 # A file is written under a hidden name, which begins with `_`, and renamed when the rows of its task are
@@ -39,7 +39,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, NotCalled, Too
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out, make_folders, open_own
 from pillarbox.redaction import reason_of, shown_address
-from pillarbox.spark.schema import arrow_type, check_frame, holds, kept_columns
+from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, kept_columns
 
 ERROR = "_error"
 """The name of the column."""
@@ -225,6 +225,14 @@ class DeadLetter:
         mode = "" if self.mode is None else f", mode={self.mode:#o}"
         return f"DeadLetter({shown_address(str(self.path))!r}{keep}{mode})"
 
+    def batch(self, rows: pa.RecordBatch, results: Sequence[Any]) -> pa.RecordBatch:
+        """The dead letters of rows; `results` are the `Failed` of each. Any thread."""
+        names = [name for name in rows.schema.names if self.keep == "*" or name in self.keep]
+        errors = error_array(results, ERROR_ARROW if results[0].info.uid is None else ERROR_ARROW_OF_CHAIN)
+        now = pa.scalar(datetime.datetime.now(datetime.timezone.utc), pa.timestamp("us", "UTC"))
+        columns = [*rows.select(names).columns, errors, pa.repeat(now, len(results))]
+        return pa.RecordBatch.from_arrays(columns, [*names, ERROR, FAILED_AT])
+
     def check_types(self, schema: T.StructType) -> None:
         """Raise ValueError if the input has a column that Parquet cannot hold."""
         for column in schema.fields:
@@ -269,32 +277,9 @@ def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:
         raise ValueError(
             f"dead_letter={found!r}: the input has a column {taken[0]!r}, as dead letters get: rename it"
         )
-    missing = [] if found.keep == "*" else [each for each in found.keep if each not in columns]
-    if missing:
-        raise ValueError(
-            f"dead_letter={found!r}: no column {missing[0]!r}; the input has {', '.join(columns)}"
-        )
+    for name in () if found.keep == "*" else found.keep:
+        check_column(f"dead_letter={found!r}", name, columns)
     return found
-
-
-@dataclass(frozen=True)
-class DeadLetterTarget:
-    """A `DeadLetter` as tasks need it. Made on the driver. names: the columns of the input."""
-
-    dead_letter: DeadLetter
-    names: tuple[str, ...]
-
-    def batch(self, rows: pa.RecordBatch, results: Sequence[Any]) -> pa.RecordBatch:
-        """The dead letters of rows; `results` are the `Failed` of each. Any thread."""
-        now = pa.scalar(datetime.datetime.now(datetime.timezone.utc), pa.timestamp("us", "UTC"))
-        kept = {
-            name: column
-            for name, column in zip(self.names, rows.columns, strict=True)
-            if self.dead_letter.keep == "*" or name in self.dead_letter.keep
-        }
-        errors = error_array(results, ERROR_ARROW if results[0].info.uid is None else ERROR_ARROW_OF_CHAIN)
-        columns = [*kept.values(), errors, pa.repeat(now, len(results))]
-        return pa.RecordBatch.from_arrays(columns, [*kept, ERROR, FAILED_AT])
 
 
 class DeadLetterWriter:
@@ -303,8 +288,8 @@ class DeadLetterWriter:
     A `with` block that ends well makes them visible, one that ends early or badly leaves nothing.
     """
 
-    def __init__(self, target: DeadLetterTarget) -> None:
-        self._target = target
+    def __init__(self, letter: DeadLetter) -> None:
+        self._letter = letter
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         self._name = f"part-{partition:05d}-{uuid.uuid4().hex}.parquet"
@@ -317,10 +302,10 @@ class DeadLetterWriter:
 
     def add(self, rows: pa.RecordBatch, results: Sequence[Any]) -> None:
         """Put rows aside; `results` are the `Failed` of each. Raises `DeadLetterError`."""
-        self.add_batch(self._target.batch(rows, results))
+        self.add_batch(self._letter.batch(rows, results))
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Put aside what `DeadLetterTarget.batch` has made. Raises `DeadLetterError`."""
+        """Put aside what `DeadLetter.batch` has made. Raises `DeadLetterError`."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= ROWS_PER_WRITE:
@@ -363,12 +348,11 @@ class DeadLetterWriter:
             yield
         except Exception as error:
             self.abort()
-            dead_letter = self._target.dead_letter
-            reason = f"{type(error).__name__}: {reason_of(error, dead_letter.uri)}"
+            reason = f"{type(error).__name__}: {reason_of(error, self._letter.uri)}"
             if isinstance(error, PermissionError) and error.filename is not None:
                 reason = locked_out(str(error.filename), REMEDY)
             # Arrow's own text may hold the address with its secrets.
-            shown = shown_address(str(dead_letter.path))
+            shown = shown_address(str(self._letter.path))
             raise DeadLetterError(f"dead_letter={shown!r}: failed rows were not written: {reason}") from None
 
     @property
@@ -377,7 +361,7 @@ class DeadLetterWriter:
 
     def _open(self) -> fs.FileSystem:
         if self._files is None:
-            self._files, self._folder = fs.FileSystem.from_uri(self._target.dead_letter.uri)
+            self._files, self._folder = fs.FileSystem.from_uri(self._letter.uri)
         return self._files
 
     def _flush(self) -> None:
@@ -396,7 +380,7 @@ class DeadLetterWriter:
     def _open_file(self) -> Any:
         files = self._open()
         if files.type_name == "local":
-            mode = self._target.dead_letter.mode or FILE_MODE
+            mode = self._letter.mode or FILE_MODE
             make_folders(self._folder, mode)
             opened: BinaryIO = os.fdopen(
                 open_own(self._hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb"

@@ -26,6 +26,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
+from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, map_in_arrow, name_of, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
@@ -164,7 +165,7 @@ def estimate_cost(
 
 
 def _tasks(df: DataFrame) -> int:
-    if type(df).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(df.sparkSession):
         raise ValueError("tasks=None: Spark Connect does not tell how many tasks run at a time; give tasks")
     return max(1, min(df.sparkSession.sparkContext.defaultParallelism, df.rdd.getNumPartitions()))
 

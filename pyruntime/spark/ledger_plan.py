@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import logging
 import threading
 import uuid
@@ -54,7 +53,7 @@ from pillarbox.ledger.maintenance import begin_execution, expire_batches
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
-from pillarbox.spark.schema import holds, time_zone
+from pillarbox.spark.schema import check_column, holds, time_zone
 
 log = logging.getLogger("pillarbox")
 
@@ -64,6 +63,10 @@ BATCH = "streaming.sql.batchId"
 
 EXECUTION = "spark.sql.execution.id"
 """The local property by which tasks know the action that they are of; it is the same in all its stages."""
+
+STREAM_RUN = "stream"
+"""The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
+thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 STAGE_POLL_INTERVAL_S = 0.2
 """Seconds between two looks whether a stage has ended."""
@@ -131,6 +134,25 @@ class LedgerPlan:
             tell=None if self.told is None or context is None else self._tell,
         )
 
+    def open_for_stream(self, options: Options, identify: Callable[[Any], bytes]) -> LedgerSession:
+        """The session of the process that makes the calls of a stream.
+
+        identify: the key of a row. It says all: micro-batch, row, number among equal ones.
+        """
+        assert options.ledger is not None
+        self.check_place(options.ledger)
+        return LedgerSession(
+            options,
+            STREAM_RUN if options.ledger.run is None else options.ledger.run,
+            config=self.config(options.ledger),
+            # It may be looked up twice, so nothing is counted here.
+            identify=lambda row: (identify(row), b""),
+            execution=execution_id(),
+            prepare=self.prepare(),
+            # A lease is for attempts with the same rows; here, each process has its own.
+            attempt=uuid.uuid4().hex,
+        )
+
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
         context = TaskContext.get()
@@ -177,7 +199,7 @@ class LedgerPlan:
 
     def _values_of(self, places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
         if self.arguments is not None:
-            return _arguments(places)
+            return lambda row: tuple([row[place] for place in places])
         return _fields([self.columns[place] for place in places])
 
     def _identity(self, ledger: Ledger) -> dict[str, Any]:
@@ -360,11 +382,9 @@ def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> 
 
 
 def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
-    if isinstance(name, str) and name in columns:
-        return columns.index(name)
     if isinstance(name, int) and 0 <= name < len(columns):
         return name
-    raise ValueError(f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(columns)})")
+    return columns.index(check_column(option, name, columns))  # type: ignore[arg-type]
 
 
 def _in_micro_batch(session: Any) -> bool:
@@ -407,10 +427,6 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
         )
 
 
-def _arguments(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda row: tuple([row[place] for place in places])
-
-
 def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
     def fields(record: Record) -> tuple[Any, ...]:
         columns, index = record._columns, record._index
@@ -436,6 +452,7 @@ class ResultCodec:
     def __init__(self, results: Any, zone: datetime.tzinfo | None, *, is_row: bool = True) -> None:
         self._encoder = RowEncoder(results, zone) if is_row else ValueEncoder(results, zone)
         self._is_row = is_row
+        self._kinds = [field.dataType for field in results.fields] if is_row else [results]
         self._is_exact = _is_exact(results)
         # Of the block whose rows came last: they come together.
         self._block: Block | None = None
@@ -476,7 +493,7 @@ class ResultCodec:
             self._block = row.block
             matrix = row.block.matrix
             # Known already, and else found out again by a dozen small steps.
-            self._columns = [_values_to_keep(array) for array in row.block] if matrix is None else [matrix]
+            self._columns = list(map(_values_to_keep, row.block, self._kinds)) if matrix is None else [matrix]
         return self._columns
 
 
@@ -491,17 +508,9 @@ def _is_exact(kind: T.DataType) -> bool:
     return not isinstance(kind, T.TimestampType)
 
 
-@functools.lru_cache(maxsize=64)
-def _has_numbers(kind: pa.DataType) -> bool:
-    """Return True for lists of numbers."""
-    if not pa.types.is_list(kind) or not pa.types.is_primitive(kind.value_type):
-        return False
-    return not pa.types.is_temporal(kind.value_type)
-
-
-def _values_to_keep(column: pa.Array) -> Sequence[Any]:
+def _values_to_keep(column: pa.Array, kind: T.DataType) -> Sequence[Any]:
     """The values of a column of a block, of kinds that a ledger keeps; vectors of one length as NumPy's."""
-    if _has_numbers(column.type) and len(column) and not column.null_count:
+    if is_vector(kind) and len(column) and not column.null_count:
         numbers, offsets = column.values, column.offsets.to_numpy()
         lengths = np.diff(offsets)
         if not numbers.null_count and lengths[0] and (lengths == lengths[0]).all():

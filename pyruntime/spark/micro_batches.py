@@ -173,9 +173,10 @@ class Plan(Generic[S]):
 
     A split whose size nobody knows counts for nothing. One that is larger than the whole limit is read all
     the same where nothing was read yet, if it cannot be cut: otherwise it would never be.
+    max_splits: splits of one discovery under a limit.
     """
 
-    def __init__(self, limit: ReadLimit) -> None:
+    def __init__(self, limit: ReadLimit, max_splits: int) -> None:
         self.left = limit
         self._taken = False
         few_files = limit.files is not None and limit.files < DEFAULT_MAX_FILES
@@ -184,7 +185,7 @@ class Plan(Generic[S]):
         self.most = MAX_SPLITS_UNLIMITED
         """Splits with an end that may wait: each offset has them all."""
         if self.limited:
-            self.most = min(MAX_SPLITS_LIMITED, limit.files or MAX_SPLITS_LIMITED)
+            self.most = min(max_splits, limit.files or max_splits)
         self.candidates: list[Candidate[S]] = []
         self.timeout: float | None = None
         """Seconds for which the discovery that is under way is waited for; None: until it ends."""
@@ -218,14 +219,24 @@ class Plan(Generic[S]):
 class MicroBatches(Generic[S, C]):
     """Plans the micro-batches of one query, one after the other. One thread uses it.
 
-    parallelism: tasks of a micro-batch, at most.
+    parallelism: tasks of a micro-batch, at most. max_splits, discovery_wait: see `MAX_SPLITS_LIMITED` and
+    `DISCOVERY_WAIT_S`.
     """
 
     thread: EnumeratorThread[S, C]
     """The enumerator's thread, once an offset was taken up."""
 
-    def __init__(self, source: Source[S, C], parallelism: int) -> None:
+    def __init__(
+        self,
+        source: Source[S, C],
+        parallelism: int,
+        *,
+        max_splits: int = MAX_SPLITS_LIMITED,
+        discovery_wait: float = DISCOVERY_WAIT_S,
+    ) -> None:
         self._source = source
+        self._max_splits = max_splits
+        self._discovery_wait = discovery_wait
         self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, planned=True)
         self.number = -1
         """That of the offset from which the next micro-batch goes on; -1 while there is none."""
@@ -272,7 +283,7 @@ class MicroBatches(Generic[S, C]):
         Raises what discovery has raised, if nothing is known yet.
         """
         # spec: SplitAssignment!Plan
-        thread, plan = self.thread, Plan[S](limit)
+        thread, plan = self.thread, Plan[S](limit, self._max_splits)
         more = thread.call(self._begin, plan)
         while more:
             if self._frozen is None:
@@ -328,7 +339,7 @@ class MicroBatches(Generic[S, C]):
             thread.look(most)
         # Endless splits are all taken up before any is read, so that each gets its share.
         at_once = thread.knows and not (thread.more_expected and self._endless)
-        plan.timeout = None if not at_once else 0.0 if read else DISCOVERY_WAIT_S
+        plan.timeout = None if not at_once else 0.0 if read else self._discovery_wait
         return True
 
     def _end(self, plan: Plan[S]) -> Offset[S, C] | None:
@@ -444,7 +455,7 @@ class MicroBatches(Generic[S, C]):
         thread.caught_up().result()
         thread.call(self._take_pending)
         # In steps that are taken up as a whole: what a micro-batch does not read of one stands in the offset.
-        steps = thread.discover_all(Plan[S](limit).most).result()
+        steps = thread.discover_all(Plan[S](limit, self._max_splits).most).result()
         thread.call(self._note_targets, steps)
 
     def _note_targets(self, steps: list[tuple[Sequence[S], C]]) -> None:

@@ -34,8 +34,8 @@ from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.options import Latency, Options
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetterTarget, dead_letter_of
-from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
+from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
+from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
@@ -188,7 +188,8 @@ def share_budget(options: Options, session: Any) -> Options:
         return options
     name = "max_calls" if budget.max_calls is not None else "max_cost"
     given = f"{name}={getattr(budget, name)!r}"
-    master = None if session is None else _master(session)
+    # The client of Spark Connect does not know it.
+    master = None if session is None or is_connect(session) else str(session.sparkContext.master)
     if master is None or not master.startswith("local"):
         where = f"on {master}" if master else "over Spark Connect" if session else "without an active session"
         raise ValueError(
@@ -212,13 +213,6 @@ def _local() -> Coordinator:
             _coordinator = Coordinator().start()
             atexit.register(_coordinator.close)
         return _coordinator
-
-
-def _master(session: Any) -> str | None:
-    """The address of the cluster; None over Spark Connect, whose client does not know it."""
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        return None
-    return str(session.sparkContext.master)
 
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -281,7 +275,7 @@ class OperatorPlan:
     options: Options
     zone: str | None = None
     progress: ProgressHandle | None = None
-    dead_letters: DeadLetterTarget | None = None
+    dead_letters: DeadLetter | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
@@ -291,13 +285,6 @@ class OperatorPlan:
     def time_zone(self) -> datetime.tzinfo | None:
         """The time zone of naive datetimes of results; None where it is not known."""
         return None if self.zone is None else time_zone(self.zone)
-
-
-def check_nullable(errors: str, schema: T.StructType) -> None:
-    """Raise ValueError where `errors` puts nulls into a column that has none."""
-    for field in schema.fields:
-        if errors in ("null", "column") and not field.nullable:
-            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
 
 
 def output_schema(
@@ -321,7 +308,9 @@ def output_schema(
             )
         output = output.add(ERROR, error_type)
     check_unique("keep and schema", output.names)
-    check_nullable(errors, results)
+    for field in results.fields:
+        if errors in ("null", "column") and not field.nullable:
+            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
     return kept, output
 
 
@@ -354,7 +343,6 @@ def plan_operator(
     """
     use_driver_python(session)
     letter = dead_letter_of(options.errors.dead_letter, columns)
-    target = None if letter is None else DeadLetterTarget(letter, tuple(columns))
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
@@ -372,5 +360,5 @@ def plan_operator(
         is_behind=is_behind,
     )
     return OperatorPlan(
-        fn, token, options, zone, way, target, prompt, ledger_plan, arguments is not None, uid
+        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid
     )

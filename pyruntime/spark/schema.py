@@ -149,12 +149,16 @@ def kept_columns(keep: Any, schema: T.StructType) -> list[str]:
         return list(schema.names)
     if not isinstance(keep, list | tuple) or not all(isinstance(column, str) for column in keep):
         raise TypeError(f"keep={keep!r}: must be '*' or a list of column names")
-    for column in keep:
-        if column not in schema.names:
-            raise ValueError(
-                f"keep={keep!r}: {column!r} is not a column of the input (columns: {', '.join(schema.names)})"
-            )
-    return list(keep)
+    return [check_column(f"keep={keep!r}", column, schema.names) for column in keep]
+
+
+def check_column(option: str, name: str, columns: Sequence[str]) -> str:
+    """Accept the name of a column among `columns`. Raises ValueError that names `option`."""
+    if name not in columns:
+        raise ValueError(
+            f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(columns)})"
+        )
+    return name
 
 
 def condition_of(where: Any) -> Any:
@@ -257,29 +261,19 @@ def value_reader(kind: T.DataType) -> Callable[[Any], Any]:
 
     Fields that a record lacks are null, those that the type lacks are left out. It raises ValueError.
     """
-    read = _reader(kind)
-    return (lambda value: value) if read is None else read
-
-
-def _reader(kind: T.DataType) -> Callable[[Any], Any] | None:
-    """The same; None for values that stay as they are."""
     if isinstance(kind, T.DateType):
         return lambda value: None if value is None else date.fromisoformat(value)
     if isinstance(kind, T.TimestampType):
         return lambda value: None if value is None else moment(value)
     if isinstance(kind, T.ArrayType):
-        element = _reader(kind.elementType)
-        if element is None:
-            return None
+        element = value_reader(kind.elementType)
         return lambda values: None if values is None else [element(each) for each in values]
     if isinstance(kind, T.MapType):
-        item = _reader(kind.valueType)
-        if item is None:
-            return None
+        item = value_reader(kind.valueType)
         return lambda values: None if values is None else {name: item(each) for name, each in values.items()}
     if isinstance(kind, T.StructType):
         fields = [(field.name, value_reader(field.dataType)) for field in kind.fields]
         return lambda record: (
             None if record is None else {name: read(record.get(name)) for name, read in fields}
         )
-    return None
+    return lambda value: value

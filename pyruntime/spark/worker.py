@@ -16,7 +16,7 @@ workers are not used again, it is closed after the task.
 # Python worker. A worker that neither reads nor writes, as its input has ended and its calls take their
 # time, does not see that, and would go on with all its calls. The alternatives are worse: a reader of the
 # socket would take bytes that are PySpark's, `TaskContext` has no listeners in Python, and a write fails
-# only once there is a result.
+# only once there is a result. So the connection is looked at with each chunk, and once a second without one.
 #
 # Nor does Spark tell what it has read: the kernel takes megabytes for a JVM that still loads its classes, or
 # is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -75,8 +74,6 @@ class DisconnectWatcher:
 
     def __init__(self) -> None:
         self._poll: select.poll | None = None
-        self._epoll: Any = None
-        self._loop_thread: LoopThread | None = None
         self._output = _connection()
         # Linux alone has it. It also comes for an end closed for writing only, which Spark does not do.
         event = getattr(select, "POLLRDHUP", 0)
@@ -114,21 +111,6 @@ class DisconnectWatcher:
             pause = min(2 * pause, MAX_UNREAD_POLL_S)
             self.check()
 
-    def watch(self, loop_thread: LoopThread, left: Callable[[ConnectionAbortedError], None]) -> None:
-        """Have `left` called with an error on the loop's thread, once, as soon as Spark has left."""
-        if self._poll is None or self._output is None:
-            return
-        # The loop would be woken by each byte that Spark sends; this one is ready when Spark has left.
-        self._epoll = epoll = select.epoll()
-        epoll.register(self._output.fileno(), select.EPOLLRDHUP)
-        self._loop_thread = loop_thread
-
-        def noticed() -> None:
-            loop_thread.loop.remove_reader(epoll.fileno())
-            left(_left())
-
-        loop_thread.call(lambda: loop_thread.loop.add_reader(epoll.fileno(), noticed))
-
     def close(self) -> None:
         """Watch no longer, and where Spark has left, have what is still written go nowhere. Idempotent."""
         if self._poll is not None and self._poll.poll(0):
@@ -137,16 +119,6 @@ class DisconnectWatcher:
             os.dup2(nowhere, self._output.fileno())
             os.close(nowhere)
             self._poll = None
-        epoll, self._epoll = self._epoll, None
-        if epoll is None or self._loop_thread is None:
-            return
-        loop = self._loop_thread.loop
-
-        def forget() -> None:
-            with contextlib.closing(epoll):
-                loop.remove_reader(epoll.fileno())
-
-        self._loop_thread.call(forget)
 
 
 SOCK_DIAG_BY_FAMILY = 20
@@ -221,10 +193,8 @@ def _connection() -> Any:
     return None
 
 
-log = logging.getLogger("pillarbox")
-
 GC_THRESHOLD_OBJECTS = 50_000
-"""Objects made since the last garbage collection, at which the next one begins while a job runs."""
+"""Objects made since the last garbage collection, at which the next one begins in a worker."""
 
 RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
@@ -246,34 +216,6 @@ class _Resource:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class _Collector:
-    """The garbage collector's threshold, raised while jobs run. For the tasks' threads, one at a time.
-
-    Every row leaves a few objects that live as long as it is in the window, so that the collector finds next
-    to nothing, each time that it looks. The process is Spark's, and gets its threshold back.
-    """
-
-    def __init__(self) -> None:
-        self._users = 0
-        self._before = gc.get_threshold()
-
-    def __enter__(self) -> None:
-        self._users += 1
-        if self._users == 1:
-            self._before = gc.get_threshold()
-            first, *others = self._before
-            if 0 < first < GC_THRESHOLD_OBJECTS:
-                gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
-
-    def __exit__(self, *_: object) -> None:
-        self._users -= 1
-        if not self._users:
-            gc.set_threshold(*self._before)
-
-
-_collector = _Collector()
-
-
 class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
@@ -282,6 +224,11 @@ class Worker:
         # collector walks through all of it again and again, driven by the objects of each row.
         gc.collect()
         gc.freeze()
+        # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
+        # next to nothing, each time that it looks.
+        first, *others = gc.get_threshold()
+        if 0 < first < GC_THRESHOLD_OBJECTS:
+            gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
         self.pid = os.getpid()
         # What nobody has asked for, asyncio logs, with its text: the process is Spark's, and its log a file.
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
@@ -371,8 +318,7 @@ def run_job(
     """
     failure: BaseException
     try:
-        with _collector:
-            yield from _run_job((plan, *then), rows, convert, ended)
+        yield from _run_job((plan, *then), rows, convert, ended)
         return
     except (CallFailed, CallTimeout, TooManyFailures):
         raise
@@ -429,7 +375,6 @@ def _run_job(
             for each in plans
             if each.progress is not None
         ]
-        spark.watch(here.loop_thread, job.abort)
         left = chunk_rows
         try:
             while (chunk := job.output.take(job.look)) is not None:
@@ -442,12 +387,9 @@ def _run_job(
                     # that takes a second for its first rows would have that second's calls made.
                     left -= len(chunk)
                     spark.await_reader()
-        except (CallFailed, CallTimeout) as error:
+        except (CallFailed, CallTimeout, TooManyFailures) as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
-            raise error.with_trace() from None
-        except TooManyFailures as error:
-            last = error.cause.with_trace()
-            raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
+            raise with_trace(error) from None
         finally:
             spark.close()
             for reporter in reporters:
@@ -462,6 +404,13 @@ def _run_job(
         else:
             for each in acquired:
                 here.release(each.token, failed=not ok)
+
+
+def with_trace(error: CallFailed | CallTimeout | TooManyFailures) -> Exception:
+    """The same error with the trace of its cause as text. Any thread."""
+    if isinstance(error, TooManyFailures):
+        return TooManyFailures(error.failed, error.finished, error.limit, error.cause.with_trace())
+    return error.with_trace()
 
 
 def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:

@@ -29,7 +29,7 @@ from pillarbox.spark.dead_letters import (
     DeadLetterWriter,
     error_array,
 )
-from pillarbox.spark.records import concat, concat_rows, take_rows
+from pillarbox.spark.records import concat_rows, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
 
@@ -154,7 +154,7 @@ class RowWriter:
                 offset += len(indices)
                 indices = _repeated(indices, some)
             taken.append(take_rows(batch.select(self._kept), indices))
-        kept = [concat([part.column(name) for part in taken]) for name in self._kept]
+        kept = concat_rows(taken).columns if taken else []
         return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
 
 

@@ -348,7 +348,7 @@ async def nothing(row: Any) -> None:
         ({"schema": "long"}, TypeError, "schema='long': must name columns"),
         ({"schema": "a int, a int"}, ValueError, "schema: the column names 'a' stand more than once"),
         ({"schema": "v variant"}, TypeError, "results of this type are not supported"),
-        ({"keep": ["ix"]}, ValueError, "is not a column of the input"),
+        ({"keep": ["ix"]}, ValueError, "is not a column of the DataFrame"),
         ({"keep": 7}, TypeError, "keep=7: must be '*' or a list of column names"),
         ({"keep": [7]}, TypeError, "keep=[7]: must be '*' or a list of column names"),
         (

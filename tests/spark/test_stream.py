@@ -289,7 +289,7 @@ async def same(row: Any) -> Any:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"key": "other"}, r"key='other': no column 'other'; the input has id, name"),
+        ({"key": "other"}, r"key='other': 'other' is not a column of the DataFrame .columns: id, name"),
         ({"key": []}, r"key=\[\]: must name a column"),
         ({"key": 3}, r"key=3: must be a column name"),
         ({"max_wait": 0}, r"max_wait=0: must be a finite number of seconds above 0"),

@@ -36,7 +36,7 @@ from pillarbox.spark.operator_plan import (
     output_schema,
     plan_operator,
 )
-from pillarbox.spark.schema import arrow_type, parse_schema
+from pillarbox.spark.schema import arrow_type, check_column, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
@@ -150,7 +150,7 @@ def async_stream(
         streaming=True,
     )
     if operator.dead_letters is not None:
-        operator.dead_letters.dead_letter.check_types(df.schema)
+        operator.dead_letters.check_types(df.schema)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         operator=operator,
@@ -179,8 +179,7 @@ def _hash(schema: T.StructType, key: Any) -> Column:
     elif not names:
         raise ValueError(f"key={key!r}: must name a column, or be None for the whole row")
     for name in names:
-        if name not in schema.names:
-            raise ValueError(f"key={key!r}: no column {name!r}; the input has {', '.join(schema.names)}")
+        check_column(f"key={key!r}", name, schema.names)
     return F.xxhash64(*[_hashable(name, schema[name].dataType) for name in names])
 
 

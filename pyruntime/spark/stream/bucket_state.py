@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
 
 if TYPE_CHECKING:
     from pyspark.sql import types as T
@@ -164,7 +164,7 @@ class BucketState:
                 SEQUENCE: pa.array(sequences),
             },
         )
-        return come if self.waiting is None else joined([self.waiting, come])
+        return come if self.waiting is None else concat_rows([self.waiting, come])
 
     def after(
         self,
@@ -201,7 +201,7 @@ class BucketState:
                 candidates.append(with_columns(leaving, own))
             if candidates:
                 in_front = is_waiting if ordered else np.zeros_like(is_waiting)
-                leaving, blocked = _parted(joined(candidates), keys[in_front], sequences[in_front])
+                leaving, blocked = _parted(concat_rows(candidates), keys[in_front], sequences[in_front])
         waiting = rows.filter(pa.array(is_waiting)) if is_waiting.any() else None
         blobs, dead_letters = (_blobs(batch, max_output_bytes) for batch in (leaving, finished.dead_letters))
         return BucketState(following, waiting, blocked, blobs, dead_letters)
@@ -336,7 +336,8 @@ def _parted(
         unique, first = np.unique(waiting_keys, return_index=True)
         at = np.minimum(np.searchsorted(unique, keys), len(unique) - 1)
         is_blocked = (unique[at] == keys) & (sequences > waiting_sequences[first][at])
-    leaving = without(outputs.take(pa.array(order[~is_blocked[order]])), [KEY, SEQUENCE])
+    own = outputs.select([name for name in outputs.schema.names if name not in (KEY, SEQUENCE)])
+    leaving = own.take(pa.array(order[~is_blocked[order]]))
     staying = order[is_blocked[order]]
     return leaving, outputs.take(pa.array(staying)) if len(staying) else None
 
@@ -352,15 +353,3 @@ def with_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.Reco
     """The batch with more columns behind its own."""
     fields = [*batch.schema, *(pa.field(name, array.type) for name, array in columns.items())]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], schema=pa.schema(fields))
-
-
-def without(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """The batch but for these columns."""
-    return batch.select([name for name in batch.schema.names if name not in names])
-
-
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of the rows of several, of the same columns."""
-    joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    # A table without rows has no batches.
-    return joined[0] if joined else batches[0]

@@ -39,15 +39,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.operator_plan import map_in_arrow, name_of
-from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
+    MAX_OUTPUT_BYTES,
     Ints,
     StreamPlan,
     StreamStateError,
     conform,
     decode,
     encode,
-    joined,
 )
 from pillarbox.spark.stream.call_client import CallClient
 
@@ -140,10 +140,14 @@ def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class BucketProcessor(StatefulProcessor):
-    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition.
 
-    def __init__(self, plan: StreamPlan) -> None:
+    max_output_bytes: see `MAX_OUTPUT_BYTES`.
+    """
+
+    def __init__(self, plan: StreamPlan, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
         self._plan = plan
+        self._max_output_bytes = max_output_bytes
         self._client: CallClient | None = None
         self._dead_letters: DeadLetterWriter | None = None
 
@@ -190,7 +194,10 @@ class BucketProcessor(StatefulProcessor):
             if all_rows is not None:
                 known = known.beside(all_rows, plan.kept)
         # spec: StreamState!Record
-        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
+        following = state.after(
+            all_rows, known, ordered=plan.ordered, max_output_bytes=self._max_output_bytes
+        )
+        blob = encode(following, plan.output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:
@@ -236,7 +243,7 @@ def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, I
     if not batches:
         none: Ints = np.zeros(0, np.int64)
         return None, none, none
-    whole = joined(batches)
+    whole = concat_rows(batches)
     names = whole.schema.names
     keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
     return whole.select([name for name in names if name not in (KEY, HASH)]), keys, hashes

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from pillarbox.spark.records import from_ipc, to_ipc
-from pillarbox.spark.stream.bucket_state import IDENTITY, Finished, joined
+from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
+from pillarbox.spark.stream.bucket_state import IDENTITY, Finished
 
 if TYPE_CHECKING:
     from pillarbox.spark.stream.bucket_state import StreamPlan
@@ -169,7 +169,7 @@ class CallClient:
             assert rows is not None
             assert new is not None
             missing = rows.take(pa.array(reply[1], pa.int64()))
-            begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
+            begin = to_ipc(concat_rows([missing, new]) if new.num_rows else missing)
             reply = _ask(connection, bucket, time_ms, data, waiting, begin, ticked)
         _, places, outputs, counts, dead_letters = reply
         made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, dead_letters))

@@ -32,7 +32,6 @@ task's, with a thread of its own.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import pickle
@@ -45,7 +44,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
@@ -54,8 +53,8 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, open_stream_session
-from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.worker import with_trace, worker
 from pillarbox.spark.writer import RowWriter
 
 log = logging.getLogger("pillarbox")
@@ -105,11 +104,10 @@ class _Stream:
         if operator.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
             is_shared = operator.options.ledger.run is not None
-            ledger_session = open_stream_session(
-                operator,
-                identify=lambda row: fingerprint(
-                    [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
-                ),
+            assert operator.ledger_plan is not None
+            ledger_session = operator.ledger_plan.open_for_stream(
+                operator.options,
+                lambda row: fingerprint([ledger_key(row.identity, row.batch if is_shared else -1)], "stream"),
             )
         entered = here.acquire(operator.token, operator.fn)
         if operator.options.batch is not None and operator.options.batch.arrow:
@@ -164,9 +162,13 @@ class _Stream:
 
 
 class CallProcess:
-    """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections."""
+    """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections.
 
-    def __init__(self, path: str) -> None:
+    idle: see `IDLE_S`.
+    """
+
+    def __init__(self, path: str, *, idle: float = IDLE_S) -> None:
+        self._idle = idle
         self._listener = Listener(path, "AF_UNIX", MAX_WAITING_CONNECTIONS)
         self._lock = threading.Lock()
         self._streams: list[_Stream] = []
@@ -200,7 +202,7 @@ class CallProcess:
                 stream
                 for stream in self._streams
                 if not stream.tasks
-                and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else IDLE_S)
+                and now - stream.asked > (MAX_IDLE_WITH_ROWS_S if stream.calls.pending else self._idle)
             ]
             self._streams = [each for each in self._streams if each not in ended]
         finally:
@@ -362,11 +364,8 @@ class CallProcess:
 # pickle. What Spark shows must name the row and the cause all the same.
 def _pickled(error: Exception) -> bytes:
     """An error that another process can raise, with its own text where it cannot travel itself."""
-    if isinstance(error, CallFailed):
-        error = error.with_trace()
-    elif isinstance(error, TooManyFailures):
-        last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
-        error = TooManyFailures(error.failed, error.finished, error.limit, last)
+    if isinstance(error, CallFailed | CallTimeout | TooManyFailures):
+        error = with_trace(error)
     try:
         data: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         pickle.loads(data)
@@ -391,8 +390,6 @@ def main(path: str, executor: int) -> None:
     began = began_at(executor)
     remove_stale(os.path.dirname(path))
     process = CallProcess(path)
-    first, *others = gc.get_threshold()
-    gc.set_threshold(max(first, GC_THRESHOLD_OBJECTS), *others)
     threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
     # Whoever has started it waits for this.
     print("ready", flush=True)

@@ -25,7 +25,6 @@ import contextvars
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -41,10 +40,9 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.records import RECORD_BYTES, Columns, Record
-from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
+from pillarbox.spark.records import RECORD_BYTES, Record, batch_of, rows_of
+from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import InputStatus
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -52,14 +50,9 @@ from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
     from pillarbox.aio.task_run import Chunk
-    from pillarbox.spark.dead_letters import DeadLetterTarget
-    from pillarbox.spark.operator_plan import OperatorPlan
+    from pillarbox.spark.dead_letters import DeadLetter
 
 log = logging.getLogger("pillarbox")
-
-STREAM_RUN = "stream"
-"""The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
-thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 MAX_SLICE_ROWS = 256
 """Rows that are decoded together: the last of them that is held keeps the others in memory."""
@@ -123,7 +116,7 @@ class HeldCalls:
         loop_thread: LoopThread,
         ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
-        dead_letters: DeadLetterTarget | None = None,
+        dead_letters: DeadLetter | None = None,
         after: Sequence[HeldCalls] = (),
     ) -> None:
         self.failure: BaseException | None = None
@@ -274,9 +267,8 @@ class HeldCalls:
                     counts = np.array(self._writer.counts, np.int64)
             failed = [row for _, row in done if type(row.result) is Failed]
             if failed and self._dead_letters is not None:
-                records = [row[0] for row in failed]
-                rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
-                dead_letters = self._dead_letters.batch(joined(rows_of), [row.result for row in failed])
+                rows = batch_of([row[0] for row in failed])
+                dead_letters = self._dead_letters.batch(rows, [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, dead_letters)
 
@@ -362,8 +354,7 @@ def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
     step = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
     for start in range(0, len(places), step):
         # A copy: a slice would keep the whole batch.
-        columns = Columns(own.take(pa.array(places[start : start + step], pa.int64())))
-        yield from (Record(columns, at) for at in range(columns.batch.num_rows))
+        yield from rows_of(own.take(pa.array(places[start : start + step], pa.int64()))).rows
 
 
 class _Rows:
@@ -408,27 +399,3 @@ class _Rows:
     def close(self) -> None:
         """No batch will be asked for."""
         self._added.clear()
-
-
-def open_stream_session(operator: OperatorPlan, *, identify: Callable[[Any], bytes]) -> LedgerSession:
-    """The ledger's part in the calls of a stream, for the process that makes them.
-
-    identify: the key of a row. It says all: micro-batch, row, number among equal ones.
-    """
-    options = operator.options
-    ledger = options.ledger
-    assert ledger is not None
-    assert operator.ledger_plan is not None
-    operator.ledger_plan.check_place(ledger)
-    run = STREAM_RUN if ledger.run is None else ledger.run
-    return LedgerSession(
-        options,
-        run,
-        config=operator.ledger_plan.config(ledger),
-        # It may be looked up twice, so nothing is counted here.
-        identify=lambda row: (identify(row), b""),
-        execution=execution_id(),
-        prepare=operator.ledger_plan.prepare(),
-        # A lease is for attempts with the same rows; here, each process has its own.
-        attempt=uuid.uuid4().hex,
-    )

@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.sources import Source
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.micro_batches import MAX_SPLITS_LIMITED, MicroBatches, Offset, OffsetCodec
+from pillarbox.spark.micro_batches import MicroBatches, Offset, OffsetCodec
 
 LONG = 20.0
 
@@ -34,15 +34,15 @@ def look(batches: MicroBatches[Any, Any], *, anew: bool = False) -> None:
     def begin() -> None:
         if anew:
             thread._due = 0.0
-        if batches._backlog() < MAX_SPLITS_LIMITED:
-            thread.look(MAX_SPLITS_LIMITED)
+        if batches._backlog() < batches._max_splits:
+            thread.look(batches._max_splits)
 
     thread.call(begin)
     thread.caught_up().result(LONG)
 
 
 class Stream:
-    """A stream of a source: its offset goes through JSON, as the log of offsets holds it."""
+    """A stream of a source: its offset goes through JSON, as the log holds it. given: for `MicroBatches`."""
 
     def __init__(
         self,
@@ -50,8 +50,10 @@ class Stream:
         *,
         available_now: bool = False,
         parallelism: int = 2,
+        **given: Any,
     ) -> None:
         self.source = source
+        self.given = given
         self.available_now = available_now
         self.parallelism = parallelism
         self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
@@ -63,7 +65,7 @@ class Stream:
         """As a new process: nothing is known but the offset."""
         if hasattr(self, "batches"):
             self.batches.close()
-        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism)
+        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism, **self.given)
         _opened.append(self.batches)
         if self.available_now:
             self.batches.only_what_is_there(ReadLimit())

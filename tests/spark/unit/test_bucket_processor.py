@@ -27,12 +27,18 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
+from pillarbox.spark.dead_letters import dead_letter_of
 from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.records import to_ipc
-from pillarbox.spark.stream import bucket_state, call_client
-from pillarbox.spark.stream.bucket_state import StreamPlan, StreamStateError, decode, with_columns
+from pillarbox.spark.stream import call_client
+from pillarbox.spark.stream.bucket_state import (
+    MAX_OUTPUT_BYTES,
+    StreamPlan,
+    StreamStateError,
+    decode,
+    with_columns,
+)
 from pillarbox.spark.stream.buckets import (
     HASH,
     JOB_GROUP,
@@ -94,6 +100,7 @@ class Task:
     def __init__(self, **given: Any) -> None:
         dead_letters, max_wait = given.pop("dead_letters", None), given.pop("max_wait", 480.0)
         fn = given.pop("fn", same)
+        self.max_output_bytes = given.pop("max_output_bytes", MAX_OUTPUT_BYTES)
         options = Options(ordered=False, **given)
         operator = OperatorPlan(fn, "token", options, dead_letters=dead_letters)
         self.plan = StreamPlan(uuid.uuid4().hex, operator, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
@@ -104,7 +111,7 @@ class Task:
 
         pieces: partition, place and numbers of each, all with one key; `TICK` for the clock's.
         """
-        processor = BucketProcessor(self.plan)
+        processor = BucketProcessor(self.plan, max_output_bytes=self.max_output_bytes)
         processor._state = self.states.setdefault(bucket, State())
         frame = pd.DataFrame(
             [
@@ -161,13 +168,10 @@ def test_micro_batches_with_input_for_other_buckets_alone_end_no_calls(tmp_path:
 
 
 @pytest.mark.contract
-def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(bucket_state, "MAX_OUTPUT_BYTES", 1)
+def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(tmp_path: Path) -> None:
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", dead_letters=DeadLetterTarget(letter, ("n",)))
+    task = Task(errors="drop", dead_letters=letter, max_output_bytes=1)
     assert task.run(12, 1, (0, 0, [-1, 4, -2, -3])) == []
     assert not [*tmp_path.iterdir()]
     assert task.run(12, 2, TICK) == [4]
@@ -201,7 +205,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
 ) -> None:
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", dead_letters=DeadLetterTarget(letter, ("n",)))
+    task = Task(errors="drop", dead_letters=letter)
     task.run(12, 1, (0, 0, [-1]))
     task.plan = replace(task.plan, operator=replace(task.plan.operator, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):

@@ -33,7 +33,7 @@ from pillarbox import CallFailed, Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.ledger_plan import LedgerPlan
 from pillarbox.spark.operator_plan import OperatorPlan
-from pillarbox.spark.stream import call_client, call_process
+from pillarbox.spark.stream import call_client
 from pillarbox.spark.stream.bucket_state import BucketState, StreamPlan
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
@@ -390,10 +390,9 @@ def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
 
 @pytest.mark.contract(convicts=["held_calls_end_idle", "ended_in_task"])
 def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
-    connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    connect: Any, executor: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(call_process, "IDLE_S", 0.0)
-    process = CallProcess(call_client.socket_path(call_client.process_name(executor.pid)))
+    process = CallProcess(call_client.socket_path(call_client.process_name(executor.pid)), idle=0.0)
     threading.Thread(target=process.serve, daemon=True).start()
     client, rows = connect(), rows_of(1)
     try:

@@ -219,7 +219,7 @@ def test_of_a_failed_row_only_the_columns_that_are_kept_are_put_aside(
     found = spark.read.parquet(str(tmp_path / "l"))
     assert set(found.columns) == {*aside.keep, "_error", "_failed_at"}
     assert sorted(row.id for row in found.collect()) == [2, 6]
-    with pytest.raises(ValueError, match=r"keep=\['nobody'\]\): no column 'nobody'; the input has id, name"):
+    with pytest.raises(ValueError, match=r"keep=\['nobody'\]\): 'nobody' is not a column of the DataFrame"):
         async_map(
             people,
             picky,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
-from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.worker import DisconnectWatcher, run_job, unread_bytes
@@ -47,43 +46,27 @@ def test_a_main_that_is_none_of_sparks_is_passed_over() -> None:
 
 
 @pytest.mark.contract
-def test_the_loop_is_told_as_soon_as_spark_has_left_and_not_of_what_it_sends() -> None:
+def test_a_task_is_told_that_spark_has_left_and_not_of_what_it_sends() -> None:
     worker: dict[str, Any] = {"__name__": "pyspark.worker", "DisconnectWatcher": DisconnectWatcher}
     exec(WORKER, worker)
-    loop_thread = LoopThread("loop")
-    told: list[BaseException] = []
-    event = threading.Event()
-
-    def left(error: BaseException) -> None:
-        told.append(error)
-        event.set()
-
     ours, sparks = socket.socketpair()
-    try:
-        # As in the processes that Spark's daemon forks.
-        with ours, ours.makefile("rb") as infile, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:
-            watcher = worker["main"](infile, outfile)
-            watcher.watch(loop_thread, left)
-            sparks.sendall(b"rows")
-            outfile.write(b"results")
-            watcher.flush()
-            assert sparks.recv(100) == b"results"
-            # A turn of the loop after the rows have come.
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread.loop).result(60)
-            assert not told
-            sparks.close()
-            assert event.wait(60)
+    # As in the processes that Spark's daemon forks.
+    with ours, ours.makefile("rb") as infile, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:
+        watcher = worker["main"](infile, outfile)
+        sparks.sendall(b"rows")
+        outfile.write(b"results")
+        watcher.flush()
+        assert sparks.recv(100) == b"results"
+        watcher.check()
+        sparks.close()
+        for told in (watcher.check, watcher.flush):
             with pytest.raises(ConnectionAbortedError):
-                watcher.flush()
-            watcher.close()
-            watcher.close()
-            # The worker's last words, for nobody, are not an error.
-            outfile.write(b"the end")
-            outfile.flush()
-        assert [type(error) for error in told] == [ConnectionAbortedError]
-    finally:
-        assert loop_thread.close(60)
-        loop_thread.loop.close()
+                told()
+        watcher.close()
+        watcher.close()
+        # The worker's last words, for nobody, are not an error.
+        outfile.write(b"the end")
+        outfile.flush()
 
 
 def connected(family: str) -> tuple[socket.socket, socket.socket]:

@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 
 from pillarbox import Batch, CallFailed, Options
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
+from pillarbox.spark.dead_letters import DeadLetter, dead_letter_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
@@ -79,7 +79,7 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
 
     def make(
         service: Any,
-        dead_letters: DeadLetterTarget | None = None,
+        dead_letters: DeadLetter | None = None,
         **given: Any,
     ) -> HeldCalls:
         options = Options(ordered=False, **given)
@@ -407,7 +407,7 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
     service.failing = {2, 3}
     letter = dead_letter_of(str(tmp_path), ["n", "text"])
     assert letter is not None
-    calls = make(service, DeadLetterTarget(letter, ("n", "text")), errors="drop")
+    calls = make(service, letter, errors="drop")
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)

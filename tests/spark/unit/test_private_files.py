@@ -18,7 +18,7 @@ from pillarbox import ErrorInfo, Errors
 from pillarbox.aio.errors import Failed
 from pillarbox.ledger.private_files import folder_mode
 from pillarbox.spark import Progress, async_map
-from pillarbox.spark.dead_letters import DeadLetter, DeadLetterTarget, DeadLetterWriter
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter
 from tests.ledger.two_users import GROUP, NOBODY, OTHER, run_as, shared_place
 
 __all__ = ["shared_place"]
@@ -36,7 +36,7 @@ def modes(place: Path) -> dict[str, int]:
 
 
 def put_aside(letter: DeadLetter) -> None:
-    with DeadLetterWriter(DeadLetterTarget(letter, ("id",))) as writer:
+    with DeadLetterWriter(letter) as writer:
         rows = pa.RecordBatch.from_pydict({"id": [1]})
         writer.add(rows, [Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))])
 
@@ -106,13 +106,13 @@ import pickle
 import sys
 import pyarrow as pa
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.dead_letters import DeadLetterTarget, DeadLetterWriter
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.aio.errors import ErrorInfo, Failed
 
 for pickled in sys.argv[1:]:
     letter = pickle.loads(bytes.fromhex(pickled))
     try:
-        with DeadLetterWriter(DeadLetterTarget(letter, ("id",))) as writer:
+        with DeadLetterWriter(letter) as writer:
             writer.add(pa.RecordBatch.from_pydict({"id": [1]}), [Failed(ErrorInfo("E", "no", 1, 0.0, None))])
         print("written")
     except PillarboxError as error:

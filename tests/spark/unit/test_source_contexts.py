@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.data_source import Read, deal_out
+from pillarbox.spark.data_source import BatchReader, Read
 from tests.sources.unit.found import Findable, Finder, World
 from tests.spark.unit import plans
 
@@ -34,7 +34,7 @@ def task(source: Source[Any, Any]) -> None:
 
 
 def batch(source: Source[Any, Any]) -> None:
-    deal_out(Read.of(source, {"partitions": "3"}))
+    BatchReader(Read.of(source, {"partitions": "3"})).partitions()
 
 
 def stream(source: Source[Any, Any]) -> None:

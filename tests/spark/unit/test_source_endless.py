@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources.enumerator import Failed
-from pillarbox.spark.data_source import Read, deal_out
+from pillarbox.spark.data_source import BatchReader, Read
 from tests.sources.unit.found import Findable, Finder, World
 from tests.sources.unit.test_coordinator import Reader
 from tests.spark.unit import plans
@@ -52,7 +52,7 @@ def in_a_task(source: Source[Any, Any]) -> None:
 
 
 def in_a_batch(source: Source[Any, Any]) -> None:
-    deal_out(Read.of(source, {"partitions": "1"}))
+    BatchReader(Read.of(source, {"partitions": "1"})).partitions()
 
 
 def in_a_stream(source: Source[Any, Any]) -> None:

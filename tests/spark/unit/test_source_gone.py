@@ -20,7 +20,6 @@ from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.split import DataLossError
-from pillarbox.spark import micro_batches as planning
 from pillarbox.spark import register_source
 from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
@@ -158,8 +157,7 @@ def test_whatever_is_dropped_and_restarted_while_streams_come_and_go_every_entry
 def test_a_discovery_that_was_under_way_does_not_bring_back_what_is_let_go_of(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "DISCOVERY_WAIT_S", 0.0)
-    stream = Stream(streams_of(server))
+    stream = Stream(streams_of(server), discovery_wait=0.0)
     expected = add(server, "s:a", 100)
     assert stream.rows() == expected
     stream.start()
@@ -179,12 +177,11 @@ def test_a_discovery_that_was_under_way_does_not_bring_back_what_is_let_go_of(
 
 
 def test_with_available_now_what_was_discovered_at_the_beginning_does_not_bring_it_back_either(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer,
 ) -> None:
-    # A step of discovery for each stream.
-    monkeypatch.setattr(planning, "MAX_SPLITS_LIMITED", 1)
     add(server, "s:a", 100)
-    stream = Stream(streams_of(server), available_now=True)
+    # A step of discovery for each stream.
+    stream = Stream(streams_of(server), available_now=True, max_splits=1)
     assert len(stream.rows()) == 1
     server.command("DEL", "s:a")
     expected = add(server, "s:b", 1) + add(server, "s:c", 1) + add(server, "s:d", 1)

@@ -164,13 +164,12 @@ def test_a_split_that_is_discovered_twice_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_a_time", [1, 100])
 def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
-    at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at_a_time: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("pillarbox.spark.micro_batches.MAX_SPLITS_LIMITED", at_a_time)
     folder = tmp_path / "log"
     for file in "abc":
         append(folder, file, range(4))
-    plans = Plans(LogSource(str(folder)))
+    plans = Plans(LogSource(str(folder)), max_splits=at_a_time)
     plans.batches.only_what_is_there(ReadLimit(rows=5))
     plans.plan(rows=2)
     append(folder, "a", range(4, 12))
