@@ -35,6 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
+from types import BuiltinFunctionType
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -100,7 +101,7 @@ def canonical(value: Any) -> bytes:
         return _canonical_array(value)
     raise LedgerValueError(
         f"a value of type {kind.__module__}.{kind.__qualname__} has no fingerprint: name the columns that "
-        "identify a row, with key=[...]"
+        "identify a row, with key=[...], or in a cache those that count, with inputs=[...]"
     )
 
 
@@ -125,6 +126,13 @@ def _sized(tag: bytes, content: bytes) -> bytes:
     return tag + _pack(len(content)) + content
 
 
+def _parts(value: datetime.timedelta) -> list[int]:
+    # A Timedelta of pandas has nanoseconds too.
+    nanoseconds: int = getattr(value, "nanoseconds", 0)
+    parts = [value.days, value.seconds, value.microseconds]
+    return [*parts, nanoseconds] if nanoseconds else parts
+
+
 def _canonical_array(value: Any) -> bytes:
     if getattr(value, "shape", ()) == ():
         return canonical(value.tolist())
@@ -140,7 +148,7 @@ _SIMPLE_FORMS: tuple[tuple[Any, bytes, Callable[[Any], bytes]], ...] = (
     (datetime.datetime, b"D", lambda value: f"{value.isoformat()} {value.fold}".encode()),
     (datetime.date, b"A", lambda value: value.isoformat().encode()),
     (datetime.time, b"C", lambda value: f"{value.isoformat()} {value.fold}".encode()),
-    (datetime.timedelta, b"E", lambda value: f"{value.days} {value.seconds} {value.microseconds}".encode()),
+    (datetime.timedelta, b"E", lambda value: " ".join(map(str, _parts(value))).encode()),
     (decimal.Decimal, b"M", lambda value: str(value).encode()),
     (uuid.UUID, b"U", lambda value: value.bytes),
 )
@@ -528,9 +536,23 @@ def _all_columns(row: Any, but: frozenset[str | int]) -> tuple[tuple[Any, ...], 
     elif dataclasses.is_dataclass(row):
         items = [(field.name, getattr(row, field.name)) for field in dataclasses.fields(row)]
     else:
-        items = vars(row).items() if hasattr(row, "__dict__") else [("row", row)]
+        items = vars(row).items() if _is_its_attributes(row) else [("row", row)]
     left = [(name, value) for name, value in items if name not in but]
     return tuple([name for name, _ in left]), [value for _, value in left]
+
+
+def _is_its_attributes(row: Any) -> bool:
+    """Return True for an object whose attributes say all of it, unlike a text, a time or a function."""
+    # An object of a class of texts or of times has a dict of attributes too, mostly an empty one.
+    if not hasattr(row, "__dict__"):
+        return False
+    for kind in type(row).__mro__[:-1]:
+        slots = vars(kind).get("__slots__", ())
+        # Pydantic has slots of its own, with such names, beside the dict that has the fields.
+        own = [name for name in ([slots] if isinstance(slots, str) else slots) if not name.endswith("__")]
+        if own or isinstance(vars(kind).get("__new__"), BuiltinFunctionType):
+            return False
+    return True
 
 
 class KeyMaker:

@@ -348,20 +348,17 @@ class Ledger:
             return None
         if not folder.exists():
             folder.make()
-        assert self.local_path is not None
-        mode = self._file_mode(self.local_path)
-        return Lease(folder.path, name, stalled_after=stalled_after, hung_after=hung_after, mode=mode)
+        return Lease(folder.path, name, stalled_after=stalled_after, hung_after=hung_after, mode=folder.mode)
 
     def claims(self, scope: Scope) -> Claims:
         """The claims of a task in a scope that a writer has made. Raises LedgerError without locks."""
         folder = self.folder(scope)
-        path = self.local_path
-        if not isinstance(folder, LocalFolder) or path is None:
+        if not isinstance(folder, LocalFolder):
             raise LedgerError(
                 f"location={shown_address(self.location)!r}: an object store has no locks, by which tasks "
                 "share calls: give a folder that all of them see, or leave out across_tasks"
             )
-        return Claims(folder.path, self._file_mode(path))
+        return Claims(folder.path, folder.mode)
 
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
         """Every scope that the ledger has, or that a run has, sorted. Any thread.
@@ -400,10 +397,10 @@ class Ledger:
 
     def check_claims(self) -> None:
         """Raise LedgerError if tasks cannot share calls there. Any thread; for the driver, after `check`."""
-        path = self.local_path
-        assert path is not None
+        folder = self._at(f"v{VERSION}")
+        assert isinstance(folder, LocalFolder)
         # It stays: another driver may be here at the same time.
-        Claims(os.path.join(path, f"v{VERSION}"), self._file_mode(path)).claim(bytes(KEY_BYTES))
+        Claims(folder.path, folder.mode).claim(bytes(KEY_BYTES))
 
     def _file_mode(self, path: str) -> int:
         """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""

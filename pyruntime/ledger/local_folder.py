@@ -285,7 +285,7 @@ class LocalFolder:
 
     def __init__(self, path: str, mode: int = FILE_MODE) -> None:
         self.path = path
-        self._mode = mode
+        self.mode = mode
         self._files: OrderedDict[str, int] = OrderedDict()
         self._log: int | None = None
         self._mutex = threading.Lock()
@@ -300,7 +300,7 @@ class LocalFolder:
     @property
     def is_shared(self) -> bool:
         """True if other users may have files here."""
-        return self._mode & 0o077 != 0
+        return self.mode & 0o077 != 0
 
     @explained
     def exists(self) -> bool:
@@ -327,7 +327,7 @@ class LocalFolder:
         for _ in range(MAX_MAKE_TRIES):
             with suppress(FileNotFoundError):
                 # An expiry takes folders away that are empty, perhaps those just made.
-                return make_folders(self.path, self._mode)
+                return make_folders(self.path, self.mode)
         raise FileNotFoundError(errno.ENOENT, "something deletes it all the time", self.path)
 
     def _inner(self) -> list[str]:
@@ -367,7 +367,7 @@ class LocalFolder:
         """Make a small file, or another in its place, durably. Raises LedgerFullError and OSError."""
         part = f".{secrets.token_hex(8)}{PART}"
         try:
-            file = open_own(self._join(part), os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
+            file = open_own(self._join(part), os.O_CREAT | os.O_EXCL | os.O_WRONLY, self.mode)
             try:
                 write_all(file, content)
                 os.fsync(file)
@@ -456,15 +456,11 @@ class LocalFolder:
         commits in it: an identity, and then the identity of a segment for each. So a commit need not look at
         segments that nobody appends to any more. The log is no more durable than the processes that read it.
         """
-        end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
-        log = os.pread(lock, LOG_ID_BYTES, 0) if end >= LOG_ID_BYTES else b""
-        if not log:
-            log, end = secrets.token_bytes(LOG_ID_BYTES), LOG_ID_BYTES
-            self._write_log(lock, log, 0)
-        now = Mark(log, end)
-        if mark is None or mark.log != log or mark.end > end:
-            return None, now
-        return _segments_of(os.pread(lock, end - mark.end, mark.end)), now
+        names, now = _since(lock, mark)
+        if now is None:
+            now = Mark(secrets.token_bytes(LOG_ID_BYTES), LOG_ID_BYTES)
+            self._write_log(lock, now.log, 0)
+        return names, now
 
     @explained
     def committed_by_now(self, mark: Mark | None) -> tuple[set[str] | None, Mark | None]:
@@ -480,20 +476,15 @@ class LocalFolder:
                 except FileNotFoundError:
                     # Nobody has committed yet.
                     return set(), None
-            log = self._log
-            found = os.fstat(log)
-            if not found.st_nlink:
+            if not os.fstat(self._log).st_nlink:
                 # It has expired, and there may be another by now.
-                os.close(log)
+                os.close(self._log)
                 self._log = None
                 return None, None
-            end = found.st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
-            if mark is not None and mark.end <= end:
-                names = _segments_of(os.pread(log, end - mark.end, mark.end))
-                return names, mark._replace(end=max(mark.end, end - LOG_ENTRY_BYTES))
-            if end < LOG_ID_BYTES:
-                return set(), None
-            return None, Mark(os.pread(log, LOG_ID_BYTES, 0), max(LOG_ID_BYTES, end - LOG_ENTRY_BYTES))
+            names, now = _since(self._log, mark)
+        if now is None:
+            return set(), None
+        return names, now._replace(end=max(LOG_ID_BYTES, now.end - LOG_ENTRY_BYTES))
 
     def announce(self, lock: int, name: str) -> None:
         """Say in the log that something is about to be appended to a segment. Before it is, under the lock.
@@ -513,7 +504,7 @@ class LocalFolder:
     @explained
     def create(self, name: str, header: bytes) -> LocalSegment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
-        segment = LocalSegment(self._join(name), header, self._mode)
+        segment = LocalSegment(self._join(name), header, self.mode)
         sync_path(self.path)
         return segment
 
@@ -619,7 +610,7 @@ class LocalFolder:
     @explained
     def _open_lock(self, name: str) -> int:
         try:
-            return open_own(self._join(name), os.O_CREAT | os.O_RDWR, self._mode)
+            return open_own(self._join(name), os.O_CREAT | os.O_RDWR, self.mode)
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
@@ -648,11 +639,19 @@ def is_at(file: int, path: str) -> bool:
         return False
 
 
-def _segments_of(entries: bytes) -> set[str]:
-    """The names of the segments of which entries of the log of commits tell."""
-    return {
-        entries[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(entries), LOG_ENTRY_BYTES)
-    }
+def _since(log: int, mark: Mark | None) -> tuple[set[str] | None, Mark | None]:
+    """The segments of which a log of commits tells since `mark`, and the mark of its end.
+
+    None for the segments stands for all of them, and for the mark where nothing has been written yet.
+    """
+    end = os.fstat(log).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
+    if end < LOG_ID_BYTES:
+        return None, None
+    now = Mark(os.pread(log, LOG_ID_BYTES, 0), end)
+    if mark is None or mark.log != now.log or mark.end > end:
+        return None, now
+    new = os.pread(log, end - mark.end, mark.end)
+    return {new[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(new), LOG_ENTRY_BYTES)}, now
 
 
 def _raise_unless_gone(error: OSError) -> None:

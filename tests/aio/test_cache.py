@@ -13,10 +13,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pillarbox import Batch, Errors, Step, async_map
 from pillarbox.ledger import Cache, Ledger
+from pillarbox.ledger.errors import LedgerValueError
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -296,3 +298,43 @@ def test_raw_results_of_a_cache_are_parsed_by_each_job(folder: str) -> None:
     halves = Asked("half")
     assert list(async_map(range(5), halves, ledger=cached(folder))) == [n / 2 for n in range(5)]
     assert halves.calls.total() == 0
+
+
+class Text(str):
+    """A text as libraries have them: its dict of attributes is empty."""
+
+
+class Slotted:
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Derived(Slotted):
+    """Has a dict of attributes, which says nothing of its number."""
+
+
+async def said(row: Any) -> str:
+    return str(row)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [Text("a"), Text("b")],
+        [pd.Timestamp("2024-01-01"), pd.Timestamp("2025-01-01")],
+        [pd.Timedelta(1), pd.Timedelta(2)],
+    ],
+    ids=["texts", "times", "spans"],
+)
+def test_rows_whose_content_is_no_attribute_have_an_answer_each(folder: str, rows: list[Any]) -> None:
+    assert list(async_map(rows, said, ledger=cached(folder))) == [str(row) for row in rows]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("row", [Derived(1), ValueError("a"), said], ids=["slots", "error", "function"])
+def test_an_object_whose_attributes_do_not_say_all_is_refused_by_a_cache(folder: str, row: Any) -> None:
+    with pytest.raises(LedgerValueError, match="has no fingerprint: .* with inputs="):
+        list(async_map([row], said, ledger=cached(folder)))
