@@ -610,12 +610,15 @@ class LedgerSession:
                         with suppress(_Misfit):
                             results[place] = self.result_of(adopted[number])
         complete = self._scheduler.complete
-        for call, result in zip(calls, results, strict=True):
+        # Of rows that are known by their content alone, in one task, nobody waits for the call of another.
+        may_be_shared = self._in_flight is not None or self.claimed is not None
+        for call, kept_result in zip(calls, results, strict=True):
             if self._closed:
                 return
-            complete(call, value_of(result))
-            if self._in_flight is not None or self.claimed is not None:
-                self._end(call, value_of(result))
+            result = kept_result.value if type(kept_result) is Parsed else kept_result
+            complete(call, result)
+            if may_be_shared:
+                self._end(call, result)
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
             if not self._behind:
