@@ -164,12 +164,11 @@ def _with_spent(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
     import pyarrow as pa
 
     added = [replaced.pop(key, (0, 0.0)) for key in batch["key"].to_pylist()]
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, more in zip(("attempts", "cost"), zip(*added, strict=True), strict=True):
-        sums = map(add, batch[name].to_pylist(), more)
-        batch = batch.set_column(
-            batch.schema.get_field_index(name), batch.schema.field(name), pa.array(sums, batch[name].type)
-        )
-    return batch
+        columns[name] = pa.array(map(add, batch[name].to_pylist(), more), batch[name].type)
+    # Not `set_column`, which batches of the oldest pyarrow do not have.
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
 
 def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S) -> int:

@@ -126,7 +126,8 @@ def _run_named(
     run: Callable[[Iterator[Any]], Iterator[Any]], names: list[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Do what `run` does, for batches whose columns have got numbers for names."""
-    return run(batch.rename_columns(names) for batch in batches)
+    # Not `rename_columns`, which batches of the oldest pyarrow do not have.
+    return run(type(batch).from_arrays(batch.columns, names=names) for batch in batches)
 
 
 class Shipment:

@@ -96,7 +96,7 @@ def test_a_restored_arrow_input_emits_what_was_not_emitted_however_the_slices_ar
 
 
 def test_a_restored_arrow_input_that_ends_before_its_position_is_an_error() -> None:
-    again = ArrowInput([pa.record_batch({"id": [0, 1, 2]})])
+    again = ArrowInput([pa.RecordBatch.from_pydict({"id": [0, 1, 2]})])
     again.restore_state(5)
     started(again).join(60)
     output = CollectedOutput()
