@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 
 from bench.cpu import cpu_time
 from bench.demo import data
@@ -98,7 +98,7 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
                 into="vector",
                 client=embeddings(urls, "e5-query"),
             )
-            near = nearest(spark.read.parquet(str(output)), asked)
+            asked_vector = np.array(asked.collect()[0].vector)
 
     result = pq.read_table(output)
     screen.figures(progress, result.num_rows)
@@ -117,6 +117,7 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
         ],
         left=("of",),
     )
+    near = nearest(result, asked_vector)
     screen.table(
         f"The three verses nearest to “{query}”", ("verse", "cosine", "text"), near, left=("verse", "text")
     )
@@ -129,17 +130,16 @@ def model_cpu(servers: list[ServerProcess]) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def nearest(verses: DataFrame, asked: DataFrame, count: int = 3) -> list[tuple[str, str, str]]:
-    """Reference, cosine and text of the verses nearest to the vector of the one row of `asked`."""
-    verses.createOrReplaceTempView("verses")
-    asked.createOrReplaceTempView("asked")
-    found = verses.sparkSession.sql(f"""
-        select reference, vector_cosine_similarity(a.vector, v.vector) as cosine, text
-        from asked a join verses v
-        exact nearest {count} by similarity vector_cosine_similarity(a.vector, v.vector)
-        order by cosine desc
-    """)
-    return [(row.reference, f"{row.cosine:.3f}", row.text) for row in found.collect()]
+def nearest(result: pa.Table, asked: npt.NDArray[Any], count: int = 3) -> list[tuple[str, str, str]]:
+    """Reference, cosine and text of the verses nearest to a vector; every PySpark can, 4.3 in SQL too."""
+    vectors = vectors_of(result)
+    cosines = vectors @ asked / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked))
+    rows = np.argsort(-cosines, kind="stable")[:count]
+    found = result.select(["reference", "text"]).take(rows).to_pylist()
+    return [
+        (row["reference"], f"{cosine:.3f}", row["text"])
+        for row, cosine in zip(found, cosines[rows], strict=True)
+    ]
 
 
 def vectors_of(result: pa.Table) -> npt.NDArray[np.float32]:

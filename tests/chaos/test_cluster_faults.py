@@ -9,6 +9,7 @@ import pytest
 
 from fuzz.chaos import processes
 from fuzz.chaos.run import Outcome, Session
+from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
@@ -35,6 +36,7 @@ def test_a_stream_gives_each_row_once_whatever_dies(cluster: Session, harmed: Ha
     assert outcome.verdict.wrong == []
 
 
+@needs_async_stream
 @pytest.mark.contract
 def test_both_sinks_of_a_stream_on_a_cluster_have_each_row_once_whatever_dies_while_its_calls_wait(
     cluster: Session, harmed: Harmed
@@ -46,6 +48,7 @@ def test_both_sinks_of_a_stream_on_a_cluster_have_each_row_once_whatever_dies_wh
     assert outcome.verdict.wrong == []
 
 
+@needs_async_stream
 @pytest.mark.contract
 def test_both_sinks_of_a_stream_have_each_row_once_where_a_second_attempt_overtakes_a_slow_task(
     cluster: Session, harmed: Harmed

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fuzz.chaos.run import Outcome, Session
+from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
@@ -39,6 +40,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_no_finished_call_is_paid_again
     assert outcome.starts == 2
 
 
+@needs_async_stream
 @pytest.mark.contract
 def test_both_sinks_of_a_stream_have_each_row_once_whatever_dies_while_its_calls_wait(
     local: Session, harmed: Harmed

@@ -9,11 +9,18 @@ import pytest
 
 from fuzz.chaos.planted import DEFECTS, JOBS, RUNS, planted, verdicts
 from spec.defects import read
+from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_async_stream) if kind == "state" else name
+        for name, kind in JOBS.items()
+    ],
+)
 def test_a_planted_defect_is_found_within_ten_runs_of_its_job(name: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     (defect,) = [each for each in read(DEFECTS) if each.name == name]

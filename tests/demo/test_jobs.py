@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from bench.demo import __main__ as command_line
 from bench.demo import data, embed, lookup
@@ -206,12 +205,11 @@ def test_the_checks_of_lookup_see_a_wrong_plane_and_a_lost_row() -> None:
     assert "every flight once" in failed(lookup.checks(flights, twice, expected))
 
 
-def test_the_nearest_verses_come_nearest_first(spark: SparkSession) -> None:
+def test_the_nearest_verses_come_nearest_first() -> None:
     verses, _ = verses_with_vectors()
     vectors = np.eye(20, embed.DIMENSIONS, dtype=np.float32)
     asked = np.zeros(embed.DIMENSIONS, dtype=np.float32)
     asked[[3, 5, 11]] = 0.5, 0.8, 0.1
     table = verses.append_column("vector", pa.array(list(vectors), pa.list_(pa.float32())))
-    query = spark.createDataFrame([(asked.tolist(),)], "vector array<float>")
-    found = embed.nearest(spark.createDataFrame(table), query)
+    found = embed.nearest(table, asked)
     assert [row[0] for row in found] == ["Matthew 1:6", "Matthew 1:4", "Matthew 1:12"]

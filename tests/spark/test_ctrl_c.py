@@ -14,8 +14,8 @@ import pytest
 from tests.versions import pyspark_version
 
 SECONDS = 120.0
-# Before PySpark 4.1 its handler of the signal reads from the connection that is being read from: py4j raises.
-ENDS = ("KeyboardInterrupt",) if pyspark_version() >= (4, 1) else ("KeyboardInterrupt", "py4j.")
+# Before PySpark 4.2 its handler shows the error of reading from the connection that is being read from.
+ENDS = ("KeyboardInterrupt",) if pyspark_version() >= (4, 2) else ("KeyboardInterrupt", "py4j.")
 
 # Each phase tells that it is reached by a byte in the FIFO, from the worker.
 PROGRAM = """

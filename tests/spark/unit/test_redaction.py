@@ -11,6 +11,7 @@ import pytest
 
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 from tests.spark.conftest import _environment
+from tests.versions import needs_async_stream
 
 KEY = "AIzaSyB-0123456789abcdefghijklmnopqrstu"
 PASSWORD = "hunter2hunter2"
@@ -179,6 +180,7 @@ def content_of(path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(340)
+@needs_async_stream
 @pytest.mark.contract("What a job with failed calls leaves behind holds no key, and on request no row.")
 def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_no_row(
     tmp_path: Path,
