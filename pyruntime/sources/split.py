@@ -149,11 +149,16 @@ class DataclassSerializer(JsonSerializer, Generic[T]):
             raise TypeError(f"kind={kind!r}: must be a dataclass")
         self._kind = kind
         self._fields = tuple(field.name for field in fields(kind) if field.init)
+        self._omitted = {field.name for field in fields(kind) if field.default is None}
 
     def to_json(self, value: T) -> Any:
-        """The fields that differ from nothing: those that are None are left out."""
+        """The fields; without those that are None, as they are by default."""
         # Not `asdict`, which copies what is inside: thirteen times slower, and an offset has thousands.
-        return {name: each for name in self._fields if (each := getattr(value, name)) is not None}
+        return {
+            name: each
+            for name in self._fields
+            if (each := getattr(value, name)) is not None or name not in self._omitted
+        }
 
     def from_json(self, version: int, written: Any) -> T:
         """The value with these fields. Raises ValueError for another version or unknown fields."""

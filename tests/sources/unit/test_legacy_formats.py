@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pillarbox.sources.legacy import (
     ReplicatingInputFormat,
     RichInputFormat,
 )
-from pillarbox.sources.split import DataclassSerializer
+from pillarbox.sources.split import DataclassSerializer, OffsetSplit
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.test_legacy import Counting, make, no_thread_is_left, records_in_tasks
 
@@ -260,6 +261,22 @@ def test_states_are_written_by_the_serializer_that_was_given() -> None:
     copy: Source[Any, Any] = pickle.loads(pickle.dumps(source))
     rows = goes_on(source, copy)
     assert rows == list(range(len(rows)))
+
+
+@dataclass(frozen=True)
+class Page:
+    number: int
+    token: str | None
+    more: str | None = "begin"
+
+
+@pytest.mark.contract
+def test_a_dataclass_comes_back_from_its_serializer_as_it_was_also_where_it_has_none() -> None:
+    written = DataclassSerializer(Page)
+    for page in (Page(5, None), Page(5, None, None), Page(0, "x", "y")):
+        assert written.from_json(1, json.loads(json.dumps(written.to_json(page)))) == page
+    # What is None unless it is given is left out: an offset has thousands.
+    assert DataclassSerializer(OffsetSplit).to_json(OffsetSplit("a")) == {"split_id": "a", "start": 0}
 
 
 def test_a_state_that_json_would_change_is_refused_and_named() -> None:
