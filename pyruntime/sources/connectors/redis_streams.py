@@ -32,7 +32,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -53,6 +52,7 @@ from pillarbox.sources.connectors.log import (
     Part,
     masked,
 )
+from pillarbox.sources.connectors.redis_pattern import matches
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
 from pillarbox.sources.source import option, words
@@ -315,8 +315,9 @@ def _cast(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     text: Any = made.cast(pa.string())
     if types.is_timestamp(kind) and kind.tz is not None:
         # Arrow wants a zone in all or in none: what has none is UTC.
-        bare = pc.invert(pc.match_substring_regex(text, r":.*(Z|[+-]\d\d(:?\d\d)?)$"))
-        text = pc.if_else(bare, pc.binary_join_element_wise(text, "Z", ""), text)
+        zoned = pc.match_substring_regex(text, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
+        bare = pc.if_else(zoned, None, text).cast(pa.timestamp(kind.unit)).cast(kind)
+        return pc.coalesce(bare, pc.if_else(zoned, text, None).cast(kind))
     return text.cast(kind)
 
 
@@ -755,8 +756,8 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
         return check_schema(schema)
 
     def matches(self, name: str) -> bool:
-        """See `LogSource.matches`. Redis writes [^a] for what is [!a] elsewhere."""
-        return fnmatchcase(name, (self.pattern or "").replace("[^", "[!"))
+        """See `LogSource.matches`. As SCAN does."""
+        return matches(self.pattern or "", name)
 
     @property
     def beginning(self) -> Position:

@@ -72,6 +72,24 @@ def test_a_bounded_read_gives_every_entry_once_and_ends(server: RedisServer, cli
     assert sorted(rows) == [("s:a", n) for n in range(3000)] + [("s:b", n) for n in range(700)]
 
 
+KEYS = r"ax bx !x ^x -x ]x [x a*b axb a?b \x x [eu]1 e1 ab abc é éx ["
+PATTERNS = r"""
+    [!a]x [^a]x [\]]x \[eu\]* [eu]* a\*b a\?b a?b * [a-c]x [c-a]x [a\-c]x []x [^]x [ax ? ?? \\x [*]x
+    [a*b [-a]x [a-]x ?x é [é]x [^é]?x [ \ a\
+"""
+
+
+@pytest.mark.contract(needs="Redis, which says what its patterns find")
+def test_a_pattern_finds_the_streams_that_scan_finds(server: RedisServer, client: Any) -> None:
+    names = KEYS.split()
+    for name in names:
+        client.set(name, "x")
+    for pattern in PATTERNS.split():
+        source = numbers_of(server, pattern=pattern)
+        found = set(client.keys(pattern))
+        assert {name for name in names if source.matches(name)} == found, pattern
+
+
 def test_discovery_gives_no_more_splits_than_it_is_asked_for(server: RedisServer, client: Any) -> None:
     for name in "abcde":
         fill(client, name, range(50))
@@ -159,6 +177,7 @@ def test_fields_become_columns_of_their_types(server: RedisServer, client: Any) 
         "a", {"i": "7", "x": "1.5", "when": "2024-03-01T10:00:00.25", "raw": b"\xff", "is": "true"}, id="5-1"
     )
     client.xadd("a", {"when": "2024-03-01 12:00:00+02:00", "text": "é"}, id="6-0")
+    client.xadd("a", {"when": "2024-03-01"}, id="7-0")
     schema = pa.schema(
         [
             ("text", pa.string()),
@@ -180,6 +199,8 @@ def test_fields_become_columns_of_their_types(server: RedisServer, client: Any) 
             ),
             ("é", None, None, datetime.datetime(2024, 3, 1, 10, tzinfo=utc), None, None, "6-0",
              datetime.datetime.fromtimestamp(0.006, utc)),
+            (None, None, None, datetime.datetime(2024, 3, 1, tzinfo=utc), None, None, "7-0",
+             datetime.datetime.fromtimestamp(0.007, utc)),
         ]  # fmt: skip
 
 
