@@ -123,7 +123,9 @@ def check_function_or_none(name: str, value: Any, what: str = "") -> None:
 
 
 def check_methods(name: str, value: object, *methods: str) -> None:
-    """Accept an object that has all these methods."""
+    """Accept an object that has all these methods, none of them async: no answer of theirs is awaited."""
     missing = [each for each in methods if not callable(getattr(value, each, None))]
     if missing:
         raise TypeError(f"{name}={value!r}: must have {', '.join(methods)}; it has no {', '.join(missing)}")
+    for each in methods:
+        check_function_or_none(f"{name}.{each}", getattr(value, each))

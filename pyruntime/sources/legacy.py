@@ -141,6 +141,7 @@ class FromSourceFunction(Source[FunctionSplit, int]):
         self.name = name = type(function).__qualname__
         if not isinstance(function, SourceFunction):
             raise TypeError(f"make={self.make!r}: must make a SourceFunction, not {name}")
+        check_methods("make()", function, "run", "cancel")
         parallel = isinstance(function, ParallelSourceFunction)
         if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
             what = f"{name} is not a ParallelSourceFunction"

@@ -23,6 +23,8 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, RowBatch, TaskOutput, Watermark
 from pillarbox.task.timers import ProcessingTimeService
+from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 
@@ -407,6 +410,8 @@ class OperatorChain:
         def close(uid: str, operator: Operator) -> None:
             future = operator.close()
             if future is not None:
+                if not (isinstance(future, Future) or asyncio.isfuture(future)):
+                    raise TypeError(f"close of operator {uid!r} gave {future!r}: must give a future or None")
                 closing[uid] = future
 
         for uid, operator in zip(self.uids, self.operators, strict=True):
@@ -579,12 +584,16 @@ class OperatorChain:
         return tuple(waiting) if at_work is NOTHING else (at_work, *waiting)
 
 
+OPERATOR_METHODS = [name for name, each in vars(Operator).items() if inspect.isfunction(each)]
+
+
 def uid_of(position: int, operator: Operator) -> str:
     """The operator's `uid`, or one made of its position and its class."""
     if not isinstance(operator, Operator):
         raise TypeError(f"operators[{position}]={operator!r}: must be an Operator")
     if type(operator).process is Operator.process:
         raise TypeError(f"operators[{position}]={operator!r}: its class must have a method `process`")
+    check_methods(f"operators[{position}]", operator, *OPERATOR_METHODS)
     return f"{position}:{type(operator).__name__}" if operator.uid is None else operator.uid
 
 

@@ -201,6 +201,25 @@ def test_a_snapshot_with_an_operator_that_the_chain_has_not_is_refused() -> None
         rig.task.restore(snapshot)
 
 
+class Awaits(Operator):
+    async def process(self, record: Any) -> None:  # type: ignore[override]
+        raise AssertionError(record)
+
+
+class ClosesWith(Map):
+    def close(self) -> Any:
+        return "what cannot be waited for"
+
+
+def test_an_operator_that_closes_with_what_cannot_be_waited_for_is_named_beside_the_error_before() -> None:
+    def fails(record: Any) -> None:
+        raise KeyError(record)
+
+    with pytest.raises(KeyError) as raised:
+        Rig(ClosesWith(fails, "ends")).run(1)
+    assert "close of operator 'ends' gave 'what cannot be" in str(getattr(raised.value, "__notes__", ()))
+
+
 def test_a_chain_needs_operators_with_different_uids() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Rig()
@@ -211,6 +230,8 @@ def test_a_chain_needs_operators_with_different_uids() -> None:
         Rig(one, one)
     with pytest.raises(TypeError, match=r"operators\[0\]=.*Operator"):
         Rig(str)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"operators\[0\]\.process=.*plain function"):
+        Rig(Awaits())
     with pytest.raises(TypeError, match=r"operators\[1\]=.*method `process`"):
         Rig(one, Operator())
 
