@@ -125,12 +125,17 @@ class ListingEnumerator(SplitEnumerator[S, Any]):
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
         """All of a split that is there; where positions are numbers, as many as the limit says."""
+        numbered = isinstance(split, OffsetSplit)
+        if limit.rows is not None and split.rows is None and not numbered:
+            raise ValueError(f"max_rows: {split!r} does not say how many rows it has")
+        if limit.nbytes is not None and split.nbytes is None:
+            raise ValueError(f"max_bytes: {split!r} does not say how many bytes it has")
         stop = self._source.end(split) if split.stop is None else split.stop
-        if isinstance(split, OffsetSplit) and limit.rows is not None:
+        if numbered and limit.rows is not None:
             stop = min(stop, split.start + max(1, limit.rows))
         # An empty range of one that goes on is not worth a task; of one with an end it says that this is
-        # reached.
-        if split.stop is None and stop == split.start:
+        # reached. An end that has gone back, as a replica's may, gives no row a second time.
+        if split.stop is None and (stop <= split.start if numbered else stop == split.start):
             return None
         return split.up_to(stop)
 
@@ -203,7 +208,13 @@ class LoopReader(SplitReader[S]):
         if isinstance(records, Sequence):
             places = self._places
             return records if places is None else [tuple([row[at] for at in places]) for row in records]
-        columns = [records.column(field.name).cast(field.type) for field in self._wanted]
+        from pyarrow.compute import CastOptions
+
+        columns = [
+            # Spark's timestamps are microseconds.
+            records.column(field.name).cast(options=CastOptions(field.type, allow_time_truncate=True))
+            for field in self._wanted
+        ]
         return type(records).from_arrays(columns, schema=self._wanted)
 
 

@@ -16,7 +16,7 @@ from pillarbox.sources import SimpleSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness
-from pillarbox.sources.split import OffsetSplit
+from pillarbox.sources.split import OffsetSplit, Split
 from pillarbox.testing import SourceHarness
 
 pa = pytest.importorskip("pyarrow")
@@ -44,6 +44,11 @@ class Letters(SimpleSource[OffsetSplit]):
 
     def end(self, split: OffsetSplit) -> int:
         return LONGER[split.split_id]
+
+
+@dataclass(frozen=True)
+class Page(Split):
+    token: str | None = "first"
 
 
 LONGER = {"hello": 5, "world": 5}
@@ -90,6 +95,57 @@ def test_without_an_end_it_says_that_it_cannot_be_cut_into_micro_batches() -> No
 
     with pytest.raises(NotImplementedError, match=r"Endless has no `end`, so split 'x', which has no stop"):
         Endless().end(OffsetSplit("x"))
+
+
+class Behind(Letters):
+    """Its end is where a replica is that may be behind."""
+
+    ends: Iterator[int]
+
+    def end(self, split: OffsetSplit) -> int:
+        return next(type(self).ends)
+
+
+@pytest.mark.contract
+def test_an_end_that_goes_back_gives_no_row_twice() -> None:
+    Behind.ends = iter([5, 5, 2, 3, 5, 5])
+    with SourceHarness(Behind(discovery_interval=1000.0)) as harness:
+        rows = [row for _ in range(3) for row in harness.micro_batch(ReadLimit())]
+    assert sorted(rows) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("limit", "word"), [(ReadLimit(rows=5), "max_rows"), (ReadLimit(nbytes=5), "max_bytes")]
+)
+def test_a_limit_that_its_splits_cannot_be_held_to_is_refused(limit: ReadLimit, word: str) -> None:
+    class Pages(Letters):
+        split_type = Page
+
+        def list_splits(self) -> Iterable[Any]:
+            return [Page("first"), Page("second")]
+
+    with (
+        SourceHarness(Pages()) as harness,
+        pytest.raises(ValueError, match=rf"{word}: Page\(.*does not say how"),
+    ):
+        harness.micro_batch(limit)
+
+
+def test_nanoseconds_are_cut_where_spark_has_microseconds() -> None:
+    at = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
+    batch = pa.record_batch([at], names=["at"])
+
+    class Nanoseconds(Letters):
+        schema = pa.schema([("at", pa.timestamp("ns"))])
+
+        def read(self, split: OffsetSplit) -> Iterator[tuple[Any, Any]]:
+            yield batch, split.stop
+
+    context = ReaderContext(schema=pa.schema([("at", pa.timestamp("us"))]))
+    found = [
+        each.records for each in read_splits(Nanoseconds().create_reader(context), [OffsetSplit("a", 0, 1)])
+    ]
+    assert [each["at"].cast("int64").to_pylist() for each in found if len(each)] == [[1_700_000_000_123_456]]
 
 
 def test_a_row_has_the_columns_that_are_asked_for() -> None:
