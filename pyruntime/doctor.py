@@ -50,6 +50,19 @@ WORKER = """
 import platform, pillarbox, pyarrow
 print(platform.python_version(), pillarbox.__version__, pillarbox.__file__)
 """
+REMOTE_LEDGER = """
+import sys, uuid, pyarrow.fs
+from pillarbox.redaction import reason_of
+
+try:
+    files, path = pyarrow.fs.FileSystem.from_uri(sys.argv[1])
+    name = f"{path.rstrip('/')}/.doctor-{uuid.uuid4().hex}"
+    files.open_output_stream(name).close()
+    files.delete_file(name)
+except Exception as error:
+    sys.exit(reason_of(error, sys.argv[1]))
+print("written and deleted")
+"""
 JOB = """
 from pyspark.sql import SparkSession
 from pillarbox.spark import async_map
@@ -85,7 +98,9 @@ def _run(command: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> tuple[bo
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        return False, f"it has not ended within {timeout:g} s"
+    except OSError as error:
         return False, str(error)
     if done.returncode:
         return False, "\n".join(done.stderr.strip().splitlines()[-MAX_LINES_SHOWN:])
@@ -136,7 +151,9 @@ def java() -> Iterator[Finding]:
     ran, said = _run([program, "-version"])
     version = re.search(r'version "(?:1\.)?(\d+)', said)
     good = ran and version is not None and int(version[1]) >= MIN_JAVA
-    yield Finding("Java", good, f"{said.splitlines()[0] if said else ''} ({program})", "" if good else advice)
+    # Not all that it says: JAVA_TOOL_OPTIONS, which it prints first, may hold a password.
+    found = next((line for line in said.splitlines() if 'version "' in line), "no version")
+    yield Finding("Java", good, f"{found} ({program})", "" if good else advice)
 
 
 def worker() -> Iterator[Finding]:
@@ -157,18 +174,18 @@ def worker() -> Iterator[Finding]:
 def folders(ledger: str | None) -> Iterator[Finding]:
     """The folders in which Spark and Pillarbox write can be written to and have room; a ledger's as well."""
     local = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
-    for name in dict.fromkeys([tempfile.gettempdir(), *local]):
-        yield _writable("folder for what is temporary", name)
+    check = "folder for what is temporary"
+    try:
+        local.insert(0, tempfile.gettempdir())
+    except OSError as error:
+        # It has tried each, by writing.
+        yield Finding(check, False, str(error), "make room in one of them, or let TMPDIR name another")
+    for name in dict.fromkeys(local):
+        yield _writable(check, name)
     if ledger is None:
         return
     if "://" in ledger and not ledger.startswith("file://"):
-        script = (
-            "import sys, uuid, pyarrow.fs as fs\n"
-            "files, path = fs.FileSystem.from_uri(sys.argv[1])\n"
-            "name = f'{path.rstrip(chr(47))}/.doctor-{uuid.uuid4().hex}'\n"
-            "files.open_output_stream(name).close()\nfiles.delete_file(name)\nprint('written and deleted')"
-        )
-        ran, said = _run([sys.executable, "-c", script, ledger])
+        ran, said = _run([sys.executable, "-c", REMOTE_LEDGER, ledger])
         advice = "" if ran else "check the address, the credentials in the environment, and what they may do"
         yield Finding("ledger", ran, said, advice)
         return

@@ -49,6 +49,28 @@ def test_each_thing_that_is_wrong_is_named_with_what_to_do(tmp_path: Path) -> No
 
 
 @pytest.mark.contract
+def test_no_password_is_printed_and_a_full_disk_is_named(tmp_path: Path) -> None:
+    full = tmp_path / "sitecustomize.py"
+    full.write_text(
+        "import sys, tempfile\n"
+        "def full():\n"
+        "    raise FileNotFoundError(2, 'No usable temporary directory found')\n"
+        "if 'doctor' in sys.orig_argv:\n"
+        "    tempfile.gettempdir = full\n"
+    )
+    status, found = doctor(
+        *("--quick", "--ledger", "s3://AKIAKEY:SuperSecret123@bucket/x y?nothing"),
+        JAVA_TOOL_OPTIONS="-Djavax.net.ssl.trustStorePassword=SuperSecret123",
+        PYTHONPATH=str(tmp_path),
+    )
+    assert status == 1
+    assert "SuperSecret123" not in str(found)
+    assert found["ledger"].startswith("WRONG")
+    assert found["Java"].startswith("ok") and 'version "' in found["Java"]
+    assert "No usable temporary directory" in found["folder for what is temporary"]
+
+
+@pytest.mark.contract
 def test_a_kernel_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     hook = tmp_path / "sitecustomize.py"
     hook.write_text(
