@@ -434,7 +434,10 @@ class EnumeratorThread(Generic[S, C]):
             self._is_over = True
             self._coordinator.fail(self.over)
             if self._failed is not None and self.failure is not None:
-                self._failed(self.failure)
+                try:
+                    self._failed(self.failure)
+                except Exception:
+                    log.exception("failed=%r of the coordinator raised an error", self._failed)
             self._end_discovery()
             self._close_enumerator()
             for answer in [*self._unanswered]:

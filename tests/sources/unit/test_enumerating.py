@@ -139,6 +139,24 @@ def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
 
 
 @pytest.mark.contract
+def test_it_closes_the_enumerator_and_ends_though_who_is_told_of_its_failure_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(1)
+    world.failures[1] = OSError("no such bucket")
+
+    def told(error: BaseException) -> None:
+        raise ConnectionError("nobody listens")
+
+    with running(world, failed=told) as thread:
+        thread._thread.join(LONG)
+        with pytest.raises(OSError, match="no such bucket"):
+            thread.caught_up().result(LONG)
+    assert world.heard("close") == [None]
+    assert "nobody listens" in caplog.text
+
+
+@pytest.mark.contract
 def test_a_later_discovery_that_fails_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     world = World(5)
     world.failures[2] = OSError("the service is away")
