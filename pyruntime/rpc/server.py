@@ -83,8 +83,10 @@ def addresses_of(host: str, advertise: str | None) -> list[str]:
     if advertise is not None:
         return [advertise]
     with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_unspecified:
-            return [socket.getfqdn(), socket.gethostname(), "127.0.0.1"]
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            loopback = "127.0.0.1" if address.version == 4 else "::1"
+            return [socket.getfqdn(), socket.gethostname(), loopback]
     return [host]
 
 

@@ -118,6 +118,9 @@ def seconds_of(value: Any) -> float | None:
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime):
+        # NaT of pandas is one.
+        if value != value:
+            return None
         return (value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)).timestamp()
     try:
         seconds = float(value)

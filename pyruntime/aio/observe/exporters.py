@@ -86,7 +86,7 @@ class SourceExporter:
         self._sources: dict[int, _Exported] = {}
 
     def add(self, source: Any, *, query: str = "", operator: str = "") -> None:
-        """Observe `source`: a `Progress`, a `Watch`, the iterator of `async_map`, a `SourceCoordinator`.
+        """Observe `source`: a `Progress`, a `Watch`, the iterator of `async_map`.
 
         query, operator: its labels; no two sources may have the same. Raises TypeError or ValueError for a
         bad argument, and where a hundred sources are observed already.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.rpc.server import RpcServer, Service
+from pillarbox.rpc.server import RpcServer, Service, addresses_of
 from tests.rpc.unit.echo import SERVICE, Echo, echoes_of, serving, way_to
 from tests.threads import begun
 
@@ -69,6 +69,11 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
         assert [each.getsockname()[0] for each in host._server.sockets] == ["127.0.0.1"]
     with serving(advertise="driver.example") as host:
         assert way_to(host).addresses == (("driver.example", host.address[1]),)
+
+
+def test_a_server_on_all_addresses_names_the_loopback_address_that_it_listens_on() -> None:
+    assert addresses_of("0.0.0.0", None)[-1] == "127.0.0.1"
+    assert addresses_of("::", None)[-1] == "::1"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_times_are_seconds_since_1970_and_utc_without_a_zone() -> None:
     assert seconds_of(NOON.astimezone(timezone(timedelta(hours=5)))) == NOON.timestamp()
     assert seconds_of(date(1970, 1, 2)) == 86_400
     assert seconds_of(None) is seconds_of(math.nan) is None
+    pandas = pytest.importorskip("pandas")
+    assert seconds_of(pandas.NaT) is None
     with pytest.raises(TypeError, match="event time 'noon': must be a number of seconds"):
         seconds_of("noon")
 
