@@ -309,7 +309,9 @@ class Chat(Client):
                 usage,
             )
         if not isinstance(text, str):
-            raise AnswerError(f"{without_query(url)}: the reply has no text (finish_reason={reason!r})")
+            error = AnswerError(f"{without_query(url)}: the reply has no text (finish_reason={reason!r})")
+            error.usage = usage
+            raise error
         return _Reply(text, usage)
 
     def _usage(self, reply: Mapping[str, Any]) -> Usage:

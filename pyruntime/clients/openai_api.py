@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from pillarbox.redaction import has_secret, shown_address
+
+if TYPE_CHECKING:
+    from pillarbox.aio.usage import Usage
 
 OK = 200
 REFUSES_FORM = frozenset({400, 415, 422})
@@ -24,10 +27,11 @@ PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai", "tei": "tei"}
 class AnswerError(ValueError):
     """Raised if a service answered with success, but not with what was asked for.
 
-    tokens: that the service counted for it all the same; None where it did not.
+    tokens, usage: that the service counted for it all the same; None where it did not.
     """
 
     tokens: int | None = None
+    usage: Usage | None = None
 
 
 def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:
