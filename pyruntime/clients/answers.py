@@ -107,7 +107,10 @@ class Answer:
 
     def plain(self, value: Any) -> Any:
         """The values of JSON for what `parse` gave: dicts, lists, strings, numbers, booleans and None."""
-        return value if self._adapter is None else self._adapter.dump_python(value, mode="json")
+        if self._adapter is None:
+            return value
+        # By the names of the fields, whatever the model says, for the type of the column has these.
+        return self._adapter.dump_python(value, mode="json", by_alias=False)
 
 
 def _described(answer: type) -> tuple[Any, dict[str, Any], dict[str, Any]]:
