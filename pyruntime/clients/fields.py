@@ -25,10 +25,12 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
         return {}
     if len(row) == 1:
         record = row[0]
-        if isinstance(record, Mapping):
+        if _has_items(record):
             return {name: _item(record, name, names) for name in names}
-        # A tuple without names is the values, as several arguments are.
-        if isinstance(record, tuple | list) and not hasattr(record, names[0]):
+        # A tuple without names is the values, as several arguments are; `count` is no name of it.
+        if isinstance(record, tuple | list) and not (
+            hasattr(record, "_fields") or (hasattr(record, names[0]) and not hasattr(list, names[0]))
+        ):
             row = tuple(record)
         elif record is not None and not isinstance(record, SCALARS):
             return {name: _attribute(record, name, names) for name in names}
@@ -37,10 +39,18 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
     return dict(zip(names, row, strict=True))
 
 
-def _item(record: Mapping[str, Any], name: str, names: Sequence[str]) -> Any:
+def _has_items(record: Any) -> bool:
+    """True for mappings and for rows: an attribute of these may be their own, as `count` of a tuple is."""
+    if isinstance(record, Mapping):
+        return True
+    has_names = not isinstance(record, tuple) or hasattr(record, "__fields__") or hasattr(record, "_fields")
+    return has_names and callable(getattr(type(record), "asDict", None))
+
+
+def _item(record: Any, name: str, names: Sequence[str]) -> Any:
     try:
         return record[name]
-    except KeyError:
+    except (KeyError, ValueError):
         raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
 
 
@@ -64,14 +74,25 @@ def text_of(name: str, value: Any) -> str:
     raise TypeError(f"{name}: a {type(value).__name__} has no form in an address; make it a str")
 
 
-def json_form(value: Any) -> Any:
-    """The JSON of what JSON does not know, for `json.dumps`. Raises TypeError."""
+def json_of(value: Any, **options: Any) -> str:
+    """The JSON of a value, records as objects. Raises TypeError and ValueError for what has no form in it."""
+    return json.dumps(_plain(value), default=_form, ensure_ascii=False, **options)
+
+
+def _plain(value: Any) -> Any:
+    """The value with dicts for records, which JSON would take for the tuples that they are."""
+    if callable(getattr(type(value), "asDict", None)):
+        value = value.asDict()
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _form(value: Any) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
         return str(value)
-    if callable(getattr(value, "asDict", None)):
-        return value.asDict()
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
@@ -111,6 +132,6 @@ def _prompted(name: str, value: Any) -> str:
     if isinstance(value, SCALARS):
         return text_of(name, value)
     try:
-        return json.dumps(value, default=json_form, ensure_ascii=False)
+        return json_of(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: {error}; make it a str") from None

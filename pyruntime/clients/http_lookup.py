@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from pillarbox.clients.client import Client, Connections
-from pillarbox.clients.fields import json_form, text_of, values_by_name
+from pillarbox.clients.fields import json_of, text_of, values_by_name
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
 from pillarbox.redaction import has_secret, redacted, shown_address
@@ -136,9 +136,11 @@ class HttpLookup(Client):
             assert self.body is not None
             content = {name: values[name] for name in self.body}
         try:
-            return json.dumps(content, default=json_form, separators=(",", ":"), ensure_ascii=False).encode()
+            return json_of(content, separators=(",", ":"), allow_nan=False).encode()
         except TypeError as error:
             raise TypeError(f"body: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"body: {error}") from None
 
     def _result(self, response: Response) -> Any:
         status = response.status

@@ -17,7 +17,7 @@ from aiohttp import web
 import pillarbox
 from pillarbox import Budget, CallFailed
 from pillarbox.clients import Chat, Http, Price, Secret
-from pillarbox.clients.answers import AnswerMismatch
+from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.chat import AnswerInvalid, ReplyCut, ReplyRefused
 from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.transport import HttpStatusError
@@ -116,7 +116,25 @@ def test_a_row_is_a_mapping_an_object_or_the_values_in_the_order_of_the_prompt()
     assert "the row has no 'author'; needed are: text, author" in str(lacking)
 
 
+def test_a_record_in_a_prompt_is_json_with_its_names() -> None:
+    Row = pytest.importorskip("pyspark.sql").Row
+    service = ChatService(answer=lambda messages: messages[-1]["content"])
+    found = ask(service, [Row(address=Row(street="Main", no=5), count=2)], prompt="{count} in {address}")
+    assert found == ['2 in {"street": "Main", "no": 5}']
+
+
 # -- answers -------------------------------------------------------------------------------------------------
+
+
+def test_fields_with_an_alias_have_their_own_names_as_columns_whatever_the_model_says() -> None:
+    class Aliased(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        model_config = pydantic.ConfigDict(serialize_by_alias=True)
+        product_name: str = pydantic.Field(alias="productName")
+
+    answer = Answer(Aliased)
+    value = answer.parse('{"productName": "x"}')
+    assert answer.plain(value) == {"product_name": "x"}
+    assert list(answer.written["properties"]) == ["product_name"]
 
 
 @pytest.mark.contract
@@ -342,8 +360,11 @@ def test_calls_cost_what_the_table_of_prices_says_and_failed_attempts_too() -> N
 
 
 @pytest.mark.contract
-def test_a_budget_of_cost_holds_without_a_function_of_usage() -> None:
-    service = ChatService(change=lambda reply: {**reply, "usage": {"prompt_tokens": 1_000_000}})
+@pytest.mark.parametrize(
+    "choice", [{}, {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}]
+)
+def test_a_budget_of_cost_holds_without_a_function_of_usage(choice: dict[str, Any]) -> None:
+    service = ChatService(change=lambda reply: {**reply, **choice, "usage": {"prompt_tokens": 1_000_000}})
     options = {"budget": Budget(max_cost=3.0), "errors": "column", "capacity": 1}
     found = ask(service, [{"text": "x"}] * 9, prices={"small": Price(1.0, 0.0)}, options=options)
     assert len(service.requests) <= 4

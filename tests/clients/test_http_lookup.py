@@ -60,6 +60,28 @@ def test_the_fields_of_a_row_are_taken_by_name_and_encoded(serve: Any) -> None:
     ]
 
 
+def test_a_field_of_a_row_is_its_column_also_where_tuples_have_an_attribute_of_its_name(serve: Any) -> None:
+    Row = pytest.importorskip("pyspark.sql").Row
+    found = answers(serve, [Row(count="books", index="x1")], "/{count}/{index}")
+    assert [each["path"] for each in found] == ["/books/x1"]
+    assert [each["path"] for each in answers(serve, [Row("books", "x1")], "/{count}/{index}")] == [
+        "/books/x1"
+    ]
+    with pytest.raises(ValueError, match="the row has no 'size'; needed are: size"):
+        answers(serve, [Row(count="books")], "/{size}")
+
+
+@pytest.mark.contract
+def test_a_record_in_a_body_is_an_object_with_its_names_and_all_is_json(serve: Any) -> None:
+    Row = pytest.importorskip("pyspark.sql").Row
+    address = Row(street="Main", no=5, tags=[Row(k="a", v=date(2013, 1, 2))])
+    (found,) = answers(serve, [Row(id=1, address=address)], "/a", method="POST", body=["id", "address"])
+    tags = [{"k": "a", "v": "2013-01-02"}]
+    assert found["body"] == {"id": 1, "address": {"street": "Main", "no": 5, "tags": tags}}
+    with pytest.raises(ValueError, match="body: .*not JSON compliant"):
+        answers(serve, [{"x": float("nan")}], "/a", method="POST", body=["x"])
+
+
 def of_row(row: dict[str, Any]) -> list[Any]:
     return [row["id"], row["text"]]
 
