@@ -308,7 +308,7 @@ def _time(value: Any, kind: type, naive: bool) -> Any:
     value = scalar(value)
     if not isinstance(value, kind):
         return _null(value, kind)
-    if naive and value.tzinfo is not None:
+    if isinstance(value, datetime.datetime) and naive and value.tzinfo is not None:
         # Arrow would take its time in UTC.
         raise ValueError(f"{value!r} has a time zone, a timestamp_ntz has none: give a datetime without one")
     return value

@@ -168,7 +168,7 @@ def condition_of(where: Any) -> Any:
     # By its name: classic and Connect have a class each, and neither imports the other's.
     if type(where).__name__ != "Column":
         raise TypeError(f"where={where!r}: must be a Column or SQL, not {type(where).__name__}")
-    # Spark refuses what is no condition here, and not the task later.
+    # Spark refuses a condition that is not boolean here, and not the task later.
     return F.when(where, F.lit(True))
 
 
