@@ -154,7 +154,7 @@ class MapTask:
         first, *others = self._plans
         with ExitStack() as stack:
             writer = self._writer(stack)
-            skipped = SkippedRows(ordered=first.options.ordered)
+            skipped = SkippedRows(self._kept, ordered=first.options.ordered)
             called = skipped.called(batches) if self._skips else batches
             job = run_job(
                 first, ArrowInput(sliced(called), self._unpack), convert=writer.encoder, then=others

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, BinaryIO, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs, parquet
@@ -145,7 +145,7 @@ def _check_has_errors(df: DataFrame) -> None:
         )
 
 
-SCHEMES = ("file", "s3", "s3a", "s3n", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
+SCHEMES = ("s3", "s3a", "s3n", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 """Kinds of paths, by what stands before their `://`; `s3a` and `s3n` are Hadoop's names of `s3`."""
 
 REMEDY = "DeadLetter(path, mode=0o660)"
@@ -154,6 +154,8 @@ ROWS_PER_WRITE = 4096
 """Rows that are written together."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_FILE_URI = re.compile(r"file:(?:/|/{3,})(?!/)(.*)", re.IGNORECASE | re.DOTALL)
+"""With one slash, as Hadoop and Spark write it, or without a host."""
 
 
 class DeadLetterError(PillarboxError, OSError):
@@ -199,21 +201,22 @@ class DeadLetter:
         if found is None:
             # Workers run in folders of their own.
             path = os.path.abspath(path)
-        elif found[1].lower() == "file" and not path[len("file:/") :].startswith("/"):
-            # As Hadoop and Spark write it.
-            path = f"file:///{path[len('file:/') :]}"
+        elif (local := _FILE_URI.fullmatch(path)) is not None:
+            # Blanks, `#` and `?` are characters of the path, as Hadoop has it, and not so for Arrow.
+            path = os.path.abspath(f"/{unquote(local[1])}")
         elif found[1].lower() not in SCHEMES or not path[found.end() :].startswith("/"):
             raise ValueError(
-                f"dead_letter={shown_address(path)!r}: must be a local path or one of {'://, '.join(SCHEMES)}://"
+                f"dead_letter={shown_address(path)!r}: must be a local path or one of file:///, "
+                f"{'://, '.join(SCHEMES)}://"
             )
         object.__setattr__(self, "path", path)
-        local = _local_folder(path)
-        if check_mode(self.mode) is not None and local is None:
+        is_local = _URI.match(path) is None
+        if check_mode(self.mode) is not None and not is_local:
             raise ValueError(
                 f"mode={self.mode:#o}: is for a local folder; an object store has its own permissions"
             )
-        if local is not None:
-            _check_folder(local)
+        if is_local:
+            _check_folder(path)
 
     @property
     def uri(self) -> str:
@@ -242,14 +245,6 @@ class DeadLetter:
                     f"dead_letter={self!r}: column {column.name!r} has the type interval, which Parquet "
                     "cannot hold: cast it, or leave it out by keep="
                 )
-
-
-def _local_folder(path: str) -> str | None:
-    """The folder on a file system of the machine; None for an object store."""
-    if not _URI.match(path):
-        return path
-    parts = urlsplit(path)
-    return unquote(parts.path) if parts.scheme.lower() == "file" else None
 
 
 def _check_folder(path: str) -> None:

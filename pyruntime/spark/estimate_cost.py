@@ -30,7 +30,7 @@ from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, map_in_arrow, name_of, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.schema import check_frame, parse_schema
+from pillarbox.spark.schema import check_frame, condition_of, parse_schema
 from pillarbox.spark.worker import run_job
 from pillarbox.validate import check_positive_int
 
@@ -100,7 +100,8 @@ def estimate_cost(
     The calls of the sample are really made, in one task, under the options that are given, but for
     `max_calls`, `max_cost` and `errors`: failed rows are counted.
 
-    sample: rows to call. rows: rows of `df`; None to count them, which is a job of Spark.
+    sample: rows to call. rows: rows of `df`, those for which `where` holds if it is given; None to count
+        them, which is a job of Spark.
     tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
     schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
         output.
@@ -121,6 +122,10 @@ def estimate_cost(
             check_positive_int(name, value)
     given: dict[str, Any] = {**more} if batch is None else {**more, "batch": batch}
     resolved = resolve_options(options, given)
+    if resolved.where is not None:
+        df = df.where(condition_of(resolved.where))
+        # A column belongs to the driver.
+        resolved = dataclasses.replace(resolved, where=None)
     token = check_sendable(fn, resolved)
     results = None if schema is None else parse_schema("schema", schema)
     if tasks is None:
@@ -135,7 +140,6 @@ def estimate_cost(
         # Results that a ledger has take no time, which is not the question.
         ledger=None,
         latency="normal",
-        where=None,
     )
     plan = plan_operator(
         fn,

@@ -45,6 +45,12 @@ MIN_YEAR, MAX_YEAR = 1, 9999
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _NUMBERS = (T.BooleanType, *_INTEGERS, T.FloatType, T.DoubleType)
+_TIMES: dict[type[T.DataType], type] = {
+    T.DateType: datetime.date,
+    T.TimestampNTZType: datetime.datetime,
+    T.DayTimeIntervalType: datetime.timedelta,
+    T.TimeType: datetime.time,
+}
 
 # Each begins with `type(`, as what else it says is true of values of that type only.
 _TESTS: dict[type[T.DataType], str] = {
@@ -232,6 +238,8 @@ def normalizer(spark: T.DataType, zone: datetime.tzinfo | None, *, inside: bool 
     if isinstance(spark, T.BinaryType):
         of_uuid = operator.attrgetter("bytes")
         return functools.partial(_text_or_bytes, refused=(str,), spark=spark, of_uuid=of_uuid)
+    if type(spark) in _TIMES:
+        return functools.partial(_time, kind=_TIMES[type(spark)], naive=isinstance(spark, T.TimestampNTZType))
     return _whole if isinstance(spark, _INTEGERS) else scalar
 
 
@@ -287,13 +295,29 @@ def _text_or_bytes(value: Any, refused: tuple[type, ...], spark: T.DataType, of_
 def _timestamp(value: Any, zone: datetime.tzinfo | None) -> Any:
     value = scalar(value)
     if not isinstance(value, datetime.datetime):
-        return value
+        return _null(value, datetime.datetime)
     if value.tzinfo is not None:
         # Whatever its zone does is done now, where an error is that of this value.
         return value.astimezone(datetime.timezone.utc)
     if zone is None:
         raise ValueError(f"{value!r}: give a datetime with a time zone, the session's is not known here")
     return value.replace(tzinfo=zone)
+
+
+def _time(value: Any, kind: type, naive: bool) -> Any:
+    value = scalar(value)
+    if not isinstance(value, kind):
+        return _null(value, kind)
+    if isinstance(value, datetime.datetime) and naive and value.tzinfo is not None:
+        # Arrow would take its time in UTC.
+        raise ValueError(f"{value!r} has a time zone, a timestamp_ntz has none: give a datetime without one")
+    return value
+
+
+def _null(value: Any, kind: type) -> None:
+    if value is not None:
+        # Arrow would take a number for days or microseconds since 1970.
+        raise TypeError(f"{shorten(value)}: must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def _elements(values: Any) -> Any:

@@ -167,8 +167,14 @@ class Progress(Watch):
         self._host.close()
 
     def _begin(self) -> None:
-        self._display = open_display(self._label, self._total, self._bar, self._file)
-        self._handle = self._host.start().handle()
+        # Before anything is drawn: a bar that never ends would hide the cursor.
+        handle = self._host.start().handle()
+        try:
+            self._display = open_display(self._label, self._total, self._bar, self._file)
+        except BaseException:
+            self._host.close()
+            raise
+        self._handle = handle
 
     def _look(self, seconds: float) -> ProgressTotals:
         seen = self._service.look()

@@ -162,13 +162,14 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> str:
 
 
 def condition_of(where: Any) -> Any:
-    """The Column of a condition given as one, or as SQL. Raises TypeError."""
+    """The Column of a condition given as one, or as SQL: true or null. Raises TypeError."""
     if isinstance(where, str):
-        return F.expr(where)
+        where = F.expr(where)
     # By its name: classic and Connect have a class each, and neither imports the other's.
     if type(where).__name__ != "Column":
         raise TypeError(f"where={where!r}: must be a Column or SQL, not {type(where).__name__}")
-    return where
+    # Spark refuses a condition that is not boolean here, and not the task later.
+    return F.when(where, F.lit(True))
 
 
 _OF_VALUES: dict[type, T.DataType] = {

@@ -171,13 +171,16 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class SkippedRows:
-    """The rows of a task that are not called. ordered: whether they stand at their places among others.
+    """The rows of a task that are not called.
+
+    kept: their columns that leave. ordered: whether they stand at their places among others.
 
     The operator never sees them, so they count for no limit and no budget. `called` runs on the thread that
     reads the input, `beside` on the task's.
     """
 
-    def __init__(self, *, ordered: bool) -> None:
+    def __init__(self, kept: Sequence[str], *, ordered: bool) -> None:
+        self._kept = list(kept)
         self._ordered = ordered
         self._called = 0
         # Grows on the thread that reads the input, shrinks on the task's. For each row, the number of rows
@@ -193,7 +196,9 @@ class SkippedRows:
             is_called = mask.fill_null(False).to_numpy(zero_copy_only=False)
             in_front = self._called + np.cumsum(is_called, dtype=np.int64)[~is_called]
             if len(in_front):
-                self._skipped.append((in_front, rows.filter(pa.array(~is_called))))
+                # Where nothing of them leaves, the condition says how many they are.
+                held = batch.select(self._kept or batch.schema.names[-1:])
+                self._skipped.append((in_front, held.filter(pa.array(~is_called))))
             if len(in_front) < batch.num_rows:
                 self._called += batch.num_rows - len(in_front)
                 yield rows.filter(pa.array(is_called))

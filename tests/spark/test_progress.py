@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,25 @@ def test_it_is_used_once_in_a_with_block() -> None:
         progress.__enter__()
     with pytest.raises(ValueError, match="total=-1: must be a number of rows or None"):
         Progress(total=-1)
+
+
+@pytest.mark.contract
+def test_a_progress_that_cannot_begin_draws_nothing_and_may_begin_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = io.StringIO()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        progress = Progress(bar=True, file=shown, port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="address already in use"):
+            progress.__enter__()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "rich.console", None)
+        with pytest.raises(ImportError, match="bar=True"):
+            progress.__enter__()
+    assert shown.getvalue() == ""
+    with progress:
+        pass
+    assert "0 rows/s" in shown.getvalue()
 
 
 def test_two_operators_in_one_stage_are_both_counted(spark: SparkSession) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -234,12 +235,30 @@ def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession
 
     with pytest.raises(TypeError, match="where=7: must be a Column or SQL"):
         async_map(spark.range(1), nothing, schema="n long", options=Options(where=7))  # type: ignore[arg-type]
+    with pytest.raises(AnalysisException, match=r"id % 3.*BOOLEAN"):
+        async_map(spark.range(1), nothing, schema="n long", options=Options(where="id % 3"))
+    with pytest.raises(AnalysisException, match=r"id % 3.*BOOLEAN"):
+        spark.range(1).select(async_udf("long")(nothing)("id", where="id % 3"))
     with pytest.raises(ValueError, match="where: rows that are not called give nulls; 'n' is NOT NULL"):
         async_map(spark.range(1), nothing, schema="n long not null", options=Options(where="id < 1"))
     with pytest.raises(TypeError, match="skip_null=1"):
         async_udf("long", skip_null=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="df=7: must be a Spark DataFrame"), called_once(7):  # type: ignore[arg-type]
         pass
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kept", [["n"], []])
+def test_of_rows_that_are_not_called_only_what_leaves_is_held(kept: list[str]) -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {"n": list(range(100)), "text": ["x" * 10_000] * 100, "is called": [False] * 99 + [True]}
+    )
+    skipped = SkippedRows(kept, ordered=True)
+    (called,) = skipped.called([rows])
+    assert called.schema.names == ["n", "text"] and called.column("n").to_pylist() == [99]
+    beside = skipped.beside(None)
+    assert beside is not None and beside[1].num_rows == 99
+    assert beside[1].nbytes < 1000 and set(kept) <= set(beside[1].schema.names)
 
 
 @given(
@@ -250,7 +269,7 @@ def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession
 def test_skipped_rows_stand_at_their_places_however_results_are_cut(
     batches: list[list[bool | None]], chunks: list[int], counts: list[int]
 ) -> None:
-    skipped = SkippedRows(ordered=True)
+    skipped = SkippedRows(["n"], ordered=True)
     called: list[int] = []
 
     def given_batches() -> Iterator[pa.RecordBatch]:

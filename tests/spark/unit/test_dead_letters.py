@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Errors
+from pillarbox import ErrorInfo, Errors
+from pillarbox.aio.errors import Failed
 from pillarbox.spark import async_map, async_udf, failed_rows
-from pillarbox.spark.dead_letters import DeadLetter
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter
 
 RunScript = Callable[..., list[str]]
 
@@ -247,6 +250,19 @@ def test_a_file_uri_is_a_local_folder(spark: SparkSession, tmp_path: Path, schem
     )
     assert df.count() == 6
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", ["a b", "ž", "a#b", "a?b", "a%20b"])
+def test_letters_are_in_the_folder_that_a_file_uri_names(tmp_path: Path, name: str) -> None:
+    failed = Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))
+    with DeadLetterWriter(DeadLetter(f"file://{tmp_path}/{name}")) as writer:
+        writer.add(pa.RecordBatch.from_pydict({"id": [7]}), [failed])
+    assert letters(tmp_path) == [name.replace("%20", " ")]
+    (file,) = (tmp_path / name.replace("%20", " ")).iterdir()
+    assert parquet.read_table(file).column("id").to_pylist() == [7]
+    with pytest.raises(ValueError, match="must be a local path or one of file:///, "):
+        DeadLetter(f"file:/{tmp_path}/{name}")
 
 
 @pytest.mark.contract

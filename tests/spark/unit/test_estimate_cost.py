@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pillarbox import Batch, Budget, Dedupe, Options, Rate, Retry
 from pillarbox.aio.observe.totals import Totals
@@ -152,6 +153,21 @@ def test_a_part_of_the_data_gives_as_many_rows_as_were_asked_for(spark: SparkSes
     assert (found.sample, found.rows) == (50, 1_000_000)
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize("where", ["id >= 990", lambda: F.col("id") >= 990])
+def test_an_estimate_is_of_the_rows_that_where_leaves_and_calls_no_other(
+    spark: SparkSession, where: Any
+) -> None:
+    async def call(row: Any) -> int:
+        assert row.id >= 990
+        return 0
+
+    condition = where if isinstance(where, str) else where()
+    options = Options(where=condition)
+    found = estimate_cost(spark.range(1000), call, tasks=1, options=options, file=io.StringIO())
+    assert (found.rows, found.sample, found.error_share) == (10, 10, 0.0)
+
+
 async def same(row: Any) -> int:
     value: int = row.id
     return value
@@ -172,6 +188,8 @@ def test_bad_arguments_of_an_estimate_are_named(spark: SparkSession) -> None:
         estimate_cost(df, same, tasks=-1)
     with pytest.raises(ValueError, match="df: has no rows"):
         estimate_cost(df.where("id < 0"), same)
+    with pytest.raises(TypeError, match="where=7: must be a Column or SQL, not int"):
+        estimate_cost(df, same, options=Options(where=7))
     with pytest.raises(TypeError, match="must be a Spark DataFrame, not int"):
         estimate_cost(5, same)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="df: is a stream"):

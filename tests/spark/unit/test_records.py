@@ -172,6 +172,58 @@ def test_the_values_of_numpy_and_spark_that_a_function_may_give_have_a_place_in_
     assert type(again) is type(value) and repr(again) == repr(value)
 
 
+def times_of(zone: str, *moments: int | None) -> dict[str, list[Any]]:
+    """The times, in microseconds since 1970, as a function gets them in a session of this zone.
+
+    Alone, and inside of each type that may have some.
+    """
+    at = pa.array(moments, pa.timestamp("us", zone))
+    places = pa.array(range(len(at) + 1), pa.int32())
+    columns = {
+        "alone": at,
+        "struct": pa.StructArray.from_arrays([at], ["at"]),
+        "array": pa.ListArray.from_arrays(places, at),
+        "map": pa.MapArray.from_arrays(places, pa.array(["at"] * len(at)), at),
+    }
+    rows = rows_of(pa.RecordBatch.from_pydict(columns)).rows
+    return {
+        "alone": [row.alone for row in rows],
+        "struct": [row.struct.at for row in rows],
+        "array": [row.array[0] for row in rows],
+        "map": [row.map["at"] for row in rows],
+    }
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("zone", "seconds", "wall", "offset"),
+    [
+        ("America/Los_Angeles", 253402300799 + 28800, "9999-12-31 23:59:59", -28800),
+        ("-08:00", 253402300799 + 28800, "9999-12-31 23:59:59", -28800),
+        ("-08", 253402300799 + 28800, "9999-12-31 23:59:59", -28800),
+        ("Europe/Berlin", -62135596800 - 3208, "0001-01-01 00:00:00", 3208),
+        ("America/Los_Angeles", -62135596800, "0001-01-01 00:00:00", 0),
+        ("Asia/Tokyo", 253402300799, "9999-12-31 23:59:59", 0),
+    ],
+)
+def test_a_time_at_the_edge_of_the_years_is_given_as_it_stands_and_costs_no_other_row(
+    zone: str, seconds: int, wall: str, offset: int
+) -> None:
+    for edge, epoch, null in times_of(zone, seconds * 10**6, 0, None).values():
+        assert str(edge.replace(tzinfo=None)) == wall and edge.utcoffset().total_seconds() == offset
+        assert epoch.timestamp() == 0 and null is None
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("-08", -8), ("Z", 0), ("UTC+1", 1), ("GMT-2", -2), ("PST", 0), ("-13:33:33", 0)]
+)
+def test_a_time_is_its_instant_in_each_zone_that_a_session_may_have(zone: str, hours: int) -> None:
+    for (at,) in times_of(zone, 5_000_001).values():
+        assert at.timestamp() == 5.000001
+        assert at.utcoffset().total_seconds() == hours * 3600
+
+
 SCRIPT = """
 from pillarbox import Buffer
 import asyncio, os, pathlib, signal, sys

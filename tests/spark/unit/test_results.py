@@ -55,6 +55,7 @@ TYPES: dict[str, T.DataType] = {
     "timestamp_ntz": T.TimestampNTZType(),
     "decimal(4,2)": T.DecimalType(4, 2),
     "interval": T.DayTimeIntervalType(),
+    "time": T.TimeType(),
     "map": T.MapType(T.StringType(), T.LongType()),
     "struct": struct(a=T.LongType(), v=VECTOR),
     "structs": T.ArrayType(struct(a=T.IntegerType(), b=VECTOR)),
@@ -165,8 +166,8 @@ def test_values_of_other_libraries_are_taken(kind: str, result: Any, expected: A
         ("timestamp", LATE, "date value out of range"),
         ("timestamp", np.datetime64("12000-01-01"), "12000-01-01 is not in the years 1 to 9999"),
         ("timestamp_ntz", np.datetime64("12000-01-01"), "12000-01-01 is not in the years 1 to 9999"),
-        ("timestamp", 2**60, "out of range"),
-        ("date", 2**31 - 1, "days=2147483647"),
+        ("timestamp", "2026-07-01", "'2026-07-01': must be a datetime, not str"),
+        ("timestamp_ntz", LATE, "has a time zone, a timestamp_ntz has none"),
         ("string", 7, "Expected bytes, got a 'int' object"),
         ("string", b"x", "b'x' is not a string but bytes"),
         ("decimal(4,2)", decimal.Decimal("100.00"), "precision"),
@@ -177,6 +178,24 @@ def test_a_value_that_does_not_fit_is_refused_with_its_column(kind: str, result:
     with pytest.raises(ResultError, match=r"does not fit the schema .*: column result \(") as caught:
         value(kind, result)
     assert message in str(caught.value)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("number", [1719830000, 1.5, True, decimal.Decimal(5), np.int64(5)])
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("timestamp", "datetime"),
+        ("timestamp_ntz", "datetime"),
+        ("date", "date"),
+        ("interval", "timedelta"),
+        ("time", "time"),
+        ("timestamps", "datetime"),
+    ],
+)
+def test_no_number_is_taken_for_a_time(kind: str, wanted: str, number: Any) -> None:
+    with pytest.raises(ResultError, match=f"must be a {wanted}, not "):
+        value(kind, [number] if kind == "timestamps" else number)
 
 
 def test_elements_that_must_be_there_are() -> None:
