@@ -218,6 +218,20 @@ def test_rows_of_every_kind_of_column_wait_and_leave_as_they_came_in_every_time_
         spark.conf.set(zone, before)
 
 
+def test_a_variant_is_a_column_as_any_other(spark: SparkSession, tmp_path: Path) -> None:
+    async def call(row: Any) -> int:
+        return int(row.v.toPython()["n"]) + 1
+
+    write_input(spark, tmp_path / "in", "id long", [[(1,), (2,)]])
+    stream = read_input(spark, tmp_path / "in", "id long")
+    stream = stream.withColumn("v", F.parse_json(F.format_string('{"n": %d}', "id")))
+    sink = Collected()
+    out = async_stream(stream, call, schema="result long", keep=["id"], max_wait=10.0)
+    query = start(out, sink, tmp_path, availableNow=True)
+    assert query.awaitTermination(END_TIMEOUT_S)
+    assert sorted(map(tuple, sink.rows)) == [(1, 2), (2, 3)]
+
+
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_calls_nothing(

@@ -36,7 +36,7 @@ from pillarbox.spark.operator_plan import (
     output_schema,
     plan_operator,
 )
-from pillarbox.spark.schema import arrow_type, check_column, parse_schema
+from pillarbox.spark.schema import arrow_type, check_column, holds, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
@@ -185,8 +185,9 @@ def _hash(schema: T.StructType, key: Any) -> Column:
 
 def _hashable(name: str, kind: T.DataType) -> Column:
     column = F.col(f"`{name.replace('`', '``')}`")
-    # Spark hashes no maps, at any depth.
-    return F.to_json(F.struct(column)) if "map<" in kind.simpleString() else column
+    # Spark hashes no maps and variants, at any depth.
+    in_text = "map<" in kind.simpleString() or holds(kind, T.VariantType)
+    return F.to_json(F.struct(column)) if in_text else column
 
 
 def _check_session(session: Any) -> None:
