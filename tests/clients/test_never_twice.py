@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,19 @@ def test_a_lookup_whose_body_is_a_function_asks_for_each_row_that_differs(ledger
     rows = [{**row, "lang": "en"} for row in ROWS]
     found = looked_up(rows, path, ledger, method="POST", body=text_of_row)
     assert [json.loads(body) for _, body in found] == [row["text"] for row in ROWS]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        ("/{day}", [date(2026, 1, 5), date(2026, 2, 5), date(2026, 1, 5)]),
+        ("/{title}", ["Dune", "Emma", "Dune"]),
+        ("/{imag}", [1.0, 2.0, 1.0]),
+    ],
+)
+def test_a_row_that_is_a_value_is_known_by_it_though_its_type_has_a_fields_name(
+    ledger: Ledger, path: str, rows: list[Any]
+) -> None:
+    found = looked_up(rows, path, ledger)
+    assert [said for said, _ in found] == [f"/{row}" for row in rows]
