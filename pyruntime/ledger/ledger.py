@@ -302,7 +302,7 @@ class Ledger:
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
-        return LedgerReader(self, scope, since=since)
+        return LedgerReader(self, scope, since=since, newest=scope.run == CACHE_RUN)
 
     @property
     def kept_version(self) -> str:
