@@ -121,7 +121,7 @@ async def told(request: web.Request) -> web.Response:
 
 
 def looked_up(rows: list[Any], path: str, ledger: Ledger, **options: Any) -> list[Any]:
-    """What a service says that tells what it was asked."""
+    """The answers of a service that tells what it was asked."""
 
     async def run() -> list[Any]:
         async with serve_handler(told) as url:
