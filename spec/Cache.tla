@@ -3,8 +3,9 @@
 (* records that are not older than its cut, which it chooses when it begins: by age, or so that what is younger has  *)
 (* room. It writes its cut down, a pin, before it looks what is there, and under the lock of the folder. Who expires *)
 (* takes whole closed segments, all of whose records are older than its own cut and than every pin, and holds that   *)
-(* lock from its look at the pins to its last deletion. Merging makes one segment of closed ones. How records come   *)
-(* to be, durable and one for a key, is in Ledger.tla. Module pillarbox.ledger.maintenance.                          *)
+(* lock from its look at the pins to its last deletion. Merging makes one segment of closed ones, and of the records *)
+(* of a key, which was called again when one was too old, leaves one: the newest. How records come to be, durable,   *)
+(* is in Ledger.tla. Module pillarbox.ledger.maintenance.                                                            *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
@@ -35,6 +36,9 @@ Running == {e \in Executions : state[e] = "running"}
 Closed == {s \in Segments : seg[s] # {} /\ (s = 0 \/ state[s] = "ended")}
 Oldest(times) == CHOOSE one \in times : \A other \in times : one <= other
 Newest(times) == CHOOSE one \in times : \A other \in times : one >= other
+(* Two records that follow one another have a key together.                                                         *)
+Key(time) == time \div 2
+OfKey(times, time) == {other \in times : Key(other) = Key(time)}
 
 TypeOK ==
     /\ now \in 0..(Last + 1) /\ lock \in BOOLEAN /\ victims \subseteq Segments /\ pins \subseteq Executions
@@ -107,12 +111,16 @@ Expire ==
             /\ seg' = [seg EXCEPT ![s] = {}] /\ victims' = victims \ {s} /\ UNCHANGED lock
     /\ UNCHANGED <<now, state, cut, pins, needed, given, kills>>
 
-(* What was merged is as old as the newest record in it.                                                            *)
+(* What was merged is as old as the newest record in it. Of each key the newest record counts: who may ask for     *)
+(* another one may ask for that.                                                                                    *)
+Counting(times) ==
+    LET one(some) == IF Mutant = "a merge keeps the oldest" THEN Oldest(some) ELSE Newest(some)
+    IN  {one(OfKey(times, time)) : time \in times}
 Merge ==
     /\ ~lock /\ Cardinality(Closed) > 1
     /\ \E taken \in SUBSET Closed :
         /\ Cardinality(taken) > 1 /\ (0 \in taken \/ seg[0] = {})
-        /\ seg' = [s \in Segments |-> IF s = 0 THEN UNION {seg[t] : t \in taken}
+        /\ seg' = [s \in Segments |-> IF s = 0 THEN Counting(UNION {seg[t] : t \in taken})
                                       ELSE IF s \in taken THEN {} ELSE seg[s]]
     /\ UNCHANGED <<now, state, cut, pins, lock, victims, needed, given, kills>>
 
@@ -123,7 +131,8 @@ Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
 (* Nothing goes that a running execution may ask for.                                                               *)
-WhatIsAskedForStays == \A e \in Running : needed[e] \subseteq Records
+WhatIsAskedForStays ==
+    \A e \in Running : \A time \in needed[e] : \E other \in OfKey(Records, time) : other >= time
 
 (* No row gets an answer that is too old for its execution.                                                         *)
 AnswersAreYoung == \A e \in Executions : \A time \in given[e] : time >= cut[e]

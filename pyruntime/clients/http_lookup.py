@@ -113,8 +113,11 @@ class HttpLookup(Client):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields that a row needs, in the order of `url` and `body`."""
-        return self._fields
+        """The names of the fields that a row needs, in the order of `url` and `body`.
+
+        Empty where `body` is a function, which may read any of them: for a ledger the whole row counts.
+        """
+        return () if callable(self.body) else self._fields
 
     async def __call__(self, *row: Any) -> Any:
         """Look up one row: see the class."""

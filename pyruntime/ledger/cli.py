@@ -19,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -27,7 +28,7 @@ from pillarbox.ledger.errors import LedgerError, LedgerValueError, LedgerWarning
 from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import CACHE_RUN, US, Cache, Ledger
-from pillarbox.ledger.local_folder import Segment
+from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.maintenance import compact, expire, expire_cache
 from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
@@ -147,7 +148,7 @@ def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
     for scope in scopes:
         reader = ledger.reader(scope)
         segments = ledger.folder(scope).segments()
-        changed = datetime.datetime.fromtimestamp(_last_change(segments), datetime.timezone.utc)
+        changed = datetime.datetime.fromtimestamp(_last_change(ledger, scope), datetime.timezone.utc)
         batch = "" if scope.batch is None else str(scope.batch)
         counts = len(segments), len(reader), sum(each.size for each in segments)
         damaged = f"{len(reader.damage)} damaged" if reader.damage else ""
@@ -161,8 +162,14 @@ def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
     return 0
 
 
-def _last_change(segments: list[Segment]) -> float:
-    """The time when a file with results changed last: seconds since 1970, 0 without any."""
+def _last_change(ledger: Ledger, scope: Scope) -> float:
+    """The time when a file with results changed last, or its folder without any: seconds since 1970."""
+    folder = ledger.folder(scope)
+    segments = folder.segments()
+    if not segments and isinstance(folder, LocalFolder):
+        # A job that has just begun has a folder, and no results yet.
+        with suppress(FileNotFoundError):
+            return os.stat(folder.path).st_mtime
     return max((each.changed for each in segments), default=0.0)
 
 
@@ -226,7 +233,7 @@ def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
         if words.through is not None and (scope.batch is None or scope.batch > words.through):
             continue
         if words.older_than is not None:
-            age = time.time() - _last_change(ledger.folder(scope).segments())
+            age = time.time() - _last_change(ledger, scope)
             if age < words.older_than * DAY_S:
                 continue
         if words.dry_run:

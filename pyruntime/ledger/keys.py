@@ -152,6 +152,7 @@ _SIMPLE_FORMS: tuple[tuple[Any, bytes, Callable[[Any], bytes]], ...] = (
     (decimal.Decimal, b"M", lambda value: str(value).encode()),
     (uuid.UUID, b"U", lambda value: value.bytes),
 )
+_SIMPLE_TYPES = (str, int, float, *(base for base, _, _ in _SIMPLE_FORMS))
 
 
 def fingerprint(value: Any, what: str = "") -> bytes:
@@ -499,7 +500,8 @@ def content_of_fields(fields: tuple[str, ...]) -> ContentIdentity:
     whole = _AllColumns(())
 
     def content(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
-        if isinstance(row, Mapping) or hasattr(row, fields[0]):
+        # A client takes a date as the value itself, whatever `{day}` would be of it.
+        if isinstance(row, Mapping) or (not isinstance(row, _SIMPLE_TYPES) and hasattr(row, fields[0])):
             return fields, [_field(row, name) for name in fields]
         return whole(row)
 

@@ -167,9 +167,13 @@ class Ledger:
         if not location:
             raise ValueError("location='': must be a path or a URL")
         scheme = _scheme(location)
-        if scheme is not None and scheme not in SCHEMES and self.filesystem is None:
+        # With one slash only `file:/x` is a place. `s3:/x` would be a folder `s3:` below the current one.
+        slashes = "//" if scheme is None or location.startswith("://", len(scheme)) else "/"
+        is_place = scheme in SCHEMES and (slashes == "//" or scheme == "file")
+        if scheme is not None and not is_place and self.filesystem is None:
+            shown = shown_address(location.replace(":" + slashes, "://", 1)).replace("://", ":" + slashes, 1)
             raise ValueError(
-                f"location={shown_address(location)!r}: the scheme {scheme}:// is not one of "
+                f"location={shown!r}: the scheme {scheme}:{slashes} is not one of "
                 + ", ".join(f"{known}://" for known in SCHEMES)
             )
         # Relative to the driver's folder, not to that of whatever worker opens it.
@@ -298,7 +302,7 @@ class Ledger:
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
-        return LedgerReader(self, scope, since=since)
+        return LedgerReader(self, scope, since=since, newest=scope.run == CACHE_RUN)
 
     @property
     def kept_version(self) -> str:
@@ -467,7 +471,7 @@ class Ledger:
 
 
 def _scheme(location: str) -> str | None:
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", location)
     return None if match is None else match[1].lower()
 
 

@@ -247,17 +247,26 @@ class LedgerReader:
     What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
     for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
     each; None for all. since: microseconds since 1970; what is older is not a record for `get` and the like.
+    newest: of several results of a key the newest one counts in `frames`, as in a cache, where those before
+    it were too old for a job; else the first one.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
     def __init__(
-        self, ledger: Ledger, scope: Scope, *, only: Mapping[str, int] | None = None, since: int = 0
+        self,
+        ledger: Ledger,
+        scope: Scope,
+        *,
+        only: Mapping[str, int] | None = None,
+        since: int = 0,
+        newest: bool = False,
     ) -> None:
         self._folder = ledger.folder(scope)
         self._only = only
         self._since = since
+        self._newest = newest
         self._owner = owner_of(scope.about)
         self.accepts_errors = not ledger.retry_errors
         self.version = ledger.kept_version
@@ -682,7 +691,7 @@ class LedgerReader:
 
         input: of which it is to be the answer, None for any. like: of a record whose input and version count.
         """
-        error, error_at = None, 0
+        found, error, found_at, error_at = None, None, 0, 0
         # Not by `_of_key`: on the path of every row that is found, a generator costs.
         for record in self._index.find(key):
             number = bisect_right(self._starts, record) - 1
@@ -697,13 +706,17 @@ class LedgerReader:
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue
-            if rows.kinds[row] != ERROR:
+            if rows.kinds[row] != ERROR and (like is None or not self._newest):
                 return number, rows, row
             at = rows.at(row)
+            if rows.kinds[row] != ERROR:
+                if found is None or at > found_at:
+                    found, found_at = (number, rows, row), at
+                continue
             # Where failed rows are called again, the last failure is the one that was seen.
             if error is None or (not self.accepts_errors and at >= error_at):
                 error, error_at = (number, rows, row), at
-        return error
+        return found or error
 
     def _counting(self, rows: Rows, number: int) -> list[int]:
         """The rows of a frame that count for their key: one for each input and version."""

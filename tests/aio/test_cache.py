@@ -18,6 +18,7 @@ import pytest
 
 from pillarbox import Batch, Errors, Step, async_map
 from pillarbox.ledger import Cache, Ledger, LedgerError
+from pillarbox.ledger.maintenance import compact
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -154,6 +155,25 @@ def test_an_answer_that_is_older_than_max_age_is_none(folder: str) -> None:
     # The new answers stand beside those of before.
     list(async_map(range(5), squares, ledger=cached(folder)))
     assert squares.calls.total() == 10
+
+
+@pytest.mark.contract(convicts=["merge_of_cache_keeps_the_oldest"])
+def test_of_several_answers_to_a_question_a_merge_leaves_the_newest(folder: str) -> None:
+    called: list[int] = []
+
+    async def count(row: int) -> int:
+        called.append(row)
+        return len(called)
+
+    # A millionth of a second later the answer is too old.
+    for _ in range(8):
+        list(async_map([1], count, ledger=cached(folder, cache=Cache(max_age=1e-6))))
+    assert len(called) == len(segments(folder)) == 8
+    ledger = cached(folder)
+    for scope in ledger.scopes():
+        compact(ledger, scope)
+    assert len(segments(folder)) == 1
+    assert list(async_map([1], count, ledger=ledger)) == [8]
 
 
 @pytest.mark.contract(convicts=["pins_not_looked_at"])

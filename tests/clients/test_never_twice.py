@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from pillarbox import async_map
-from pillarbox.clients import Chat, Http
+from pillarbox.clients import Chat, Http, HttpLookup
 from pillarbox.ledger import Ledger
 from tests.clients.chat_service import ChatService, serving
+from tests.clients.conftest import serve_handler
 
 pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
 
@@ -110,3 +114,46 @@ def test_another_type_of_the_answers_is_parsed_anew_and_asks_for_what_does_not_f
         assert len(service.requests) == 4
 
     jobs(service, work)
+
+
+async def told(request: web.Request) -> web.Response:
+    return web.json_response([request.path, await request.text()])
+
+
+def looked_up(rows: list[Any], path: str, ledger: Ledger, **options: Any) -> list[Any]:
+    """The answers of a service that tells what it was asked."""
+
+    async def run() -> list[Any]:
+        async with serve_handler(told) as url:
+            client = HttpLookup(url + path, http=DIRECT, **options)
+            return await asyncio.to_thread(lambda: list(async_map(rows, client, ledger=ledger)))
+
+    return asyncio.run(run())
+
+
+def text_of_row(row: dict[str, Any]) -> Any:
+    return row["text"]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("path", ["/score", "/score/{lang}"])
+def test_a_lookup_whose_body_is_a_function_asks_for_each_row_that_differs(ledger: Ledger, path: str) -> None:
+    rows = [{**row, "lang": "en"} for row in ROWS]
+    found = looked_up(rows, path, ledger, method="POST", body=text_of_row)
+    assert [json.loads(body) for _, body in found] == [row["text"] for row in ROWS]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        ("/{day}", [date(2026, 1, 5), date(2026, 2, 5), date(2026, 1, 5)]),
+        ("/{title}", ["Dune", "Emma", "Dune"]),
+        ("/{imag}", [1.0, 2.0, 1.0]),
+    ],
+)
+def test_a_row_that_is_a_value_is_known_by_it_though_its_type_has_a_fields_name(
+    ledger: Ledger, path: str, rows: list[Any]
+) -> None:
+    found = looked_up(rows, path, ledger)
+    assert [said for said, _ in found] == [f"/{row}" for row in rows]

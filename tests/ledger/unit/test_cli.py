@@ -99,6 +99,24 @@ def test_expire_deletes_what_was_said_and_nothing_else(
     assert list(Ledger(place).scopes()) == []
 
 
+@pytest.mark.contract
+def test_a_job_that_has_no_results_yet_is_as_old_as_its_folder(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = Scope("begun", "embed")
+    folder = Path(place, "v2", begun.path)
+    with Ledger(place).writer(begun) as writer:
+        assert said(capsys, "expire", place, "--run", "begun", "--older-than", "30") == ""
+        assert "1970" not in said(capsys, "ls", place, "--run", "begun")
+        writer.append(key(1), 1)
+    assert "begun" in said(capsys, "ls", place, "--run", "begun")
+    for path in folder.glob("*.arrow"):
+        path.unlink()
+    os.utime(folder, (0, 0))
+    assert "bytes deleted" in said(capsys, "expire", place, "--run", "begun", "--older-than", "30")
+    assert not folder.exists()
+
+
 def test_export_writes_a_file_that_others_read(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

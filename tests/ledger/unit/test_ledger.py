@@ -28,6 +28,8 @@ SCOPE = Scope("run", "uid")
         ({"location": ""}, ValueError, "location=''"),
         ({"location": 5}, TypeError, "location=5: must be a path or a URL, not int"),
         ({"location": "ftp://host/x"}, ValueError, "the scheme ftp:// is not one of file://, s3://"),
+        ({"location": "dbfs:/mnt/x"}, ValueError, "'dbfs:/mnt/x': the scheme dbfs:/ is not one of file://"),
+        ({"location": "S3:/U:P@b"}, ValueError, r"'S3:/\*\*\*@b': the scheme s3:/ is not one of file://"),
         ({"loss_window": 0}, ValueError, "loss_window=0: must be a finite number of seconds above 0"),
         ({"loss_window": True}, TypeError, "loss_window=True: must be a number of seconds"),
         ({"commit_rows": 0}, ValueError, "commit_rows=0: must be from 1 to"),
@@ -59,7 +61,8 @@ def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
     again = pickle.loads(pickle.dumps(ledger))
     assert again == ledger == Ledger(tmp_path / "calls", loss_window=1.0)  # type: ignore[arg-type]
     assert again.local_path == str(tmp_path / "calls")
-    assert Ledger(f"file://{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
+    for begin in ("file://", "file:"):
+        assert Ledger(f"{begin}{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
 
 
 @pytest.mark.contract
