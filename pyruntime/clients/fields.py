@@ -27,7 +27,7 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
         record = row[0]
         if _has_items(record):
             return {name: _item(record, name, names) for name in names}
-        # A tuple without names is the values, as several arguments are; `count` is no name of it.
+        # A tuple without names is the values, as several arguments are; `count` is not a name of it.
         if isinstance(record, tuple | list) and not (
             hasattr(record, "_fields") or (hasattr(record, names[0]) and not hasattr(list, names[0]))
         ):
