@@ -187,3 +187,14 @@ def test_a_ctrl_c_inside_a_wakeup_is_not_swallowed(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         put_and_wait()
     assert len(mailbox) == 1
+
+
+@pytest.mark.contract(
+    "A wake-up that is armed outlives a take that waits and finds nothing.", convicts=["fetch_disarms"]
+)
+def test_a_wakeup_that_is_armed_outlives_a_take_that_finds_nothing() -> None:
+    mailbox, calls = TaskMailbox(), list[int]()
+    assert mailbox.arm_wakeup(lambda: calls.append(1))
+    assert mailbox.take(timeout=0.001) is None
+    mailbox.put(Mail(nothing))
+    assert calls == [1]

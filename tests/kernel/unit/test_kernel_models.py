@@ -24,7 +24,7 @@ MODEST = settings(
 
 @pytest.mark.contract(
     "Random operations on a mailbox answer as its model does.",
-    convicts=["fetch_disarms", "large_batch_stops_short"],
+    convicts=["large_batch_stops_short"],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_mailbox_keeps_its_contract(backend: str) -> None:
