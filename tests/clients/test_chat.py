@@ -17,7 +17,7 @@ from aiohttp import web
 import pillarbox
 from pillarbox import Budget, CallFailed
 from pillarbox.clients import Chat, Http, Price, Secret
-from pillarbox.clients.answers import Answer, AnswerMismatch
+from pillarbox.clients.answers import AnswerMismatch
 from pillarbox.clients.chat import AnswerInvalid, ReplyCut, ReplyRefused
 from pillarbox.clients.openai_api import AnswerError
 from pillarbox.clients.transport import HttpStatusError
@@ -124,17 +124,6 @@ def test_a_record_in_a_prompt_is_json_with_its_names() -> None:
 
 
 # -- answers -------------------------------------------------------------------------------------------------
-
-
-def test_fields_with_an_alias_have_their_own_names_as_columns_whatever_the_model_says() -> None:
-    class Aliased(pydantic.BaseModel):  # type: ignore[misc, name-defined]
-        model_config = pydantic.ConfigDict(serialize_by_alias=True)
-        product_name: str = pydantic.Field(alias="productName")
-
-    answer = Answer(Aliased)
-    value = answer.parse('{"productName": "x"}')
-    assert answer.plain(value) == {"product_name": "x"}
-    assert list(answer.written["properties"]) == ["product_name"]
 
 
 @pytest.mark.contract

@@ -154,7 +154,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.contract(convicts=["drained_before_retries", "ends_before_retries", "snapshot_shares_batch"])
+@pytest.mark.contract(convicts=["drained_before_retries", "ends_before_retries"])
 @settings(max_examples=examples(300))
 @given(
     elements=st.lists(st.sampled_from([True, True, True, False]), max_size=40),

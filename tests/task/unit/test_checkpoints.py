@@ -195,7 +195,7 @@ def test_an_unaligned_checkpoint_is_taken_while_an_operator_waits_in_a_yield() -
     assert rig.output.records == [0, 1, 2]
 
 
-@pytest.mark.contract(convicts=["waiting_rows_forgotten"])
+@pytest.mark.contract
 def test_what_was_on_its_way_in_an_unaligned_checkpoint_comes_out_once_after_the_restore() -> None:
     futures: list[Future[Any]] = []
 
