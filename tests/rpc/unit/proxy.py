@@ -89,11 +89,12 @@ class Proxy:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before the wait, which may be cancelled.
+            to_server.transport.abort()
+            self._writers.discard(to_server)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            to_server.transport.abort()
-            self._writers.discard(to_server)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = self.cut_after
