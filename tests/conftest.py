@@ -54,6 +54,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Gives the handler of `caplog` its format back: tests read its text.
+
+    pytest adds the handler to each logger that does not propagate, and PySpark's logger of failed queries, which
+    is there after the first, sets the format of all that is added to it to JSON without a traceback.
+    """
+    capture = item.config.pluginmanager.get_plugin("logging-plugin")
+    if capture is not None:
+        capture.caplog_handler.setFormatter(capture.formatter)
+
+
 # A shell that runs us in the background has us ignore Ctrl-C; what the tests start would ignore it as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
