@@ -727,12 +727,10 @@ class CallScheduler:
             call.deadline = self._timeouts.arm_rest(call, state.spent)
         call.attempt, call.cost = state.attempts, state.cost
         if state.attempts:
-            # It may have asked for its next attempt itself, where `retry` has none.
+            # It may have asked for its next attempt itself, where `retry` has none. Where nobody looks at
+            # attempts, nothing takes its error back, and a result would pass for a substitute.
             self._plain = False
-        if not self._plain:
-            # Nothing takes it back where nobody looks at attempts, and a result would pass for a substitute.
             call.error = state.error
-        if state.attempts:
             # It may end before its next attempt begins.
             call.began = self.clock()
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pillarbox.kernel import Mail
@@ -169,6 +169,8 @@ WINDOWS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.0, 1.0, 3.0])
     rest=st.sampled_from([0.0, 0.5, 2.0]),
     snapshot_at=st.none() | st.integers(0, 40).map(lambda tenths: tenths / 2 + 0.25),
 )
+# At its end the last operator is full, and nobody but the end waits for the link in front of it.
+@example(sizes=[4], chain=[(3, 1.0), (1, 0.0), (3, 3.0)], rest=0.5, snapshot_at=None)
 def test_a_chain_of_operators_with_small_windows_loses_and_doubles_nothing_and_never_hangs(
     sizes: list[int], chain: list[tuple[int, float]], rest: float, snapshot_at: float | None
 ) -> None:
