@@ -310,10 +310,10 @@ def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainP
     """The places of the functions of a task, each behind the one in front.
 
     identify: that of the task's input. It is asked where the first function has no ledger and one behind it
-    has.
+    has one that knows rows by their places; a cache knows them by what its function gets.
     """
     identity: Callable[[Call], bytes] | None = None
-    if any(stage.ledger_session is not None for stage in stages[1:]):
+    if any(stage.ledger_session is not None and stage.ledger_session.is_behind for stage in stages[1:]):
         if stages[0].ledger_session is not None:
             identity = attrgetter("key")
         else:

@@ -116,7 +116,7 @@ class LedgerSession:
         self._redact = options.errors.redaction
         self._scope = scope
         self._identify = identify
-        self._is_behind = isinstance(identify, ChainedIdentity)
+        self.is_behind = isinstance(identify, ChainedIdentity)
         self._by_columns = isinstance(identify, RowIdentity) and identify.has_columns
         self._leader: LedgerSession | None = None
         self._execution = execution
@@ -129,7 +129,7 @@ class LedgerSession:
         if isinstance(identify, RowIdentity) and identify.shares:
             self._in_flight = {}
             # Where the key says all, no two rows differ that have one.
-            says_all = self._is_behind or isinstance(identify, ContentIdentity) or not identify.has_key
+            says_all = self.is_behind or isinstance(identify, ContentIdentity) or not identify.has_key
             self._conflicts = None if says_all else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
@@ -170,7 +170,7 @@ class LedgerSession:
             self._scope,
             self.reader,
             execution=self._execution,
-            one_input=not self._is_behind,
+            one_input=not self.is_behind,
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
@@ -296,7 +296,7 @@ class LedgerSession:
 
     def identify(self, call: Call) -> None:
         """Give a row its key and input. Raises what `lookup` says of rows without."""
-        call.key, call.input = self._identify(call if self._is_behind else call.row)
+        call.key, call.input = self._identify(call if self.is_behind else call.row)
 
     def lookup(self, call: Call, *, is_known: bool = False) -> tuple[Any] | object | None:
         """The result of a row that need not be called, in a tuple; None where it is to be called.
@@ -341,7 +341,7 @@ class LedgerSession:
         if self._in_flight is None or (before := self._in_flight.get(call.key)) is None:
             return False
         if before.input != call.input:
-            if not self._is_behind:
+            if not self.is_behind:
                 raise self._conflict(call, before.input)
             return False
         self._joined.setdefault(call.key, []).append(call)
@@ -437,7 +437,7 @@ class LedgerSession:
                 self._conflicts.add(call.key, call.input, is_old=is_old)
             return (result,)
         if type(record) is Origin:
-            if record.execution == self._execution and not self._is_behind:
+            if record.execution == self._execution and not self.is_behind:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
@@ -645,7 +645,7 @@ class LedgerSession:
     def _lease_name(self) -> str | None:
         # A task that is tried again has the same rows in the same order, so the first one names it. Rows that
         # another function gave come in any order: those that it was given name them.
-        first = self._first if not self._is_behind else None if self._leader is None else self._leader._first
+        first = self._first if not self.is_behind else None if self._leader is None else self._leader._first
         if first is None or self.claimed is not None or not self._is_local:
             # Where rows are claimed one by one, attempts of a task share its calls by that; and an object
             # store has no locks.

@@ -140,6 +140,23 @@ def test_each_function_of_a_chain_has_its_results_by_content(folder: str) -> Non
     assert halves == dict.fromkeys([0, 1, 4, 9, 16, 25], 1)
 
 
+@pytest.mark.contract
+def test_a_cache_behind_another_function_takes_inputs_that_have_no_fingerprint(folder: str) -> None:
+    class Document:
+        """Has no attribute that could be read."""
+
+        __slots__ = ()
+
+    async def measure(document: Document) -> int:
+        return 7
+
+    for _ in range(2):
+        squares = Squares()
+        out = async_map([Document(), Document()], [Step(measure), Step(squares, ledger=cached(folder))])
+        assert list(out) == [49, 49]
+    assert not squares.calls
+
+
 @pytest.mark.contract(convicts=["old_answers_found"])
 def test_an_answer_that_is_older_than_max_age_is_none(folder: str) -> None:
     squares = Squares()
