@@ -11,6 +11,7 @@ is for the thread that takes the results.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import logging
 import os
@@ -43,6 +44,10 @@ log = logging.getLogger("pillarbox")
 
 FRACTION_FROM = 100
 """Rows that must have finished before a fraction of failed ones ends a job; at the end it always counts."""
+
+
+ITEM_CHARACTERS = 1_000_000
+"""Those of a dead letter at most for an item, or what is in one, that JSON has no form for."""
 
 
 class FailureCounts(NamedTuple):
@@ -203,6 +208,8 @@ def _check_path(path: Any) -> None:
         raise ValueError(f"dead_letter={str(path)!r}: there is no folder {str(folder)!r}")
     if Path(path).is_dir():
         raise ValueError(f"dead_letter={str(path)!r}: is a folder, must be a file of JSON lines")
+    if not os.access(path if Path(path).exists() else folder, os.W_OK):
+        raise ValueError(f"dead_letter={str(path)!r}: this user may not write it; check its mode and owner")
 
 
 def _opener(path: str, flags: int) -> int:
@@ -216,10 +223,11 @@ def _opener(path: str, flags: int) -> int:
 
 
 def _line(row: Any, failed: Failed) -> str:
+    picture = functools.partial(shorten, limit=ITEM_CHARACTERS)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()
     dead_letter = {"row": row, "_error": failed.info.told(), "_failed_at": now}
     try:
-        return json.dumps(dead_letter, default=shorten) + "\n"
+        return json.dumps(dead_letter, default=picture, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError):
-        # Keys other than text, a collection within itself.
-        return json.dumps({**dead_letter, "row": shorten(row, 10_000)}) + "\n"
+        # Keys other than text, a collection within itself, NaN, for which JSON has no number.
+        return json.dumps({**dead_letter, "row": picture(row)}) + "\n"
