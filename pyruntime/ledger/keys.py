@@ -263,7 +263,7 @@ class RowIdentity:
         self._columns = columns
         self._content_key: Callable[[Any], bytes] = KeyMaker()
         self._names: dict[bytes, Any] = {}
-        self._prints: dict[tuple[Any, ...], list[bytes]] = {}
+        self._prints: dict[tuple[Any, ...], list[tuple[bytes, int]]] = {}
         # What is known by its content needs no input besides: a row that has changed is another row. Only of
         # which columns it was the content is kept.
         self._of_content = b"" if names is None else self._print((NAMES_OF_ALL,), [names])
@@ -321,9 +321,8 @@ class RowIdentity:
     def _prints_of_columns(self, names: tuple[Any, ...], columns: list[Column], rows: int) -> list[bytes]:
         """`_print` of each row."""
         parts = []
-        prefixes = self._prints.get(names) or self._prefixes(names)
-        for prefix, column in zip(prefixes, columns, strict=True):
-            digests = _hashed_column(self._value_hasher, canonical_column(column))
+        for prefix, place in self._prints.get(names) or self._prefixes(names):
+            digests = _hashed_column(self._value_hasher, canonical_column(columns[place]))
             parts.append([prefix + digest for digest in digests])
         if len(parts) == 1:
             return parts[0]
@@ -340,26 +339,27 @@ class RowIdentity:
     def _show(self, name: Any) -> str:
         return self._shown.get(name, str(name))
 
-    def _prefixes(self, names: tuple[Any, ...]) -> list[bytes]:
+    def _prefixes(self, names: tuple[Any, ...]) -> list[tuple[bytes, int]]:
+        """The mark of each name and its place, in the order of the marks: a row may have them in another."""
         if len(self._prints) >= MAX_COLUMN_SETS:
             self._prints.clear()
-        prefixes = self._prints[names] = [name_print(name) for name in names]
+        prefixes = [name_print(name) for name in names]
         self._names.update(zip(prefixes, names, strict=True))
-        return prefixes
+        places = self._prints[names] = sorted((prefix, place) for place, prefix in enumerate(prefixes))
+        return places
 
     def _print(self, names: tuple[Any, ...], values: Sequence[Any]) -> bytes:
-        prefixes = self._prints.get(names) or self._prefixes(names)
         out: list[bytes] = []
         hasher = self._value_hasher.copy
         try:
-            for prefix, value in zip(prefixes, values, strict=True):
+            for prefix, place in self._prints.get(names) or self._prefixes(names):
                 copy = hasher()
-                copy.update(canonical(value))
+                copy.update(canonical(values[place]))
                 out.append(prefix)
                 out.append(copy.digest())
         except LedgerValueError as error:
             raise LedgerValueError(
-                f"column {self._show(names[len(out) // 2])!r}: {str(error).partition(': ')[0]}, which would "
+                f"column {self._show(names[place])!r}: {str(error).partition(': ')[0]}, which would "
                 "say whether a row's input has changed: name the columns that count, with "
                 "Ledger(..., inputs=[...])"
             ) from None

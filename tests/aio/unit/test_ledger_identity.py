@@ -93,6 +93,17 @@ def test_a_key_that_comes_twice_with_different_inputs_ends_the_job(location: str
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_a_row_whose_columns_come_in_another_order_is_the_same_row(location: str, capacity: int) -> None:
+    service = Service()
+    row = rows_of([7], lang="en")[0]
+    other = dict(reversed(row.items()))
+    assert list(other) != list(row)
+    for rows in ([row, other], [other, row]):
+        assert run(service, rows, Ledger(location), capacity=capacity) == [[row["text"], 1]] * 2
+
+
+@pytest.mark.contract
 def test_rows_of_one_key_and_one_input_in_flight_share_one_call(location: str) -> None:
     service = Service()
     rows = rows_of(range(5)) * 3
