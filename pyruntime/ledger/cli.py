@@ -290,16 +290,26 @@ def readable(value: Any) -> Any:
     return str(value)
 
 
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate cannot be UTF-8; escaped, it can.
+        return json.dumps(value)
+    return text
+
+
 def rows_of(scope: Scope, reader: LedgerReader) -> Iterator[dict[str, Any]]:
     """The records of a scope, a dict each; a value that cannot be read is said to be so."""
     about = {"run": scope.run, "batch": scope.batch, "uid": scope.uid, "config": scope.config}
     for rows, row in ((rows, row) for rows, places in reader.frames() for row in places):
         try:
-            value = readable(rows.record(row).value)
-        except LedgerValueError as error:
-            value = {"unreadable": str(error)}
+            text = _json(readable(rows.record(row).value))
+        except (LedgerValueError, ValueError) as error:
+            # The latter of a number with more digits than Python turns into text.
+            text = _json({"unreadable": str(error)})
         plain = {name: rows.batch[name][row].as_py() for name in ("kind", "attempts", "latency", "cost")}
-        text = json.dumps(value, ensure_ascii=False)
         # Not by `as_py`: a forged time may be one that no datetime can have.
         yield {**about, "key": rows.key(row).hex(), **plain, "value": text, "at": rows.at(row)}
 

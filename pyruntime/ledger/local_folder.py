@@ -206,6 +206,8 @@ SUFFIX = ".arrow"
 PART = ".part"
 LOCK = ".lock"
 CLAIMS = ".claims-"
+PART_MAX_AGE_S = 3600.0
+"""Age from which a small file that never got its name was left by one that was killed."""
 PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
 OWN_NAME = re.compile(
@@ -525,10 +527,16 @@ class LocalFolder:
             os.unlink(self._join(name))
 
     def remove_parts(self) -> None:
-        """Delete what compactions left that were killed. Under the lock of compactions."""
+        """Delete what was left by those that were killed as they wrote it. Under the lock of compactions.
+
+        The lock says that no segment is being merged; a small file may be on its way, so it goes when it is old.
+        """
         for name in os.listdir(self.path):
             if PART_NAME.fullmatch(name):
-                self.remove(name)
+                with suppress(FileNotFoundError):
+                    changed = os.stat(self._join(name)).st_mtime
+                    if not name.startswith(".") or time.time() - changed > PART_MAX_AGE_S:
+                        self.remove(name)
 
     def remove_folder(self, timeout: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
         """Delete what the ledger has in the folder, and the folder and those above it that are empty then.

@@ -130,6 +130,23 @@ def test_export_writes_a_file_that_others_read(
     assert sorted(os.listdir(tmp_path)) == ["calls.parquet", "ledger"]
 
 
+def test_show_and_export_take_texts_and_numbers_that_have_no_usual_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    with ledger.writer(NIGHT) as writer:
+        for number, value in enumerate(["ü", "\ud800", 10**5_000]):
+            writer.append(key(number), value)
+    target = tmp_path / "calls.parquet"
+    said(capsys, "export", ledger.location, str(target))
+    exported = pytest.importorskip("pyarrow.parquet").read_table(target)["value"].to_pylist()
+    lines = said(capsys, "show", ledger.location).splitlines()
+    shown = [json.loads(line)["value"] for line in lines]
+    assert shown[:2] == ["ü", "\ud800"] == [json.loads(text) for text in exported[:2]]
+    assert exported[0] == '"ü"'
+    assert "digits" in shown[2]["unreadable"]
+
+
 @pytest.mark.contract("Errors of the command line are one line that says what to do.")
 @pytest.mark.parametrize(
     ("words", "expected"),

@@ -240,8 +240,15 @@ def test_a_compaction_deletes_no_part_of_somebody_else(ledger: Ledger) -> None:
     folder = Path(local(ledger).path)
     (folder / "download.part").write_bytes(b"precious")
     (folder / f"{ID}.part").write_bytes(b"left by a kill")
+    (folder / f".{ID}.part").write_bytes(b"a pin that is being made")
     compact(ledger, SCOPE)
     assert (folder / "download.part").exists() and not (folder / f"{ID}.part").exists()
+    assert (folder / f".{ID}.part").exists()
+    os.utime(folder / f".{ID}.part", (0, 0))
+    for number in (3, 4):
+        keep(ledger, {number: 1})
+    compact(ledger, SCOPE)
+    assert not (folder / f".{ID}.part").exists()
 
 
 # -- sizes that cannot be -----------------------------------------------------------------------
