@@ -529,7 +529,7 @@ class LocalFolder:
     def remove_parts(self) -> None:
         """Delete what was left by those that were killed as they wrote it. Under the lock of compactions.
 
-        The lock says that no segment is being merged; a small file may be on its way, so it goes when it is old.
+        The lock says that no segment is being merged. A small file may be on its way: it goes when it is old.
         """
         for name in os.listdir(self.path):
             if PART_NAME.fullmatch(name):
