@@ -58,8 +58,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Gives the handler of `caplog` its format back: tests read its text.
 
-    pytest adds the handler to each logger that does not propagate. PySpark's logger of failed queries, which is
-    there after the first, sets the format of all that is added to it to JSON without a traceback.
+    pytest adds the handler to each logger that does not propagate. PySpark's logger of failed queries, made
+    with the first, sets the format of all that is added to it to JSON without a traceback.
     """
     capture = item.config.pluginmanager.get_plugin("logging-plugin")
     if capture is not None:
