@@ -157,13 +157,18 @@ class MapTask:
             skipped = SkippedRows(self._kept, ordered=first.options.ordered)
             called = skipped.called(batches) if self._skips else batches
             job = run_job(
-                first, ArrowInput(sliced(called), self._unpack), convert=writer.encoder, then=others
+                first,
+                ArrowInput(sliced(called), self._unpack),
+                convert=writer.encoder,
+                then=others,
+                skipped=skipped,
             )
             for chunk in stack.enter_context(closing(job)):
                 batch = writer.write(chunk)
                 if (beside := skipped.beside(len(chunk))) is not None:
                     places, rows = beside
-                    batch = put_back(batch, writer.nulls(rows), places, writer.counts)
+                    nulls = writer.nulls(rows)
+                    batch = put_back(batch, nulls, places, writer.counts) if chunk else nulls
                 if batch.num_rows:
                     yield batch
             if (beside := skipped.beside(None)) is not None:

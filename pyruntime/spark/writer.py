@@ -10,8 +10,9 @@ Confined to one task. `SkippedRows` has the rows that are not called, as `where`
 from __future__ import annotations
 
 import datetime
+import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.task_run import Chunk
+from pillarbox.aio.task_run import CHUNK_BYTES, Chunk
 from pillarbox.spark.dead_letters import (
     ERROR,
     ERROR_ARROW,
@@ -167,6 +168,9 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 WHERE = "__pillarbox_where"
 """The column of the condition, the last one of the input."""
 
+MAX_SKIPPED_BYTES = CHUNK_BYTES
+"""Those of rows that are not called and wait for results in front of them, beyond which nothing is read."""
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -175,13 +179,20 @@ class SkippedRows:
 
     kept: their columns that leave. ordered: whether they stand at their places among others.
 
+    max_bytes: of those that are held; beyond it nothing is read until some of them have left.
+
     The operator never sees them, so they count for no limit and no budget. `called` runs on the thread that
-    reads the input, `beside` on the task's.
+    reads the input, the rest on the task's, which `wake` has call `beside` though no result has come.
     """
 
-    def __init__(self, kept: Sequence[str], *, ordered: bool) -> None:
+    def __init__(self, kept: Sequence[str], *, ordered: bool, max_bytes: int = MAX_SKIPPED_BYTES) -> None:
         self._kept = list(kept)
         self._ordered = ordered
+        self._max_bytes = max_bytes
+        self._held_bytes = 0
+        self._room = threading.Condition()
+        self._closed = False
+        self.wake: Callable[[], object] = bool
         self._called = 0
         # Grows on the thread that reads the input, shrinks on the task's. For each row, the number of rows
         # in front of it that are called.
@@ -197,31 +208,63 @@ class SkippedRows:
             in_front = self._called + np.cumsum(is_called, dtype=np.int64)[~is_called]
             if len(in_front):
                 # Where nothing of them leaves, the condition says how many they are.
-                held = batch.select(self._kept or batch.schema.names[-1:])
-                self._skipped.append((in_front, held.filter(pa.array(~is_called))))
+                held = batch.select(self._kept or batch.schema.names[-1:]).filter(pa.array(~is_called))
+                with self._room:
+                    self._skipped.append((in_front, held))
+                    self._held_bytes += _bytes_of(in_front, held)
             if len(in_front) < batch.num_rows:
                 self._called += batch.num_rows - len(in_front)
                 yield rows.filter(pa.array(is_called))
+            # Those in front of which called rows stand leave after these, which have been handed on now.
+            # spec: SkippedRows!Wait
+            with self._room:
+                if self.are_too_many():
+                    self.wake()
+                    # spec: SkippedRows!GoOn
+                    self._room.wait_for(lambda: not self.are_too_many())
+                if self._closed:
+                    return
+
+    def are_too_many(self) -> bool:
+        """Return True while nothing is read because of them."""
+        return self._held_bytes > self._max_bytes and not self._closed
+
+    def close(self) -> None:
+        """Read nothing any more: none of them leaves."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
 
     def beside(self, results: int | None) -> tuple[Ints, pa.RecordBatch] | None:
         """The rows that leave with the next results, and how many of these stand in front of each.
 
         results: their number; None for all rows that are left. None for no rows.
         """
+        # spec: SkippedRows!Take, SkippedRows!TakeNone, SkippedRows!End
         end = self._called if results is None or not self._ordered else self._left + results
         places, rows = [], []
-        while self._skipped and self._skipped[0][0][0] <= end:
-            in_front, batch = self._skipped.popleft()
-            count = int(np.searchsorted(in_front, end, side="right"))
-            places.append(in_front[:count] - self._left)
-            rows.append(batch.slice(0, count))
-            if count < len(in_front):
-                self._skipped.appendleft((in_front[count:], batch.slice(count)))
+        with self._room:
+            while self._skipped and self._skipped[0][0][0] <= end:
+                in_front, batch = self._skipped.popleft()
+                self._held_bytes -= _bytes_of(in_front, batch)
+                count = int(np.searchsorted(in_front, end, side="right"))
+                places.append(in_front[:count] - self._left)
+                rows.append(batch.slice(0, count))
+                if count < len(in_front):
+                    rest = in_front[count:], batch.slice(count)
+                    self._skipped.appendleft(rest)
+                    self._held_bytes += _bytes_of(*rest)
+            self._room.notify_all()
         self._left += results or 0
         if not rows:
             return None
         # Without an order they all leave behind the results that are there.
         return np.concatenate(places).clip(0, results), concat_rows(rows)
+
+
+def _bytes_of(in_front: Ints, rows: pa.RecordBatch) -> int:
+    held: int = in_front.nbytes + rows.nbytes
+    return held
 
 
 def put_back(

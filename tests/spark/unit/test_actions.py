@@ -6,21 +6,17 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Options
 from pillarbox.spark import async_map, async_udf, called_once
-from pillarbox.spark.writer import SkippedRows, put_back
 
 
 @pytest.fixture
@@ -245,60 +241,3 @@ def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession
         async_udf("long", skip_null=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="df=7: must be a Spark DataFrame"), called_once(7):  # type: ignore[arg-type]
         pass
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("kept", [["n"], []])
-def test_of_rows_that_are_not_called_only_what_leaves_is_held(kept: list[str]) -> None:
-    rows = pa.RecordBatch.from_pydict(
-        {"n": list(range(100)), "text": ["x" * 10_000] * 100, "is called": [False] * 99 + [True]}
-    )
-    skipped = SkippedRows(kept, ordered=True)
-    (called,) = skipped.called([rows])
-    assert called.schema.names == ["n", "text"] and called.column("n").to_pylist() == [99]
-    beside = skipped.beside(None)
-    assert beside is not None and beside[1].num_rows == 99
-    assert beside[1].nbytes < 1000 and set(kept) <= set(beside[1].schema.names)
-
-
-@given(
-    batches=st.lists(st.lists(st.sampled_from([True, False, None]), max_size=6), max_size=5),
-    chunks=st.lists(st.integers(1, 4), min_size=40, max_size=40),
-    counts=st.lists(st.integers(0, 2), min_size=30, max_size=30),
-)
-def test_skipped_rows_stand_at_their_places_however_results_are_cut(
-    batches: list[list[bool | None]], chunks: list[int], counts: list[int]
-) -> None:
-    skipped = SkippedRows(["n"], ordered=True)
-    called: list[int] = []
-
-    def given_batches() -> Iterator[pa.RecordBatch]:
-        start = 0
-        for mask in batches:
-            values = pa.array(range(start, start + len(mask)), pa.int64())
-            yield pa.RecordBatch.from_arrays([values, pa.array(mask, pa.bool_())], ["n", "is called"])
-            start += len(mask)
-
-    for batch in skipped.called(given_batches()):
-        called += batch.column(0).to_pylist()
-    expected: list[int] = []
-    for number, each in enumerate(flag for mask in batches for flag in mask):
-        expected += [number] * (counts[called.index(number)] if each else 1)
-    out: list[int] = []
-    place = 0
-    for size in chunks:
-        some = called[place : place + size]
-        if not some:
-            break
-        theirs = counts[place : place + len(some)]
-        place += len(some)
-        values = [n for n, count in zip(some, theirs, strict=True) for _ in range(count)]
-        written = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], ["n"])
-        beside = skipped.beside(len(some))
-        if beside is not None:
-            places, rows = beside
-            written = put_back(written, rows, places, theirs)
-        out += written.column(0).to_pylist()
-    last = skipped.beside(None)
-    out += [] if last is None else last[1].column(0).to_pylist()
-    assert out == expected
