@@ -398,6 +398,7 @@ def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
     try:
         first = told_of(client, rows)
         client.close()
+        until(lambda: not process._streams[0].tasks)
         process.end_idle()
         again = connect()
         assert told_of(again, rows, waiting=1, time_ms=2) == first
