@@ -11,7 +11,8 @@ from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, SourceEv
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.source import Boundedness
 
-LONG = 30.0
+LONG = 3600.0
+"""Seconds beyond the time-out of every test, which alone ends a wait for what never comes."""
 
 
 class World:

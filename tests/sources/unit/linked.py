@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -85,9 +84,8 @@ class Running:
         self.task = StreamTask(input, [Pass()], self.output)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LONG
         while not condition():
-            assert time.monotonic() < deadline and self.task.state in (TaskState.CREATED, TaskState.RUNNING)
+            assert self.task.state in (TaskState.CREATED, TaskState.RUNNING)
             if not self.task.run_step():
                 woken = threading.Event()
                 if not condition() and self.task.processor.mailbox.arm_wakeup(woken.set):

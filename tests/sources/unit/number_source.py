@@ -13,7 +13,8 @@ from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
 
-LONG = 30.0
+LONG = 3600.0
+"""Seconds beyond the time-out of every test, which alone ends a wait for what never comes."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ import os
 import random
 import shutil
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox.sources.connectors.file_discovery import MAX_OFFSET_DIGESTS
+from pillarbox.sources.connectors.file_discovery import MAX_FIRST_WAIT_S, MAX_OFFSET_DIGESTS
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
@@ -109,25 +111,29 @@ def test_a_file_that_grows_at_the_first_look_is_left_for_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path / "whole.txt", "whole", 1000)
-    growing, ended = tmp_path / "growing.txt", threading.Event()
-
-    def grow() -> None:
-        with open(growing, "a") as file:
-            while not ended.wait(0.02):
-                file.write("line\n")
-                file.flush()
-
-    writer = threading.Thread(target=grow)
+    growing = tmp_path / "growing.txt"
     growing.write_text("line\n")
-    writer.start()
-    source = SettledFiles(tmp_path, "text", settle=2.0)
-    try:
-        with caplog.at_level(logging.WARNING, "pillarbox"), SourceHarness(source) as harness:
-            assert harness.micro_batch() == [("whole",)]
-            snapshot = harness.snapshot()
-    finally:
-        ended.set()
-        writer.join()
+    rests: list[float] = []
+
+    class Growing(threading.Event):
+        """Somebody writes while it is waited for."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            rests.append(timeout)
+            with open(growing, "a") as file:
+                file.write("line\n")
+            return False
+
+    source = SettledFiles(tmp_path, "text", settle=MAX_FIRST_WAIT_S)
+    with caplog.at_level(logging.WARNING, "pillarbox"), SourceHarness(source) as harness:
+        harness.enumerator._closed = Growing()  # type: ignore[attr-defined]
+        # As if it had just been written, however long this has taken.
+        ahead = time.time() + 1000.0
+        os.utime(growing, (ahead, ahead))
+        assert harness.micro_batch() == [("whole",)]
+        snapshot = harness.snapshot()
+    assert rests == [MAX_FIRST_WAIT_S]
     assert "growing.txt' is still written, and not taken at this start" in caplog.text
     lines = growing.read_text().splitlines()
     os.utime(growing, (2000, 2000))
@@ -240,12 +246,17 @@ def test_other_words_for_the_same_place_are_the_same_place() -> None:
 # -- offsets -------------------------------------------------------------------------------------------------
 
 
+def fill(folder: Path, names: Iterable[str]) -> None:
+    """Files of one byte: links to one, which are made much faster than files."""
+    folder.mkdir(exist_ok=True)
+    (one := folder.with_name("one")).write_text("x")
+    for name in names:
+        os.link(one, folder / name)
+
+
 def offset_bytes(source: FileSource, count: int, folder: Path) -> tuple[int, int]:
     """Bytes of the offset that has read `count` files in one micro-batch, and of the one after it."""
-    folder.mkdir()
-    for number in range(count):
-        with open(folder / f"part-{number:06}", "w") as file:
-            file.write("x")
+    fill(folder, (f"part-{number:06}" for number in range(count)))
     codec = OffsetCodec(source)
     sizes, offset, text = [], Offset(), ""
     for _ in range(2):
@@ -278,9 +289,7 @@ def test_with_a_folder_an_offset_is_small(tmp_path: Path) -> None:
 def test_without_a_folder_an_offset_has_digests_and_more_files_are_refused_early(tmp_path: Path) -> None:
     _, after = offset_bytes(SettledFiles(tmp_path / "in", "text"), 1000, tmp_path / "in")
     assert after < 1000 * 8 * 4 / 3 + 600
-    for number in range(MAX_OFFSET_DIGESTS):
-        with open(tmp_path / "in" / f"more-{number}", "w") as file:
-            file.write("x")
+    fill(tmp_path / "in", (f"more-{number}" for number in range(MAX_OFFSET_DIGESTS)))
     source = SettledFiles(tmp_path / "in", "text")
     with SourceHarness(source) as harness:
         # Before anything but the first of them is read.

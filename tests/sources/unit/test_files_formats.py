@@ -213,10 +213,11 @@ def test_json_in_which_a_column_is_an_object_here_and_a_list_there_ends_no_proce
     code = (
         "import pyarrow as pa; from pillarbox.testing import SourceHarness\n"
         "from pillarbox.sources.connectors.files import FileSource\n"
-        f"source = FileSource({str(path)!r}, 'json', pa.schema([('x', pa.bool_())]), on_bad_row='null')\n"
+        "schema = pa.schema([('x', pa.bool_())])\n"
+        f"source = FileSource({str(path)!r}, 'json', schema, settle=0.0, on_bad_row='null')\n"
         "with SourceHarness(source) as harness: print(harness.read_all())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "[(None,), (True,), (None,), (None,)]\n"), done.stderr
 
 
@@ -239,12 +240,13 @@ def test_what_would_end_another_parser_or_lead_it_astray_is_a_bad_line(tmp_path:
     code = (
         "import sys, pyarrow as pa; from pillarbox.testing import SourceHarness\n"
         "from pillarbox.sources.connectors.files import FileSource\n"
+        "schema = pa.schema([('x', pa.int64())])\n"
         f"for number in range({len(HARMFUL)}):\n"
         f"    path = {str(tmp_path)!r} + f'/{{number}}.json'\n"
-        "    source = FileSource(path, 'json', pa.schema([('x', pa.int64())]), on_bad_row='null')\n"
+        "    source = FileSource(path, 'json', schema, settle=0.0, on_bad_row='null')\n"
         "    with SourceHarness(source) as harness: print([row[0] for row in harness.read_all()])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     read_values = [json.loads(line.replace("None", "null")) for line in done.stdout.splitlines()]
     bad = [[None] * (text.count("\n") + 1) for text in HARMFUL]

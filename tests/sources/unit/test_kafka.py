@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from pillarbox.testing import SourceHarness
 from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
+from tests.waiting import wait_until
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 pa = pytest.importorskip("pyarrow")
@@ -38,14 +38,6 @@ def source(server: KafkaServer) -> Callable[..., KafkaSource]:
 
 def texts(rows: list[Any]) -> list[str]:
     return [row[0].decode() for row in rows]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for what the server does in its own time."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.02)
 
 
 @pytest.mark.contract(needs="Kafka, which says where a partition ends")
@@ -142,7 +134,7 @@ def test_only_committed_records_are_read_and_markers_do_not_hold_a_range_up(
         assert texts(harness.micro_batch()) == ["a", "b", "c"]
         assert harness.plan() == []
         producer.commit_transaction(LONG)
-        until(lambda: texts(harness.micro_batch()) == ["open"])
+        wait_until(lambda: texts(harness.micro_batch()) == ["open"])
     with SourceHarness(source("transactions", bounded=True, isolation="read_uncommitted")) as harness:
         assert texts(harness.read_all()) == ["a", "b", "dropped", "c", "open"]
 
@@ -166,7 +158,7 @@ def test_offsets_that_were_compacted_away_do_not_hold_a_range_up(
     for each in range(20):
         producer.produce("compacted", str(each).encode(), b"same", partition=0)
         assert producer.flush(LONG) == 0
-    until(lambda: len([offset for offset in offsets() if offset < 19]) == 0)
+    wait_until(lambda: len([offset for offset in offsets() if offset < 19]) == 0)
     with SourceHarness(source("compacted", schema=PLACES)) as harness:
         for start, stop in ((0, 10), (5, 19), (18, 19)):
             assert harness.read_split(KafkaSplit("piece", start, stop, "compacted", 0)) == []
@@ -201,7 +193,7 @@ def test_micro_batches_take_what_is_there_within_their_limit(
         assert sizes == [6, 6, 2]
         assert harness.plan() == []
         server.produce("batches", "new", partition=1)
-        until(lambda: texts(harness.micro_batch()) == ["new"])
+        wait_until(lambda: texts(harness.micro_batch()) == ["new"])
         with pytest.raises(ValueError, match="max_bytes"):
             harness.plan(ReadLimit(nbytes=10))
 

@@ -6,7 +6,6 @@ import itertools
 import logging
 import pickle
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -142,10 +141,8 @@ def test_in_a_task_the_topic_that_was_made_again_is_read_in_place_of_the_one_bef
             harness.readers[0].close()
             harness._make_reader(0).add_splits([before, split])
             harness.take_pending()
-        until = time.monotonic() + LONG
-        while harness.rows[-20:] != [(0, offset) for offset in range(20)] and time.monotonic() < until:
+        while harness.rows[-20:] != [(0, offset) for offset in range(20)]:
             harness.step()
-        assert harness.rows[-20:] == [(0, offset) for offset in range(20)]
         ((after,),) = (reader.splits() for reader in harness.readers.values())
         assert after.topic_id != before.topic_id
 
@@ -211,8 +208,7 @@ def test_a_range_that_is_paused_does_not_hold_up_another_one_of_its_partition(
     found: dict[str, list[int]] = {"0": [], "10": []}
 
     def read_until_finished(split: KafkaSplit) -> None:
-        until = time.monotonic() + LONG
-        while time.monotonic() < until:
+        while True:
             for fetched in reader.fetch():
                 found[fetched.split_id] += [offset for _, offset in rows_of(fetched.records)]
                 if fetched.finished:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -156,8 +155,7 @@ def test_a_silent_function_is_ended_at_once() -> None:
     source = FromSourceFunction(make(Counting, 3, 1, False), grace=LONG)
     with SourceHarness(source) as harness:
         assert harness.read(3) == [0, 1, 2]
-        before = time.monotonic()
-    assert time.monotonic() - before < LONG / 2
+        # A close that waited for the grace would not end before the test's time-out.
     assert no_thread_is_left()
 
 

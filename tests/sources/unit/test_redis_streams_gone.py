@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -31,7 +30,6 @@ from tests.servers.redis_server import RedisServer
 
 NUMBERS = pa.schema([("_stream", pa.string()), ("n", pa.int64())])
 SOON = 0.02
-LONG = 60.0
 
 pytestmark = pytest.mark.server
 
@@ -83,9 +81,7 @@ class Run:
         return sorted(row for _, _, output in self.tasks for row in output.records)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LONG
         while not condition():
-            assert time.monotonic() < deadline, (self.rows, self.positions())
             self.step()
 
     def step(self) -> None:
@@ -340,9 +336,7 @@ def test_whoever_dies_and_whatever_is_deleted_no_entry_comes_twice_and_those_tha
         for _ in range(50):
             draw.choices(steps, [4, 2, 8, 4, 1, 1])[0]()
             life.is_read()
-        deadline = time.monotonic() + LONG
         while not life.is_read():
-            assert time.monotonic() < deadline, (life.there, life.run.positions())
             life.go_on()
             life.checkpoint()
     finally:
@@ -385,7 +379,6 @@ def range_whose_end_went_back(server: RedisServer, on_data_loss: str) -> list[Ro
         return harness.read_split(piece)
 
 
-@pytest.mark.timeout(LONG)
 def test_a_range_whose_end_went_back_ends_with_what_is_there(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -406,8 +399,7 @@ def reader(server: RedisServer) -> Iterator[RedisStreamReader]:
 
 
 def fetch_on(reader: RedisStreamReader) -> None:
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
+    while True:
         reader.fetch()
 
 
@@ -431,9 +423,8 @@ def test_a_stream_that_was_read_is_waited_for_and_is_an_error_when_another_one_c
     add(server, "s:a", 100, 101)
     (fetched,) = reader.fetch()
     server.command("DEL", "s:a")
-    until = time.monotonic() + LONG
     while reader.cursors["s:a"].missed is None:
-        assert reader.fetch() == [] and time.monotonic() < until
+        assert reader.fetch() == []
     assert str(reader.cursors["s:a"].position) == fetched.position
     add(server, "s:a", 5)
     says = "stream 's:a', from 101-1 on: the stream was deleted and made anew"
@@ -441,7 +432,6 @@ def test_a_stream_that_was_read_is_waited_for_and_is_an_error_when_another_one_c
         fetch_on(reader)
 
 
-@pytest.mark.timeout(LONG)
 def test_a_range_whose_end_went_back_is_an_error(server: RedisServer) -> None:
     with pytest.raises(ReadFailed, match="stream 's:a' ends at 2-0 now, and was to be read up to 3-1"):
         range_whose_end_went_back(server, "fail")
