@@ -25,11 +25,50 @@ from tests import threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+
+    from tests.distribution import FileScheduling
 
 # How long one example takes tells how busy the machine is; pytest's own time-out is there for the rest.
 settings.register_profile("default", deadline=None)
 # For all but `make test-all`, which searches: the same examples each time, a fifth of them.
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=20)
+
+
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the standard error that nothing captures, for the stacks of a test that must be ended."""
+    from tests.distribution import copy_of_stderr
+
+    config.stash[STDERR] = copy_of_stderr()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling | None:
+    """Replaces the scheduler of `--dist loadfile` by one that a dead process does not stop."""
+    from tests.distribution import scheduler
+
+    return scheduler(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Ends a process whose test nothing interrupts, so that one hang ends one test."""
+    from tests.distribution import ended_if_deaf
+
+    with ended_if_deaf(item, item.config.stash[STDERR]):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Notes the machine's load at a failure, which `.ci/run` prints of a test that passes alone."""
+    report = yield
+    if report.failed:
+        report.user_properties.append(("load", round(os.getloadavg()[0], 1)))
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
