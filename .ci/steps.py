@@ -1,82 +1,45 @@
-"""Runs what a change must pass, within the time that it has; called by `.ci/run`.
+"""Run what a change must pass; called by `.ci/run`.
 
-First the programs that tests use, then `make test`, `make lint`, `make docs`: these must come to their end.
-Then the tests that are marked slow, in random order, as far as they come in 52 minutes from the start;
-then, for at most a quarter of an hour, the long suite whose last whole run is oldest. That share is
-shortened so that the whole takes 40 minutes on a fast machine and 60 on a slow one, and is left out where
-there is too little time. What has not ended by the hard end is stopped and fails. The output ends with
-pytest's closing line, whatever failed.
+The same steps run the same tests in the same order for the same commit. First comes what tests use besides
+the environment: programs of Debian, a Kafka, model servers, an S3 server where there is Go. Then come `make
+lint`, `make test`, `make docs`; all three run, whichever fails. Seeds derive from the commit. `verdict.py`
+judges the tests: what fails runs again alone, a skip that is not accepted rejects. So what cannot be
+fetched is not passed over: its tests are skipped. No step has a time of its own; the hard end only ends
+what hangs.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("test", "lint", "docs")
-SLOW_TESTS_END_S = 52 * 60
-"""The slow tests need half an hour on one machine, over an hour on another, which draws a part of them."""
-FAST_END_S = 40 * 60
-SLOW_END_S = 60 * 60
+sys.path.insert(0, str(ROOT))
+
+from spec.seeds import commit_seed  # noqa: E402
+
+PYTHON = ".venv/bin/python"
+REPORT = "build/gate/report.jsonl"
 HARD_END_S = 85 * 60
 """The service that runs this ends it after 90 minutes, with nothing said."""
-SHARE_S = 15 * 60
-MIN_SHARE_S = 3 * 60
-"""In less than this a suite hardly begins."""
-RESERVE_S = 90
-"""For the end of a share: what it has started has to end."""
 KILL_GRACE_S = 20
-
-CLOSING = re.compile(r"^(?:=+ )?(?:\d+ \w+, )*\d+ \w+ in [0-9.]+s\b(?: \([0-9:, a-z]+\))?(?: =+)?$")
-COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The end of a step: its exit status, None if its time was over, and the closing lines of pytest."""
-
-    code: int | None
-    closing: tuple[str, ...] = ()
+NO_TESTS = "0 passed, 1 failed"
+"""The last line where the tests were not judged."""
 
 
-def share_seconds(elapsed: float) -> float:
-    """Seconds for a share of a long suite, that many seconds after the start; 0 for none."""
-    # Whoever is through after half an hour is fast.
-    end = FAST_END_S if elapsed <= FAST_END_S - SHARE_S / 2 - RESERVE_S else SLOW_END_S
-    left = min(SHARE_S, end - RESERVE_S - elapsed)
-    return left if left >= MIN_SHARE_S else 0
-
-
-def slow_test_seconds(elapsed: float) -> float:
-    """Seconds for the slow tests, that many seconds after the start; 0 for none."""
-    left = SLOW_TESTS_END_S - elapsed
-    return left if left >= MIN_SHARE_S else 0
-
-
-def execute(command: Sequence[str], seconds: float) -> Ended:
-    """Runs a step in a session of its own, passes its lines on, and kills it when its time is over."""
+def execute(command: Sequence[str], seconds: float, environment: Mapping[str, str]) -> int | None:
+    """Run a step in a session of its own; returns its exit status, None if it was stopped after `seconds`."""
     over = threading.Event()
-    closing = []
     with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, env={**os.environ, **environment}, start_new_session=True
     ) as running:
-        assert running.stdout is not None
 
         def stop() -> None:
             over.set()
@@ -93,94 +56,83 @@ def execute(command: Sequence[str], seconds: float) -> Ended:
         timer.daemon = True
         timer.start()
         try:
-            for line in running.stdout:
-                print(line, end="", flush=True)
-                if CLOSING.match(line.strip()):
-                    closing.append(line.strip())
             running.wait()
         finally:
             timer.cancel()
             if running.poll() is None:
                 stop()
-    return Ended(None if over.is_set() else running.returncode, tuple(closing))
+    return None if over.is_set() else running.returncode
 
 
-def total(closing: Sequence[str]) -> str:
-    """One closing line for all runs of pytest."""
-    counts = {"failed": 0, "passed": 0}
-    for line in closing:
-        for count, what in COUNT.findall(line):
-            kind = "error" if what.startswith("error") else what
-            counts[kind] = counts.get(kind, 0) + int(count)
-    return ", ".join(f"{count} {what}" for what, count in counts.items())
+def java_home() -> dict[str, str]:
+    """The variable that the Makefile sets for its commands."""
+    found = subprocess.run(
+        [PYTHON, ".ci/java_home.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {"JAVA_HOME": found} if found else {}
 
 
-def share_command(*words: str) -> list[str]:
-    """The command that runs a share of a long suite."""
-    return [".venv/bin/python", "-m", "spec.long_runs", "share", *words]
+def preparations(which: Callable[[str], str | None] = shutil.which) -> list[list[str]]:
+    """The commands that make what the tests use besides the environment."""
+    commands = [
+        ["sh", ".ci/programs"],
+        ["make", "kafka-server"],
+        ["make", "model-servers", "NAMES=llmock litellm"],
+    ]
+    return commands + ([["make", "s3-server"]] if which("go") else [])
 
 
 def run(
-    start: Callable[[Sequence[str], float], Ended],
+    start: Callable[[Sequence[str], float, Mapping[str, str]], int | None],
     *,
+    seed: int,
     say: Callable[[str], None],
     now: Callable[[], float] = time.monotonic,
+    home: Callable[[], Mapping[str, str]] = java_home,
+    which: Callable[[str], str | None] = shutil.which,
 ) -> int:
-    """Runs the steps by `start(command, seconds)`; returns the exit status."""
+    """Run the steps by `start(command, seconds, environment)`; returns the exit status."""
     began = now()
+    seeded = {"PILLARBOX_SEED": str(seed), "PYTHONHASHSEED": str(seed)}
+    failed: list[str] = []
+    load = os.getloadavg()[0]
+    say(f"== seed {seed} of this commit, load {load:.1f}")
 
-    def left() -> float:
-        return began + HARD_END_S - now()
+    def step(name: str, command: Sequence[str], environment: Mapping[str, str] = seeded) -> int | None:
+        say(f"== {name} (after {(now() - began) / 60:.1f} min)")
+        code = start(command, began + HARD_END_S - now(), environment)
+        if code != 0:
+            say(
+                f"== {name} " + (f"failed with {code}" if code is not None else "was stopped at the hard end")
+            )
+        return code
 
-    def elapsed() -> str:
-        return f"{(now() - began) / 60:.1f} min"
-
-    start(["sh", ".ci/programs"], left())
-    say("== make kafka-server")
-    if start(["make", "kafka-server"], left()).code != 0:
-        say("no Kafka could be fetched: its tests are skipped")
-    say("== make model-servers")
-    if start(["make", "model-servers", "NAMES=llmock litellm"], left()).code != 0:
-        say("no LLMock or no LiteLLM could be fetched: its tests are skipped")
-    closing: list[str] = []
-    code = 0
-    for step in STEPS:
-        say(f"== make {step} (after {elapsed()})")
-        ended = start(["make", step], left())
-        if step == "test":
-            closing += ended.closing
-        if ended.code != 0:
-            why = f"failed with {ended.code}" if ended.code is not None else "was stopped at the hard end"
-            say(f"== make {step} {why}, after {elapsed()}")
-            code = 1
-            break
-    else:
-        seconds = slow_test_seconds(now() - began)
-        if seconds:
-            say(f"== slow tests (after {elapsed()})")
-            ended = start(share_command("--suite", "test-slow", "--seconds", f"{seconds:.0f}"), left())
-            closing += ended.closing
-            code = 0 if ended.code == 0 else 1
-        else:
-            say(f"== no slow tests: {elapsed()} are over")
-        seconds = share_seconds(now() - began)
-        if code == 0 and seconds:
-            code = 0 if start(share_command("--seconds", f"{seconds:.0f}"), left()).code == 0 else 1
-        elif code == 0:
-            say(f"== no share of a long suite: {elapsed()} are over")
-    say(f"== {'all passed' if code == 0 else 'FAILED'}, after {elapsed()}; the tests:")
-    if not closing:
-        say("the tests have not come to their end")
-    elif len(closing) == 1:
-        say(closing[0])
-    else:
-        say(f"===== {total(closing)} in {elapsed()} =====")
-    return code
+    if step("make env", ["make", "env"]) != 0:
+        say(NO_TESTS)
+        return 1
+    for command in preparations(which):
+        step(" ".join(command), command)
+    if step("make lint", ["make", "lint"]) != 0:
+        failed.append("make lint")
+    (ROOT / REPORT).unlink(missing_ok=True)
+    tested = step("make test", ["make", "test", f"PYTEST=--report-log={REPORT}"])
+    if step("make docs", ["make", "docs"]) != 0:
+        failed.append("make docs")
+    # A test that failed in `make test` gives make's own exit status, 2.
+    status = {0: "0", 2: "1"}.get(tested if tested is not None else -1, "-1")
+    verdict = step("verdict", [PYTHON, ".ci/verdict.py", REPORT, status], {**seeded, **home()})
+    if verdict != 0:
+        failed.append("the tests")
+    if verdict is None:
+        say(NO_TESTS)
+    end = f"FAILED: {', '.join(failed)}" if failed else "all passed"
+    say(f"== {end}, after {(now() - began) / 60:.1f} min, load {load:.1f} at the start")
+    return 1 if failed else 0
 
 
 def main() -> int:
-    """Runs the steps on this machine."""
-    return run(execute, say=lambda line: print(line, flush=True))
+    """Run the steps on this machine."""
+    return run(execute, seed=commit_seed("gate"), say=lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""The steps of `.ci/run` and the long suites: what they get of the time, what fails, what is written down."""
+"""The long suites: how they are run, and what is written down of them."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,137 +14,6 @@ from spec import long_runs
 from spec.long_runs import Ended, LastRun, Suite
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def load_steps() -> ModuleType:
-    """`.ci/steps.py`, which is in no package."""
-    spec = importlib.util.spec_from_file_location("ci_steps", ROOT / ".ci" / "steps.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-steps = load_steps()
-
-
-class Machine:
-    """Steps that take as many minutes as they are told, on a clock of their own."""
-
-    def __init__(self, **minutes: float) -> None:
-        self.minutes = {name.replace("_", "-"): each for name, each in minutes.items()}
-        self.codes: dict[str, int] = {}
-        self.closing = {"test": ("==== 1 failed, 9 passed in 3.00s ====",)}
-        self.clock = 1000.0
-        self.ran: list[str] = []
-        self.said: list[str] = []
-
-    def start(self, command: Sequence[str], seconds: float) -> object:
-        name = "test-slow" if "test-slow" in command else "share" if "share" in command else command[1]
-        self.ran.append(name)
-        took = self.minutes.get(name, 0.0) * 60
-        if "share" in command:
-            took = min(took, float(command[-1]))
-        self.clock += min(took, seconds)
-        closing = self.closing.get(name, ()) if took < seconds else ()
-        return steps.Ended(self.codes.get(name, 0) if took < seconds else None, closing)
-
-    def run(self) -> int:
-        return int(steps.run(self.start, say=self.said.append, now=lambda: self.clock))
-
-    @property
-    def took(self) -> float:
-        return (self.clock - 1000.0) / 60
-
-
-@pytest.mark.parametrize(
-    ("tests", "slow", "most", "share"),
-    [
-        (6, 6, 40, True),
-        (8, 12, 40, True),
-        (12, 16, 40, True),
-        (12, 20, 60, True),
-        (20, 100, 60, True),
-        (48, 100, 60, True),
-        (56, 100, 60, False),
-        (80, 100, 90, False),
-    ],
-)
-def test_slow_tests_and_a_share_take_what_is_left_of_the_time(
-    tests: int, slow: int, most: int, share: bool
-) -> None:
-    machine = Machine(test=tests, lint=1, docs=1, test_slow=slow, share=100)
-    assert machine.run() == 0
-    assert machine.took <= most
-    assert ("test-slow" in machine.ran) == (tests < 48)
-    assert ("share" in machine.ran) == share
-
-
-def test_a_share_ends_before_the_end_and_is_none_or_worth_its_while() -> None:
-    for elapsed in range(0, 90 * 60, 30):
-        seconds = steps.share_seconds(elapsed)
-        assert seconds == 0 or steps.MIN_SHARE_S <= seconds <= steps.SHARE_S
-        assert seconds == 0 or elapsed + seconds <= steps.SLOW_END_S - steps.RESERVE_S
-
-
-@pytest.mark.contract("CI ends what hangs before its hard end, and fails.")
-def test_what_hangs_is_stopped_at_the_hard_end_and_fails() -> None:
-    machine = Machine(test=1000)
-    assert machine.run() == 1
-    assert machine.took * 60 == steps.HARD_END_S < 90 * 60
-    assert "hard end" in " ".join(machine.said)
-    assert machine.said[-1] == "the tests have not come to their end"
-
-
-@pytest.mark.parametrize("failing", ["test", "lint", "docs", "test-slow", "share"])
-def test_whatever_fails_the_exit_status_says_so_and_the_last_line_is_pytests(failing: str) -> None:
-    machine = Machine(test=10)
-    machine.codes[failing] = 2
-    assert machine.run() == 1
-    assert machine.ran[-1] == failing
-    assert machine.said[-1] == "==== 1 failed, 9 passed in 3.00s ===="
-
-
-@pytest.mark.parametrize("servers", ["kafka-server", "model-servers"])
-def test_servers_of_tests_may_be_missing(servers: str) -> None:
-    machine = Machine()
-    machine.codes[servers] = 2
-    assert machine.run() == 0
-    assert "share" in machine.ran
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "=========== 1 failed, 2352 passed, 4 skipped in 1234.56s (0:20:34) ===========",
-        "= 3 passed in 0.01s =",
-        "11 passed in 4.12s",
-        "2 failed, 9 passed, 1 warning in 100.00s (0:01:40)",
-    ],
-)
-def test_closing_lines_of_pytest_are_known_and_added_up(line: str) -> None:
-    assert steps.CLOSING.match(line)
-    assert not steps.CLOSING.match(f"says: {line}")
-    both = steps.total([line, "==== 1 failed, 9 passed in 3.00s ===="])
-    assert "failed" in both and "passed" in both
-
-
-def test_the_closing_line_counts_the_slow_tests_too() -> None:
-    machine = Machine(test=10, test_slow=5)
-    machine.closing["test-slow"] = ("==== 4 passed in 2.00s ====",)
-    assert machine.run() == 0
-    assert "13 passed" in machine.said[-1]
-
-
-def test_a_step_is_run_and_its_closing_line_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    ended = steps.execute([sys.executable, "-c", "print('3 passed in 0.01s'); raise SystemExit(3)"], 60.0)
-    assert ended == steps.Ended(3, ("3 passed in 0.01s",))
-    assert "3 passed" in capfd.readouterr().out
-
-
-def test_a_step_whose_time_is_over_is_stopped() -> None:
-    assert steps.execute([sys.executable, "-c", "import signal; signal.pause()"], 0.0).code is None
 
 
 # ---- long suites
