@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark.data_source import PillarboxSource, StreamReader
+from tests.spark import queries
 
 from .recorded import append
 from .source_recorder import recording
@@ -145,7 +146,7 @@ class StreamRun:
         stream = self.spark.readStream.format("growing").option("max_rows", self.dice.randint(1, 4))
         stream = stream.option("partitions", self.dice.randint(1, PARTITIONS))
         writer = stream.load().writeStream.foreachBatch(self.write).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        query = queries.start(writer.option("checkpointLocation", str(self.folder / "checkpoint")))
         try:
             assert query.awaitTermination(QUERY_TIMEOUT_S), f"{self.path} does not come to its end"
         except PySparkException as error:

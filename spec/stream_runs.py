@@ -36,6 +36,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pillarbox.spark import async_stream
 from pillarbox.spark.stream import buckets
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
+from tests.spark import queries
 
 from . import stream_trace
 from .recorded import append, read_events
@@ -146,7 +147,7 @@ class Driver:
         writer = out.writeStream.foreachBatch(self.write).trigger(availableNow=True)
         with _building:
             self.spark.conf.set(FORMAT_VERSION, self.version)
-            query = writer.option("checkpointLocation", str(self.folder / "state")).start()
+            query = queries.start(writer.option("checkpointLocation", str(self.folder / "state")))
         try:
             assert query.awaitTermination(QUERY_TIMEOUT_S), f"{self.name} does not come to its end"
         finally:

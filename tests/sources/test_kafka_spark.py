@@ -10,6 +10,7 @@ import pytest
 from pillarbox.sources.connectors.kafka import KafkaSource
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
+from tests.spark import queries
 from tests.versions import needs_source_streams
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
@@ -72,7 +73,7 @@ def test_a_stream_goes_on_where_it_was_and_then_tells_the_group(
             "parquet"
         )
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        query = writer.start(str(tmp_path / "out"))
+        query = queries.start(writer, str(tmp_path / "out"))
         assert query.awaitTermination(int(3 * LONG))
         assert max(progress.numInputRows for progress in query.recentProgress) <= 25
 

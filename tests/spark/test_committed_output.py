@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import async_stream
+from tests.spark import queries
 from tests.spark.unit.streams import END_TIMEOUT_S, note, noted, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
@@ -69,7 +70,7 @@ class Query:
 
         writer = self.stream(tasks).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(self.folder / "state"))
-        query = writer.start()
+        query = queries.start(writer)
         try:
             while not done.wait(0.1) and query.isActive:
                 pass

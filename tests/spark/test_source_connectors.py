@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pillarbox.spark import register_source
 from tests.servers import fixtures, redis_server
 from tests.servers.redis_server import RedisServer
+from tests.spark import queries
 from tests.versions import needs_source_streams
 
 pytestmark = pytest.mark.server
@@ -22,13 +23,9 @@ redis = fixtures.shared_redis
 
 def read_on(stream: DataFrame, folder: Path) -> list[int]:
     """Read on into Parquet from the checkpoint; all numbers that are there then."""
-    query = (
-        stream.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "out"))
-    )
-    query.awaitTermination()
+    writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    queries.start(writer, str(folder / "out")).awaitTermination()
     return sorted(row.n for row in stream.sparkSession.read.parquet(str(folder / "out")).collect())
 
 

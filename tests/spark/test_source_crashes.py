@@ -21,6 +21,7 @@ import pathlib, signal, time
 sys.path.insert(0, sys.argv[2])
 from pyspark import cloudpickle
 from pillarbox.spark import register_source
+from tests.spark import queries
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource
 cloudpickle.register_pickle_by_value(source_logs)
@@ -31,14 +32,14 @@ stream = spark.readStream.format("logs").option("partitions", partitions).option
 writer = stream.writeStream.format("parquet").option("path", str(tmp / "out"))
 writer = writer.option("checkpointLocation", str(tmp / "checkpoint"))
 if phase == "killed":
-    query = writer.start()
+    query = queries.start(writer)
     while not (tmp / "reached").exists():
         assert query.isActive, query.exception()
         time.sleep(0.02)
     os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
     os._exit(0)
 (tmp / "open").touch()
-query = writer.trigger(availableNow=True).start()
+query = queries.start(writer.trigger(availableNow=True))
 print(query.awaitTermination(240), query.exception())
 print(*sorted((row.file, row.n) for row in spark.read.parquet(str(tmp / "out")).collect()), sep=";")
 """

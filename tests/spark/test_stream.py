@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pillarbox import Batch, Errors, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed_rows
+from tests.spark import queries
 from tests.spark.unit.streams import (
     END_TIMEOUT_S,
     Collected,
@@ -40,7 +41,7 @@ def _rocksdb(spark: SparkSession) -> Iterator[None]:
 
 def start(df: Any, sink: Any, tmp_path: Path, **trigger: Any) -> Any:
     writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    return writer.trigger(**trigger).start() if trigger else writer.start()
+    return queries.start(writer.trigger(**trigger) if trigger else writer)
 
 
 @pytest.mark.contract
@@ -289,7 +290,8 @@ def test_event_time_is_carried_and_a_watermark_behind_counts_rows_that_left_late
     counted = out.withWatermark("at", "10 hours").groupBy(F.window("at", "1 hour")).count()
     sink = Collected()
     writer = counted.writeStream.outputMode("update").foreachBatch(sink)
-    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    query = queries.start(writer)
     assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
     last = {row.window.start.hour: row["count"] for row in sink.rows}

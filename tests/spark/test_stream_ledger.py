@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Errors, Ledger
 from pillarbox.spark import async_stream, failed_rows
+from tests.spark import queries
 from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
 from tests.spark.unit.streams import (
     END_TIMEOUT_S,
@@ -136,7 +137,7 @@ def test_two_streams_of_a_query_keep_their_rows_apart(spark: SparkSession, tmp_p
     def run(first: str, second: str) -> Any:
         out = stream(stream(read_input(spark, tmp_path / "in", "id long"), first, "one"), second, "two")
         writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / second))
-        query = writer.trigger(availableNow=True).start()
+        query = queries.start(writer.trigger(availableNow=True))
         try:
             until(lambda: not query.isActive)
         finally:

@@ -49,6 +49,14 @@ PLANNING_S = 0.1
 
 OPERATOR = "transformWithStateInPandasExec"
 
+NOT_CONNECTED = "SparkException: Python worker failed to connect back."
+"""Spark's error of a query whose process of Python, such as that of a clock, was not there after 10 s."""
+ADVICE = (
+    "query %s has failed as a process of Python did not connect within the 10 s that Spark gives it, which "
+    "no setting changes: the machine is too busy. Start the query again, it goes on from its checkpoint; and "
+    "start several one after the other, each when the one before has made a micro-batch"
+)
+
 Offset = dict[str, Any]
 
 
@@ -193,11 +201,16 @@ class ClockListener(StreamingQueryListener):
         self.report(event.progress().json() if callable(event.progress) else event.progress.json)
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Remove the reports to the clocks of a run."""
+        """Remove the reports to the clocks of a run, and say what to do if one had too little time."""
         run = event.runId().toString() if callable(event.runId) else str(event.runId)
         for clock in self._clocks.pop(run, ()):
             with contextlib.suppress(OSError):
                 os.unlink(report_path(self._folder, clock))
+        error = event.exception
+        if callable(error):
+            error = error().get() if error().isDefined() else None
+        if error is not None and NOT_CONNECTED in error:
+            log.warning(ADVICE, event.id().toString() if callable(event.id) else event.id)
 
     def report(self, said: str) -> None:
         """Report to the clocks of a query what its progress says, as JSON."""

@@ -79,13 +79,13 @@ class Query:
     def run(self, source: Any) -> list[int]:
         """The numbers of all rows that have come until now. Raises what ends the query."""
         from pillarbox.spark import register_source
+        from tests.spark import queries
 
         name = register_source(self.spark, source, "logs_under_test")
         rows = self.spark.readStream.format(name).load().selectExpr(f"{self.log.number} n")
         writer = rows.writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        query = writer.start(str(self.folder / "out"))
-        assert query.awaitTermination(120)
+        assert queries.start(writer, str(self.folder / "out")).awaitTermination(120)
         return sorted(n for (n,) in self.spark.read.parquet(str(self.folder / "out")).collect())
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import threading
-import time
+import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,38 @@ from pillarbox.spark.stream.clock import Clock, ClockListener, ClockReader, repo
 pytestmark = needs_async_stream
 
 INTERVAL_S, UNTOLD_S = 0.1, 0.4
+TINY_S = 1e-6
+"""Sums of seconds are inexact by less."""
+
+
+class Time:
+    """The time of the clock's module: who sleeps moves it, and what is due then is done."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.due: list[tuple[float, Callable[[], object]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        due, self.due = self.due, []
+        for at, act in due:
+            if at <= self.now:
+                act()
+            else:
+                self.due.append((at, act))
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        self.due.append((self.now + seconds, act))
+
+
+@pytest.fixture(autouse=True)
+def passed(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr(clock, "time", time)
+    return time
 
 
 class Query:
@@ -73,30 +107,36 @@ def test_the_clock_moves_at_the_begin_of_each_run_as_something_may_be_pending(tm
 
 
 @pytest.mark.contract
-def test_the_clock_stays_while_nothing_is_pending_and_has_spark_ask_seldom(tmp_path: Path) -> None:
+def test_the_clock_stays_while_nothing_is_pending_and_has_spark_ask_seldom(
+    tmp_path: Path, passed: Time
+) -> None:
     query = Query(tmp_path)
     assert query.plan()
     query.report(0)
     query.plan()
-    began = time.monotonic()
+    began = passed.now
     assert not any(query.plan() for _ in range(5))
-    assert time.monotonic() - began >= 5 * INTERVAL_S * 0.9
+    assert passed.now - began == pytest.approx(5 * INTERVAL_S)
 
 
 @pytest.mark.contract
-def test_the_clock_moves_while_rows_are_pending_and_no_more_often_than_its_interval(tmp_path: Path) -> None:
+def test_the_clock_moves_while_rows_are_pending_and_no_more_often_than_its_interval(
+    tmp_path: Path, passed: Time
+) -> None:
     query = Query(tmp_path)
-    began = time.monotonic()
+    moments = []
     for _ in range(5):
         assert query.plan()
+        moments.append(passed.now)
         query.report(3)
-    assert time.monotonic() - began >= 4 * INTERVAL_S
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert min(pauses) >= INTERVAL_S - TINY_S and max(pauses) < INTERVAL_S + clock.IDLE_POLL_INTERVAL_S
     query.report(0)
     assert not query.plan()
 
 
 @pytest.mark.contract
-def test_the_clock_moves_after_input_came_with_it_or_without_it(tmp_path: Path) -> None:
+def test_the_clock_moves_after_input_came_with_it_or_without_it(tmp_path: Path, passed: Time) -> None:
     query = Query(tmp_path)
     assert query.plan()
     query.report(0, moved=True)
@@ -104,16 +144,14 @@ def test_the_clock_moves_after_input_came_with_it_or_without_it(tmp_path: Path) 
     query.report(0)
     assert not query.plan()
     # A micro-batch of input alone, which has left rows pending: its report comes after the next question.
-    telling = threading.Timer(INTERVAL_S / 5, lambda: query.report(2, moved=True))
-    query.reader._answered_at -= 1.0
-    telling.start()
+    passed.now += 1.0
+    passed.after(INTERVAL_S / 5, lambda: query.report(2, moved=True))
     assert query.plan()
-    telling.join()
 
 
 @pytest.mark.contract(convicts=["ends_before_report"])
 def test_with_available_now_the_clock_stays_only_after_the_report_about_its_own_offset(
-    tmp_path: Path,
+    tmp_path: Path, passed: Time
 ) -> None:
     query = Query(tmp_path, ends=True)
     before = query.offset
@@ -123,12 +161,9 @@ def test_with_available_now_the_clock_stays_only_after_the_report_about_its_own_
     assert query.plan()
     # One that comes late, about the micro-batch before, says nothing of this one.
     query.report(0, offset=before)
-    began = time.monotonic()
-    telling = threading.Timer(INTERVAL_S * 2, lambda: query.report(0))
-    telling.start()
+    passed.after(INTERVAL_S * 2, lambda: query.report(0))
     assert not query.plan()
-    assert time.monotonic() - began >= INTERVAL_S * 1.9
-    telling.join()
+    assert not passed.due
 
 
 def test_with_available_now_the_clock_moves_once_more_after_the_last_input(tmp_path: Path) -> None:
@@ -143,17 +178,19 @@ def test_with_available_now_the_clock_moves_once_more_after_the_last_input(tmp_p
 
 @pytest.mark.contract(convicts=["untold_clock_hurries"])
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_clock_that_is_told_nothing_moves_seldom_and_never_rests(tmp_path: Path, ends: bool) -> None:
+def test_a_clock_that_is_told_nothing_moves_seldom_and_never_rests(
+    tmp_path: Path, ends: bool, passed: Time
+) -> None:
     query = Query(tmp_path, ends=ends)
     assert query.plan()
-    moved = []
-    began = time.monotonic()
-    while len(moved) < 2:
+    moved = [passed.now]
+    while len(moved) < 3:
+        before = passed.now
         if query.plan():
-            moved.append(time.monotonic() - began)
-        assert time.monotonic() - began < 60
-    assert moved[0] >= UNTOLD_S * 0.9
-    assert moved[1] - moved[0] >= UNTOLD_S * 0.9
+            moved.append(passed.now)
+        assert passed.now > before, "Spark would ask again at once"
+    for pause in (after - before for before, after in itertools.pairwise(moved)):
+        assert UNTOLD_S - TINY_S <= pause <= 2 * UNTOLD_S
 
 
 @pytest.mark.parametrize("said", ["", "{", "[]", '{"tick": 1}', '{"busy": false}'])
@@ -176,8 +213,33 @@ def test_two_clocks_of_a_query_are_both_told_and_other_sources_are_none(tmp_path
     listener.report(json.dumps(said))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clock-a", "clock-b"]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-    listener.onQueryTerminated(SimpleNamespace(runId="run"))
+    listener.onQueryTerminated(SimpleNamespace(runId="run", exception=None))
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("by_java", [False, True])
+def test_what_to_do_is_said_where_spark_gave_the_clock_too_little_time_and_for_no_other_error(
+    tmp_path: Path, by_java: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def end(error: str | None) -> str:
+        """The log after a query has ended; Java's events have methods, and no None."""
+        said: dict[str, Any] = {"id": "this-query", "runId": "run", "exception": error}
+        if by_java:
+            java = {
+                "id": SimpleNamespace(toString=lambda: "this-query"),
+                "runId": SimpleNamespace(toString=str),
+            }
+            option = SimpleNamespace(isDefined=lambda: error is not None, get=lambda: error)
+            said = {name: partial(lambda it: it, it) for name, it in {**java, "exception": option}.items()}
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "pillarbox"):
+            ClockListener(str(tmp_path)).onQueryTerminated(SimpleNamespace(**said))
+        return caplog.text
+
+    spark = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache"
+    assert "query this-query has failed" in (text := end(spark)) and "Start the query again" in text
+    for other in (None, "java.lang.IllegalStateException: Python worker failed to connect back to it"):
+        assert end(other) == ""
 
 
 def test_a_reader_that_is_stopped_leaves_no_report(tmp_path: Path) -> None:

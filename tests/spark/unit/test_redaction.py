@@ -22,6 +22,7 @@ import os, shutil, sys, traceback
 from pyspark.sql import SparkSession
 from pillarbox import Ledger, Rate, Redact, Retry
 from pillarbox.spark import Progress, async_map, async_stream, async_udf, call_failed
+from tests.spark import queries
 from pillarbox.spark.dead_letters import DeadLetter
 
 os.makedirs("events")
@@ -129,8 +130,8 @@ def run_stream(name, redact):
         stream, geocode_in_turn, schema="lat double", keep=["id"], key="kind", max_wait=0.1, errors=errors
     )
     checkpoint = os.path.abspath(name + "-checkpoint")
-    query = rows.writeStream.format("json").option("path", name + "-stream-rows").option(
-        "checkpointLocation", checkpoint).start()
+    query = queries.start(rows.writeStream.format("json").option("path", name + "-stream-rows").option(
+        "checkpointLocation", checkpoint))
     # In its files the state is compressed.
     state = b""
     while b"GeoError" not in state:

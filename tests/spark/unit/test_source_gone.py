@@ -25,6 +25,7 @@ from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.servers.redis_server import RedisServer
+from tests.spark import queries
 from tests.spark.unit import plans
 from tests.versions import needs_source_streams
 
@@ -315,7 +316,7 @@ def test_spark_reads_on_while_streams_come_and_go(
     query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
 
     def read() -> None:
-        query.start(str(tmp_path / "out")).awaitTermination()
+        queries.start(query, str(tmp_path / "out")).awaitTermination()
 
     expected = add(server, "s:a", 100, 101) + add(server, "s:b", 1)
     read()

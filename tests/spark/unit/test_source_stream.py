@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from pillarbox.spark import register_source
 from pillarbox.spark.data_source import Read
+from tests.spark import queries
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource, RangeSource, append
 from tests.spark.unit.streams import Collected, until
@@ -33,7 +33,7 @@ class Stream:
         self.log = tmp_path / "log"
         self.checkpoint = tmp_path / "checkpoint"
         self.found = Collected()
-        self.query: StreamingQuery | None = None
+        self.query: Any = None
         self.numbers = 0
 
     def load(self, source: Any, **options: Any) -> DataFrame:
@@ -42,9 +42,9 @@ class Stream:
         reader = self.spark.readStream.format(name)
         return reader.options(**{key: str(value) for key, value in options.items()}).load()
 
-    def start(self, df: DataFrame, **trigger: Any) -> StreamingQuery:
+    def start(self, df: DataFrame, **trigger: Any) -> Any:
         writer = df.writeStream.foreachBatch(self.found).option("checkpointLocation", str(self.checkpoint))
-        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        self.query = queries.start(writer.trigger(**trigger) if trigger else writer)
         return self.query
 
     def drain(self, source: Any, **options: Any) -> None:
@@ -107,7 +107,7 @@ def test_available_now_reads_nothing_that_came_later(stream: Stream) -> None:
 
     df = stream.load(source, max_rows=2)
     writer = df.writeStream.foreachBatch(more).option("checkpointLocation", str(stream.checkpoint))
-    query = writer.trigger(availableNow=True).start()
+    query = queries.start(writer.trigger(availableNow=True))
     assert query.awaitTermination(200)
     assert stream.rows == [("a", n) for n in range(6)]
     stream.drain(source)
@@ -136,10 +136,11 @@ def test_slices_are_cut_until_there_are_enough_tasks(stream: Stream) -> None:
     append(stream.log, "a", range(100))
     df = stream.load(LogSource(str(stream.log)), min_partitions=4)
     sizes: list[int] = []
-    query = df.writeStream.foreachBatch(
+    writer = df.writeStream.foreachBatch(
         lambda batch, _: sizes.extend(map(len, batch.rdd.glom().collect()))
     ).trigger(availableNow=True)
-    assert query.option("checkpointLocation", str(stream.checkpoint)).start().awaitTermination(200)
+    query = queries.start(writer.option("checkpointLocation", str(stream.checkpoint)))
+    assert query.awaitTermination(200)
     assert sizes == [25, 25, 25, 25]
 
 

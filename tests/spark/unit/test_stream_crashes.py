@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.timeout(640), needs_async_stream]
 HEAD = """
 import asyncio, os, pathlib, signal, sys, time
 from pillarbox.spark import async_stream
+from tests.spark import queries
 tmp = pathlib.Path(sys.argv[1])
 
 def note(line):
@@ -48,7 +49,7 @@ out = async_stream(stream, call, schema="double long", keep=["id"], key="name", 
 writer = out.writeStream.format("json").option("path", str(tmp / "out"))
 writer = writer.option("checkpointLocation", str(tmp / "checkpoint"))
 if phase == "first":
-    query = writer.start()
+    query = queries.start(writer)
 
     def kept():
         state = spark.read.format("statestore").option("stateVarName", "pending")
@@ -65,7 +66,7 @@ if phase == "first":
     os._exit(0)
 print(*sorted(row.id for row in spark.read.json(str(tmp / "out")).collect()))
 gate.touch()
-query = writer.trigger(availableNow=True).start()
+query = queries.start(writer.trigger(availableNow=True))
 print(query.awaitTermination(240), query.exception())
 print(*sorted((row.id, row.double) for row in spark.read.json(str(tmp / "out")).collect()), sep=";")
 """
@@ -97,7 +98,7 @@ options = {} if ledger is None else {"ledger": dataclasses.replace(ledger, uid="
 out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=60.0, **options)
 found = {}
 query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
-query = query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True).start()
+query = queries.start(query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True))
 print(query.awaitTermination(240), query.exception())
 print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
 """
@@ -122,7 +123,7 @@ stream = spark.readStream.schema("id long").parquet(str(tmp / "in"))
 out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=float(sys.argv[2]))
 found = {}
 query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
-query = query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True).start()
+query = queries.start(query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True))
 while not (tmp / "calls").exists() or len((tmp / "calls").read_text().split()) < 12:
     assert query.isActive, query.exception()
 below = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid()).children(recursive=True)
@@ -171,7 +172,7 @@ def write(df, batch):
     found.extend(row.id for row in after)
 
 query = out.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp / "c"))
-query = query.trigger(availableNow=True).start()
+query = queries.start(query.trigger(availableNow=True))
 print(query.awaitTermination(240), query.exception())
 print(*sorted(found))
 """

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from pillarbox.spark import async_stream
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
+from tests.spark import queries
 from tests.spark.unit.streams import (
     END_TIMEOUT_S,
     Collected,
@@ -39,7 +40,7 @@ def _rocksdb(spark: SparkSession) -> Iterator[None]:
 
 def start(df: Any, sink: Any, checkpoint: Path, **trigger: Any) -> Any:
     writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return writer.trigger(**trigger).start() if trigger else writer.start()
+    return queries.start(writer.trigger(**trigger) if trigger else writer)
 
 
 @pytest.mark.contract
@@ -173,12 +174,11 @@ def test_windows_behind_a_stream_count_rows_that_left_late_until_their_watermark
     )
     counted = out.withWatermark("at", "24 hours").groupBy(F.window("at", "1 hour")).agg(F.collect_list("id"))
     sink = Collected()
-    query = (
+    query = queries.start(
         counted.writeStream.outputMode("update")
         .foreachBatch(sink)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
     assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
@@ -197,6 +197,7 @@ def test_a_stream_over_connect_gives_every_row_and_ends_with_available_now(
         """
 import asyncio
 from pillarbox.spark import async_stream
+from tests.spark import queries
 
 folder = sys.argv[1]
 spark.conf.set(sys.argv[2], sys.argv[3])
@@ -209,7 +210,8 @@ async def call(row):
 stream = spark.readStream.schema("id long").parquet(folder + "/in")
 out = async_stream(stream, call, schema="id long", max_wait=0.2)
 writer = out.writeStream.format("parquet").option("path", folder + "/out")
-query = writer.option("checkpointLocation", folder + "/c").trigger(availableNow=True).start()
+writer = writer.option("checkpointLocation", folder + "/c").trigger(availableNow=True)
+query = queries.start(writer)
 print(query.awaitTermination(100), query.exception())
 print(sorted(row.id for row in spark.read.parquet(folder + "/out").collect()) == list(range(20)))
 """,
