@@ -21,6 +21,7 @@ import os
 import stat
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -146,19 +147,26 @@ class Account:
 class LimitService(Service):
     """Serves the accounts of any number of names. Confined to the thread of the server's loop.
 
-    path: of the state file; None for none. state: what to go on from; None for nothing.
+    path: of the state file; None for none. state: what to go on from; None for nothing. clock: seconds, which
+    never go back.
     """
 
     def __init__(
-        self, secret: bytes, path: Path | None, state: dict[str, Any] | None, upkeep: Upkeep = DEFAULT_UPKEEP
+        self,
+        secret: bytes,
+        path: Path | None,
+        state: dict[str, Any] | None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_written = True
         """False if the last state is to be written down and could not be."""
         self._secret = secret
         self._path = path
         self._upkeep = upkeep
+        self._clock = clock
         self._accounts = {
-            name: Account(QuotaAllocator.from_json(sums, time.monotonic, upkeep.return_timeout_s))
+            name: Account(QuotaAllocator.from_json(sums, clock, upkeep.return_timeout_s))
             for name, sums in (state or {}).get("gates", {}).items()
         }
         self._outbox: list[tuple[Connection, Any]] = []
@@ -267,7 +275,7 @@ class LimitService(Service):
                 why = f"{most:,} names of limits are in use, or have budgets: give operators one name"
                 connection.send("no", why)
                 return None
-            self._accounts[name] = Account(QuotaAllocator(message.limits, time.monotonic))
+            self._accounts[name] = Account(QuotaAllocator(message.limits, self._clock))
         account = self._accounts[name]
         allocator = account.allocator
         if allocator.limits != message.limits:

@@ -62,9 +62,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return [timer for timer in scheduled if not timer.cancelled()]
 
 
-def play(script: Callable[[], Awaitable[T]]) -> T:
+def play(script: Callable[[], Awaitable[T]], new_loop: Callable[[], VirtualLoop] = VirtualLoop) -> T:
     """Run `script()` on a loop of its own; no task may be left when it has ended."""
-    loop = VirtualLoop()
+    loop = new_loop()
     try:
         result: T = loop.run_until_complete(_played(script))
         left = asyncio.all_tasks(loop)

@@ -1,8 +1,8 @@
 """Calls through a gate as an operator makes them; as a program, in a process of its own. One loop's thread.
 
-`python -m tests.limits.unit.calling HANDLE SECONDS LOOP FATAL` reads a pickled (shared limits, limits) in
-hexadecimal, begins as many calls as it may on a loop of that package, and writes the time of each on a line
-of its own, before it goes on. The call with the number FATAL (0 for none) kills the process; if that is
+`python -m tests.limits.unit.calling HANDLE NUMBER LOOP FATAL` reads a pickled (shared limits, limits) in
+hexadecimal, begins as many calls as it may on a loop of that package, NUMBER at most, and writes a line for
+each, before it goes on. The call with the number FATAL (0 for none) kills the process; if that is
 below 0, the first one from there on that leaves calls unused and nothing on its way to the process.
 """
 
@@ -16,11 +16,10 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.rate import Limits, RateLimiter, SharedLimits
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,14 +41,18 @@ class Caller:
         await self.gate.close()
 
     async def call(self, units: float = 1.0, until: float = math.inf) -> bool:
-        """Begin a call as soon as the gate lets it; False if it does not until then, or never will."""
+        """Begin a call as soon as the gate lets it; False if it does not until then, or never will.
+
+        until: by the clock of the loop.
+        """
+        now = asyncio.get_running_loop().time
         while True:
             self._woken.clear()
             wait = self.gate.admit(units)
             if wait == 0.0:
-                self.begun.append(time.monotonic())
+                self.begun.append(now())
                 return True
-            left = until - time.monotonic()
+            left = until - now()
             if self.gate.exhausted is not None or left <= 0.0:
                 return False
             try:
@@ -60,7 +63,7 @@ class Caller:
 
     async def calls(self, number: float = math.inf, seconds: float = math.inf, units: float = 1.0) -> int:
         """Begin so many calls, or what may begin in that time; how many did."""
-        until = time.monotonic() + seconds
+        until = asyncio.get_running_loop().time() + seconds
         count = 0
         while count < number and await self.call(units, until):
             count += 1
@@ -70,21 +73,27 @@ class Caller:
         return count
 
 
-async def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until something holds that nobody tells. Fails after so many seconds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        await asyncio.sleep(0.005)
+def impatient(gate: LeasedLimiter, trouble: str = "") -> LeasedLimiter:
+    """The limiter with a clock by which its patience is over at each reading after such a trouble."""
+    clock, late = gate._clock, 0.0
+
+    def read() -> float:
+        nonlocal late
+        if gate._way.trouble is not None and trouble in str(gate._way.trouble):
+            late += gate._patience
+        return clock() + late
+
+    gate._clock = read
+    return gate
 
 
 def start(
-    shared: SharedLimits, limits: Limits, seconds: float, loop: str = "asyncio", fatal: int = 0
+    shared: SharedLimits, limits: Limits, number: float = math.inf, loop: str = "asyncio", fatal: int = 0
 ) -> subprocess.Popen[str]:
     """The program, in a process of its own."""
     text = pickle.dumps((shared, limits)).hex()
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.limits.unit.calling", text, str(seconds), loop, str(fatal)],
+        [sys.executable, "-m", "tests.limits.unit.calling", text, str(number), loop, str(fatal)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -103,12 +112,12 @@ def most_in(begun: list[float], seconds: float) -> int:
 
 async def main() -> None:
     shared, limits = pickle.loads(bytes.fromhex(sys.argv[1]))
-    until = time.monotonic() + float(sys.argv[2])
+    number = float(sys.argv[2])
     fatal = int(sys.argv[4])
     async with Caller(shared.open(limits)) as caller:
-        while await caller.call(until=until):
+        while len(caller.begun) < number and await caller.call():
             # What a call does may end the process: nothing comes between it and the gate.
-            print(caller.begun[-1], flush=True)
+            print(len(caller.begun), flush=True)
             gate: Any = caller.gate
             quiet = fatal < 0 and gate._calls > 0 and not gate._asked
             if len(caller.begun) == fatal or (quiet and len(caller.begun) >= -fatal):

@@ -51,7 +51,7 @@ class Peer:
     async def ended(self) -> bool:
         """True if the other side closes the connection; its messages until then are passed over."""
         try:
-            while await asyncio.wait_for(self.reader.read(4096), 10):
+            while await self.reader.read(4096):
                 pass
         except ConnectionError:
             pass

@@ -1,4 +1,4 @@
-"""Limits that are shared through a coordinator: real sockets, real processes, real time."""
+"""Limits that are shared through a coordinator: real sockets and real processes; rates on virtual time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import pickle
 import re
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget, Coordinator, Options, Rate
-from pillarbox.aio.limits.coordinator import CoordinatorHandle
+from pillarbox.aio.limits.coordinator import CoordinatorHandle, SharedStatistics
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.rate import (
     CoordinatorError,
@@ -25,7 +24,11 @@ from pillarbox.aio.limits.rate import (
     open_limiter,
 )
 from pillarbox.aio.options import resolve_options
-from tests.limits.unit.calling import Caller, most_in, start, wait_until
+from tests.limits.unit.calling import Caller, impatient, most_in, start
+from tests.limits.unit.virtual_net import VirtualCoordinator, VirtualLimits, limiter, on_net
+from tests.waiting import until, wait_until
+
+NOBODY = SharedStatistics(0, 0, 0.0, 0, 0)
 
 
 def callers(shared: CoordinatorHandle, limits: Limits, number: int) -> list[Caller]:
@@ -104,16 +107,16 @@ def test_whoever_knows_the_address_and_the_secret_shares_the_limits(monkeypatch:
         assert "a-secret-" not in repr(there)
         assert sum(await all_call(callers(there.named("g"), limits, 2), number=20)) == 40
         # Another application, in a process of its own.
-        program = start(pickle.loads(pickle.dumps(there.named("g"))), limits, 20.0)
+        program = start(pickle.loads(pickle.dumps(there.named("g"))), limits)
         said, _ = await asyncio.to_thread(program.communicate)
         assert len(said.split()) == 10
         monkeypatch.setenv(SECRET_ENV, "another-secret-" * 4)
-        stranger = Coordinator.at(host, port, secret_env=SECRET_ENV, patience=0.3).named("g")
+        stranger = Coordinator.at(host, port, secret_env=SECRET_ENV, patience=30.0).named("g")
         with pytest.raises(CoordinatorError, match="secret"):
-            await all_call(callers(stranger, limits, 1), number=1)
+            await all_call([Caller(impatient(stranger.open(limits), "secret"))], number=1)
 
     with Coordinator(secret_env=SECRET_ENV) as coordinator:
-        asyncio.run(asyncio.wait_for(test(coordinator), 60))
+        asyncio.run(test(coordinator))
 
 
 def test_a_secret_that_is_too_short_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +133,14 @@ def test_a_secret_that_is_too_short_is_refused_and_not_shown(monkeypatch: pytest
 @pytest.mark.contract("A coordinator holds the rate of all tasks together, and each gets its share.")
 def test_the_rate_of_all_tasks_together_is_held_and_each_gets_its_share() -> None:
     limits = Limits(per_second=400.0, burst=0.25)
-    with Coordinator() as coordinator:
-        them = callers(coordinator.named(), limits, 8)
-        counts = asyncio.run(all_call(them, seconds=2.0))
-    begun = together(them)
+
+    async def run() -> tuple[list[float], list[int]]:
+        async with VirtualCoordinator():
+            them = [Caller(limiter(limits)) for _ in range(8)]
+            counts = await all_call(them, seconds=2.0)
+        return together(them), counts
+
+    begun, counts = on_net(run)
     for window in (0.25, 0.5, 1.0, 2.0):
         assert most_in(begun, window) <= 400 * (0.25 + window) + 1
     # After the burst, for the rest of the time.
@@ -151,9 +158,8 @@ def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
         them = [Caller(open_limiter(rate, 50, None, shared)) for _ in range(3)]  # type: ignore[arg-type]
         async with them[0], them[1], them[2]:
             for caller in them:
-                while caller.gate.exhausted is None and await caller.call(until=time.monotonic() + 10.0):
-                    if len(caller.begun) == 20:
-                        break
+                while len(caller.begun) < 20 and await caller.call():
+                    pass
                 counts.append(len(caller.begun))
             them[1].gate.cool_down(5.0)
             assert [caller.gate.statistics().cool_downs for caller in them] == [0, 1, 0]
@@ -183,30 +189,30 @@ def test_what_a_run_has_spent_before_counts_once(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_held_over_processes() -> None:
-    limits = Limits(per_second=200.0, burst=0.25)
+    # A burst of sixty calls, and days until the next one.
+    limits = Limits(per_second=1e-6, burst=60.5e6)
     with Coordinator() as coordinator:
-        shared = coordinator.named("all")
-        programs = [start(shared, limits, 2.5) for _ in range(3)]
-        outputs = [program.communicate(timeout=60)[0] for program in programs]
-    assert [program.returncode for program in programs] == [0, 0, 0]
-    counts = [len(output.split()) for output in outputs]
-    begun = sorted(float(each) for output in outputs for each in output.split())
-    assert all(counts)
-    for window in (0.25, 1.0, 2.0):
-        assert most_in(begun, window) <= 200 * (0.25 + window) + 1
-    assert len(begun) >= 0.8 * 200 * (begun[-1] - begun[0])
+        programs = [start(coordinator.named("all"), limits, 35) for _ in range(2)]
+        try:
+            wait_until(lambda: coordinator.statistics().get("all", NOBODY).calls == 60)
+        finally:
+            for program in programs:
+                program.kill()
+            counts = [len(program.communicate()[0].split()) for program in programs]
+    # One that has all that it wants leaves the rest to the other.
+    assert sum(counts) == 60 and min(counts) >= 25
 
 
 def test_units_are_shared_and_a_heavy_call_pays_for_itself() -> None:
-    rate = Rate(units_per_minute=60_000.0, weight=float, burst=0.25)
-    with Coordinator() as coordinator:
-        them = callers(coordinator.named(), Limits.of(rate, None, None), 3)
+    limits = Limits.of(Rate(units_per_minute=60_000.0, weight=float, burst=0.25), None, None)
 
-        async def run() -> None:
-            async def one(caller: Caller, units: float) -> int:
-                async with caller:
-                    return await caller.calls(seconds=2.0, units=units)
+    async def one(caller: Caller, units: float) -> int:
+        async with caller:
+            return await caller.calls(seconds=2.0, units=units)
 
+    async def run() -> None:
+        async with VirtualCoordinator():
+            them = [Caller(limiter(limits)) for _ in range(3)]
             counts = await asyncio.gather(one(them[0], 600.0), one(them[1], 5.0), one(them[2], 20.0))
             spent = 600.0 * counts[0] + 5.0 * counts[1] + 20.0 * counts[2]
             assert spent <= 1000.0 * (0.25 + 2.0) + 600.0
@@ -218,7 +224,7 @@ def test_units_are_shared_and_a_heavy_call_pays_for_itself() -> None:
                 20.0 * counts[2],
             ]
 
-        asyncio.run(run())
+    on_net(run)
 
 
 @pytest.mark.contract("Light calls reach the rate of units that they share, and never more than it allows.")
@@ -228,22 +234,20 @@ def test_light_calls_reach_the_units_that_they_share_and_no_more() -> None:
 
     async def one(caller: Caller, weights: list[float]) -> None:
         async with caller:
-            until = time.monotonic() + 2.0
             for number in itertools.count():
                 units = weights[number % len(weights)]
-                if not await caller.call(units, until):
+                if not await caller.call(units, 2.0):
                     return
                 begun.append((caller.begun[-1], units))
                 if number % 8 == 0:
                     await asyncio.sleep(0)
 
-    async def run(coordinator: Coordinator) -> None:
-        them = callers(coordinator.named(), limits, 3)
-        weights = [[1.0], [0.1, 2.5, 0.4], [5.0, 0.0, 1.0, 300.0]]
-        await asyncio.gather(*map(one, them, weights))
+    async def run() -> None:
+        async with VirtualCoordinator():
+            weights = [[1.0], [0.1, 2.5, 0.4], [5.0, 0.0, 1.0, 300.0]]
+            await asyncio.gather(*(one(Caller(limiter(limits)), each) for each in weights))
 
-    with Coordinator() as coordinator:
-        asyncio.run(asyncio.wait_for(run(coordinator), 60))
+    on_net(run)
     begun.sort()
     for window in (0.1, 0.25, 1.0, 2.0):
         first, units = 0, 0.0
@@ -280,7 +284,7 @@ def test_what_a_task_holds_and_does_not_use_is_there_for_the_others() -> None:
             assert idle.gate.exhausted is not None or not await idle.call()
 
     with Coordinator() as coordinator:
-        asyncio.run(asyncio.wait_for(run(coordinator), 30))
+        asyncio.run(run(coordinator))
 
 
 @pytest.mark.contract("With a coordinator max_cost ends the calls of all tasks.")
@@ -291,10 +295,10 @@ def test_max_cost_ends_the_calls_of_all() -> None:
         async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
             assert await one.call() and await other.call()
             one.gate.spend(6.0)
-            await wait_until(lambda: coordinator.statistics()["g"].cost == 6.0)
+            await until(lambda: coordinator.statistics()["g"].cost == 6.0)
             assert one.gate.exhausted is None
             other.gate.spend(4.0)
-            await wait_until(lambda: one.gate.exhausted is not None and other.gate.exhausted is not None)
+            await until(lambda: one.gate.exhausted is not None and other.gate.exhausted is not None)
             assert one.gate.exhausted == "max_cost=10.0"
             assert not await one.call()
 
@@ -304,25 +308,26 @@ def test_max_cost_ends_the_calls_of_all() -> None:
 
 @pytest.mark.contract
 def test_one_overload_cools_all_down_within_a_round_trip() -> None:
-    async def run(coordinator: Coordinator) -> None:
-        shared = coordinator.named("g")
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
         limits = Limits(per_second=1000.0)
-        async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
+        async with VirtualCoordinator(), Caller(limiter(limits)) as one, Caller(limiter(limits)) as other:
             assert await one.call() and await other.call()
-            began = time.monotonic()
+            began = loop.time()
             one.gate.cool_down(0.8)
             assert 0.0 < one.gate.admit() <= 0.81
-            await wait_until(lambda: other.gate.statistics().cool_downs == 1, 0.5)
+            # Time passes when all has been said that is to be said.
+            await asyncio.sleep(1e-3)
+            assert other.gate.statistics().cool_downs == 1
             assert 0.0 < other.gate.admit() <= 0.81
             # A task that comes later hears of it too.
-            async with Caller(shared.open(limits)) as late:
+            async with Caller(limiter(limits)) as late:
                 assert await late.call()
-                assert late.begun[0] - began >= 0.8
+                assert 0.8 <= late.begun[0] - began <= 0.81
             assert await other.call()
             assert other.begun[-1] - began >= 0.8
 
-    with Coordinator() as coordinator:
-        asyncio.run(run(coordinator))
+    on_net(run)
 
 
 @pytest.mark.contract
@@ -390,7 +395,7 @@ def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.Monkey
     async def run(coordinator: Coordinator) -> None:
         async with Caller(coordinator.open_for(None, 1, None)) as caller:
             with pytest.raises(CoordinatorError, match="ZeroDivisionError: by zero"):
-                await asyncio.wait_for(caller.call(), 10)
+                await caller.call()
 
     with Coordinator() as coordinator:
         asyncio.run(run(coordinator))
@@ -409,45 +414,45 @@ def test_open_gate_shares_what_a_coordinator_is_given_for() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(per_second=1e6), Limits(units_per_second=1e6)])
 def test_a_call_costs_no_round_trip_once_the_demand_is_known(limits: Limits) -> None:
-    async def run(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.named("g").open(limits)) as caller:
+    async def run() -> None:
+        async with VirtualCoordinator(), Caller(limiter(limits)) as caller:
             await caller.calls(number=2000)
             waits = 0
-            for _ in range(2000):
+            for number in range(2000):
                 while caller.gate.admit() > 0.0:
                     waits += 1
                     await asyncio.sleep(0.001)
-                if _ % 20 == 0:
+                if number % 20 == 0:
                     await asyncio.sleep(0.001)
             assert waits < 200
 
-    with Coordinator() as coordinator:
-        asyncio.run(run(coordinator))
+    on_net(run)
 
 
 def test_the_program_of_the_tests_says_what_went_wrong() -> None:
     # Otherwise a program that never starts would look like one that was never let through.
     with Coordinator() as coordinator:
-        program = start(coordinator.named(), Limits(max_calls=2), 20.0)
-        output, _ = program.communicate(timeout=60)
+        program = start(coordinator.named(), Limits(max_calls=2))
+        output, _ = program.communicate()
         assert program.returncode == 0 and len(output.split()) == 2
         assert isinstance(program, subprocess.Popen)
 
 
 @pytest.mark.contract("With a coordinator an overload of one task cools down all, also without a rate.")
 def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
-    async def run(coordinator: Coordinator) -> None:
-        shared = coordinator.named("g")
+    async def run() -> None:
+        loop, shared = asyncio.get_running_loop(), VirtualLimits()
         assert open_limiter(None, None, None, shared) is None
         gates = [open_limiter(None, None, None, shared, cools=True) for _ in range(2)]
         assert gates[0] is not None and gates[1] is not None
-        async with Caller(gates[0]) as one, Caller(gates[1]) as other:
+        async with VirtualCoordinator(), Caller(gates[0]) as one, Caller(gates[1]) as other:
             assert await one.call() and await other.call()
-            began = time.monotonic()
+            began = loop.time()
             one.gate.cool_down(0.7)
-            await wait_until(lambda: other.gate.statistics().cool_downs == 1)
+            await asyncio.sleep(1e-3)
+            assert other.gate.statistics().cool_downs == 1
             assert await other.call() and await one.call()
-            assert min(other.begun[-1], one.begun[-1]) - began >= 0.69
+            for caller in (one, other):
+                assert 0.7 <= caller.begun[-1] - began <= 0.71
 
-    with Coordinator() as coordinator:
-        asyncio.run(asyncio.wait_for(run(coordinator), 30))
+    on_net(run)

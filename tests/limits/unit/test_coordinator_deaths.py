@@ -19,9 +19,10 @@ from pillarbox.aio.limits.lease import Opened, Update, UsageReport
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc.connection import Timing
 from tests.limits.unit import calling
-from tests.limits.unit.calling import Caller, wait_until
+from tests.limits.unit.calling import Caller
 from tests.limits.unit.coordinating import Hasty
 from tests.limits.unit.peers import Peer
+from tests.waiting import until
 
 LOOPS = ("asyncio", "uvloop")
 LIMITS = Limits(max_calls=1000)
@@ -49,13 +50,13 @@ def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
 
 def killed(program: subprocess.Popen[str]) -> int:
     """The number of calls that it began until one of them killed it."""
-    output, _ = program.communicate(timeout=60)
+    output, _ = program.communicate()
     assert program.returncode == -9
     return len(output.splitlines())
 
 
 async def given_up(coordinator: Coordinator, name: str = "g") -> None:
-    await wait_until(lambda: coordinator.statistics()[name].held == 0)
+    await until(lambda: coordinator.statistics()[name].held == 0)
 
 
 @pytest.mark.contract
@@ -67,8 +68,8 @@ def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: s
         shared = coordinator.named("g")
         begun = 0
         for _ in range(3):
-            program = calling.start(shared, limits, 60.0, loop, 2)
-            begun += len(program.communicate(timeout=60)[0].splitlines())
+            program = calling.start(shared, limits, loop=loop, fatal=2)
+            begun += len(program.communicate()[0].splitlines())
             asyncio.run(given_up(coordinator))
             assert 2 <= begun <= coordinator.statistics()["g"].calls <= 4
         assert coordinator.statistics()["g"].calls == 4
@@ -78,13 +79,13 @@ def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: s
 def test_what_a_killed_process_held_counts_as_called_and_the_rest_is_granted() -> None:
     with Hasty() as coordinator:
         shared = coordinator.named("g")
-        begun = killed(calling.start(shared, LIMITS, 60.0, "asyncio", -100))
+        begun = killed(calling.start(shared, LIMITS, fatal=-100))
         assert 100 <= begun < 1000
         asyncio.run(given_up(coordinator))
         counted = coordinator.statistics()["g"].calls
         assert begun <= counted < 1000
-        rest = calling.start(shared, LIMITS, 60.0)
-        assert len(rest.communicate(timeout=60)[0].splitlines()) == 1000 - counted
+        rest = calling.start(shared, LIMITS)
+        assert len(rest.communicate()[0].splitlines()) == 1000 - counted
 
 
 async def holding(coordinator: Coordinator) -> Peer:
@@ -121,11 +122,11 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(en
         # One that comes back after all says what is true.
         again = await Peer().connect(coordinator)
         again.open(limits=LIMITS, report=UsageReport(10, 3, 7))
-        await wait_until(lambda: coordinator.statistics()["g"].calls == 3)
+        await until(lambda: coordinator.statistics()["g"].calls == 3)
         again.writer.close()
 
     with Deaf() if end == "silence" else Hasty() as coordinator:
-        asyncio.run(asyncio.wait_for(test(coordinator), 60))
+        asyncio.run(test(coordinator))
 
 
 def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_from_the_others(
@@ -137,9 +138,9 @@ def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_f
             peer.open(limits=LIMITS)
             assert await peer.hear() == Opened()
             peer.say(Update(UsageReport(), 4, 0.0))
-            await wait_until(lambda: coordinator.statistics()["g"].held == 4)
+            await until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
-            assert await asyncio.wait_for(caller.call(), 20)
+            assert await caller.call()
 
     with Gathering(state=tmp_path / "state") as coordinator:
-        asyncio.run(asyncio.wait_for(test(coordinator), 60))
+        asyncio.run(test(coordinator))

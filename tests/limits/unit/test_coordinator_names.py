@@ -14,7 +14,8 @@ from pillarbox.aio.limits.coordinator import Upkeep
 from pillarbox.aio.limits.lease import QuotaAllocator, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
-from tests.limits.unit.calling import Caller, wait_until
+from tests.limits.unit.calling import Caller
+from tests.waiting import until
 
 RATE = Limits(per_second=1000.0, burst=0.1)
 BUDGET = Limits(max_calls=5)
@@ -29,7 +30,7 @@ def check(test: Callable[[Coordinator], Awaitable[None]], names: int, state: Pat
         _upkeep = Upkeep(max_names=names)
 
     with Forgetful(state=state) as coordinator:
-        asyncio.run(asyncio.wait_for(test(coordinator), 60))
+        asyncio.run(test(coordinator))
 
 
 async def use(coordinator: Coordinator, name: str | None, limits: Limits, number: int = 1) -> int:
@@ -45,7 +46,7 @@ def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not() -> None:
             for name in ("a", "b", "c"):
                 assert await use(coordinator, name, RATE) == 1
                 # By then its bucket is full, as a new one's would be.
-                await wait_until(lambda name=name: is_fresh(coordinator, name))  # type: ignore[misc]
+                await until(lambda name=name: is_fresh(coordinator, name))  # type: ignore[misc]
             assert {*coordinator.statistics()} == {"used", "c"}
             assert await caller.call()
 
@@ -58,7 +59,7 @@ def test_a_budget_that_nobody_uses_still_counts(tmp_path: Path) -> None:
         assert await use(coordinator, "g", BUDGET, 3) == 3
         for name in ("a", "b"):
             assert await use(coordinator, name, RATE) == 1
-            await wait_until(lambda name=name: is_fresh(coordinator, name))  # type: ignore[misc]
+            await until(lambda name=name: is_fresh(coordinator, name))  # type: ignore[misc]
         assert {*coordinator.statistics()} == {"g", "b"}
         assert await use(coordinator, "g", BUDGET, 100) == 2
 

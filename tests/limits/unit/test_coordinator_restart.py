@@ -8,7 +8,6 @@ import json
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,10 @@ from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from tests.limits.unit import calling, coordinating
-from tests.limits.unit.calling import Caller, most_in, wait_until
+from tests.limits.unit.calling import Caller, impatient, most_in
 from tests.limits.unit.coordinating import Hasty
+from tests.limits.unit.virtual_net import VirtualCoordinator, limiter, on_net
+from tests.waiting import until, wait_until
 
 
 def curt(shared: CoordinatorHandle, limits: Limits) -> LeasedLimiter:
@@ -80,14 +81,14 @@ def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path)
             state = json.loads((tmp_path / "state").read_text())
             assert state["gates"]["g"]["sums"] == [400, 400, 8.0]
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 def test_a_task_that_dies_while_it_is_away_may_have_begun_all_that_it_held(tmp_path: Path) -> None:
     limits = Limits(max_calls=300)
     with coordinator_process(tmp_path / "state") as handle:
         shared = handle.named("g")
-        program = calling.start(shared, limits._replace(per_second=40.0), 60.0)
+        program = calling.start(shared, limits._replace(per_second=40.0))
         assert program.stdout is not None
         lines = [program.stdout.readline() for _ in range(20)]
     program.kill()
@@ -98,13 +99,13 @@ def test_a_task_that_dies_while_it_is_away_may_have_begun_all_that_it_held(tmp_p
     async def rest(coordinator: Coordinator) -> int:
         async with Caller(coordinator.named("g").open(limits._replace(per_second=40.0))) as caller:
             assert await caller.call()
-            await wait_until(lambda: coordinator.statistics()["g"].clients == 1)
+            await until(lambda: coordinator.statistics()["g"].clients == 1)
             return len(caller.begun)
 
     # Faster than waiting for all calls: the sums say what may still begin.
     with Hasty(state=tmp_path / "state") as coordinator:
         begun = len(lines) + asyncio.run(rest(coordinator))
-        asyncio.run(wait_until(lambda: coordinator.statistics()["g"].held == 0))
+        wait_until(lambda: coordinator.statistics()["g"].held == 0)
         calls = coordinator.statistics()["g"].calls
     assert begun <= calls <= begun + 20
 
@@ -127,7 +128,7 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
         finally:
             await asyncio.to_thread(coordinator.close)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 @pytest.mark.contract
@@ -164,68 +165,66 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
             assert json.loads(path.read_text()) == service.state()
             assert not [handle for handle in pending if not handle.cancelled()]
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 @pytest.mark.contract
-def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
+def test_a_restart_gives_no_second_burst() -> None:
     limits = Limits(per_second=100.0, burst=5.0)
 
     async def run() -> tuple[list[float], float]:
+        tasks = [Caller(limiter(limits, leave_timeout_s=0.1)) for _ in range(3)]
         async with contextlib.AsyncExitStack() as stack:
-            tasks: list[Caller] = []
-            with coordinator_process(tmp_path / "state") as handle:
-                shared = handle.named("g")
-                tasks += [await stack.enter_async_context(Caller(curt(shared, limits))) for _ in range(3)]
+            async with VirtualCoordinator() as first:
+                for task in tasks:
+                    await stack.enter_async_context(task)
                 # All that may be granted at once.
                 await asyncio.gather(*(task.calls(number=160) for task in tasks))
-            with coordinator_process(tmp_path / "state"):
-                restarted = time.monotonic()
+                state = first.service.state()
+            restarted = asyncio.get_running_loop().time()
+            async with VirtualCoordinator(json.loads(json.dumps(state))):
                 await asyncio.gather(*(task.calls(seconds=0.7) for task in tasks))
-            return sorted(at for task in tasks for at in task.begun), restarted
+        return sorted(at for task in tasks for at in task.begun), restarted
 
-    begun, restarted = asyncio.run(asyncio.wait_for(run(), 60))
+    begun, restarted = on_net(run)
     for window in (0.25, 0.5, begun[-1] - begun[0]):
         assert most_in(begun, window) <= 100 * (5.0 + window) + 1
     assert begun[-1] > restarted
 
 
-def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> None:
-    limits = Limits(per_second=1000.0)
-
+def test_a_cool_down_outlives_the_coordinator_in_the_tasks() -> None:
     async def run() -> None:
+        limits = Limits(per_second=1000.0)
         async with contextlib.AsyncExitStack() as stack:
-            with Hasty(state=tmp_path / "state") as coordinator:
-                shared = coordinator.named("g")
-                one = await stack.enter_async_context(Caller(curt(shared, limits)))
+            async with VirtualCoordinator() as first:
+                one = await stack.enter_async_context(Caller(limiter(limits, leave_timeout_s=0.1)))
                 assert await one.call()
-                await asyncio.to_thread(coordinator.close)
-                await wait_until(lambda: one.gate._way.connection is None)  # type: ignore[attr-defined]
+                state = first.service.state()
             one.gate.cool_down(1.0)
-            until = time.monotonic() + 1.0
-            with Hasty(state=tmp_path / "state"):
-                late = await stack.enter_async_context(Caller(curt(shared, limits)))
-                await wait_until(lambda: late.gate.statistics().cool_downs == 1)
+            cool_until = asyncio.get_running_loop().time() + 1.0
+            async with VirtualCoordinator(state):
+                late = await stack.enter_async_context(Caller(limiter(limits, leave_timeout_s=0.1)))
+                await until(lambda: late.gate.statistics().cool_downs == 1)
                 assert await late.call()
-                assert late.begun[0] >= until - 0.01
+                assert cool_until <= late.begun[0] <= cool_until + 0.01
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    on_net(run)
 
 
 @pytest.mark.contract("A job whose coordinator is away for longer than its patience fails and says why.")
 def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
     async def run() -> None:
-        coordinator = Hasty(patience=0.4).start()
+        coordinator = Hasty(patience=40.0).start()
         address = "{}:{}".format(*coordinator.address)
-        async with Caller(coordinator.named().open(Limits(max_calls=100))) as caller:
+        async with Caller(impatient(coordinator.named().open(Limits(max_calls=100)))) as caller:
             assert await caller.call()
             await asyncio.to_thread(coordinator.close)
-            with pytest.raises(CoordinatorError, match=re.escape("patience=0.4 s at " + address)) as caught:
+            with pytest.raises(CoordinatorError, match=re.escape("patience=40 s at " + address)) as caught:
                 await caller.calls()
             assert coordinator._secret.hex() not in str(caught.value)
             assert repr(coordinator._secret) not in str(caught.value)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(run())
 
 
 def test_a_short_absence_is_waited_for() -> None:
@@ -236,13 +235,13 @@ def test_a_short_absence_is_waited_for() -> None:
                 assert await caller.call()
                 await asyncio.to_thread(coordinator.close)
                 calls = asyncio.create_task(caller.calls(number=20))
-                await wait_until(lambda: bool(caller.gate._held_back))  # type: ignore[attr-defined]
+                await until(lambda: bool(caller.gate._held_back))  # type: ignore[attr-defined]
                 await asyncio.to_thread(coordinator.start)
                 assert await calls == 20
         finally:
             await asyncio.to_thread(coordinator.close)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> None:
@@ -293,7 +292,7 @@ def test_a_state_that_is_slow_to_write_holds_up_nobody_else(
     def slow(path: Path, text: str) -> None:
         if path.name == "slow" and '"g"' in text:
             is_slow.set()
-            assert may_end.wait(60)
+            may_end.wait()
         write_state(path, text)
 
     monkeypatch.setattr(coordinator_module, "write_state", slow)
@@ -301,17 +300,17 @@ def test_a_state_that_is_slow_to_write_holds_up_nobody_else(
     async def run(slow: Coordinator, other: Coordinator) -> None:
         async with Caller(slow.named("g").open(Limits(max_calls=5))) as waiting:
             first = asyncio.create_task(waiting.call())
-            await wait_until(is_slow.is_set)
+            await until(is_slow.is_set)
             async with Caller(other.named("g").open(Limits(max_calls=5))) as caller:
-                assert await asyncio.wait_for(caller.calls(), 30) == 5
+                assert await caller.calls() == 5
             # It may be told of its calls only when they are written down.
             assert not first.done()
             may_end.set()
-            assert await asyncio.wait_for(first, 30)
+            assert await first
 
     try:
         with Hasty(state=tmp_path / "slow") as slow_one, Hasty() as other:
-            asyncio.run(asyncio.wait_for(run(slow_one, other), 60))
+            asyncio.run(run(slow_one, other))
     finally:
         may_end.set()
 
@@ -321,24 +320,24 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
         """The gate has looked for its coordinator, and at the time, since now."""
         for _ in range(2):
             trouble = gate._way.trouble
-            await wait_until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
+            await until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
 
     async def run() -> None:
         coordinator = Hasty(patience=30.0).start()
-        later = 0.0
         try:
             gate: Any = coordinator.named().open(Limits(max_calls=100))
-            gate._clock = lambda: time.monotonic() + later
+            now = gate._clock()
+            gate._clock = lambda: now
             async with Caller(gate) as caller:
                 assert await caller.call()
                 await asyncio.to_thread(coordinator.close)
-                await wait_until(lambda: gate._way.connection is None)
+                await until(lambda: gate._way.connection is None)
                 # Longer than its patience, which nobody needs.
-                later += 40.0
+                now += 40.0
                 await tried_again(gate)
                 waiting = asyncio.create_task(caller.call())
-                await wait_until(lambda: gate._held_back)
-                later += 20.0
+                await until(lambda: gate._held_back)
+                now += 20.0
                 await tried_again(gate)
                 assert not waiting.done()
                 await asyncio.to_thread(coordinator.start)
@@ -346,7 +345,7 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
         finally:
             await asyncio.to_thread(coordinator.close)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_start(
@@ -361,17 +360,20 @@ def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_st
         return sum(text in message for message in caplog.messages)
 
     async def run() -> None:
-        async with Caller(coordinator.named("g").open(limits)) as caller:
+        gate = coordinator.named("g").open(limits)
+        async with Caller(gate) as caller:
             assert await caller.call()
             folder.rename(away)
-            begun = await caller.calls(seconds=0.3)
-            assert begun < 90
+            some = asyncio.create_task(caller.calls(number=50))
+            await until(lambda: "its state cannot be written" in str(gate._way.trouble))
+            assert not some.done()
             assert said("cannot be written, so nothing is granted") == 1
             away.rename(folder)
-            assert await asyncio.wait_for(caller.calls(number=10), 20) == 10
+            assert await some == 50
             assert said("can be written again") == 1
             folder.rename(away)
-            await wait_until(lambda: said("cannot be written, so nothing is granted") == 2)
+            others = asyncio.create_task(caller.calls())
+            await until(lambda: said("cannot be written, so nothing is granted") == 2)
             await asyncio.to_thread(coordinator.close)
             assert said("the last sums of the coordinator cannot be written") == 1
             with pytest.raises(ConnectionRefusedError):
@@ -384,11 +386,10 @@ def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_st
             # The file is older than what this one knows.
             (folder / "state").unlink()
             await asyncio.to_thread(coordinator.start)
-            await caller.calls()
-            assert len(caller.begun) == 100
+            assert await others == 49
 
     try:
-        asyncio.run(asyncio.wait_for(run(), 60))
+        asyncio.run(run())
     finally:
         coordinator.close()
 
@@ -400,11 +401,12 @@ def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_wri
     folder.mkdir()
 
     async def run(coordinator: Coordinator) -> None:
-        async with Caller(coordinator.named("g").open(Limits(max_calls=10**6))) as caller:
+        text = "its state cannot be written"
+        async with Caller(impatient(coordinator.named("g").open(Limits(max_calls=10**6)), text)) as caller:
             assert await caller.call()
             folder.rename(tmp_path / "away")
-            with pytest.raises(CoordinatorError, match="patience=0.5 s .*its state cannot be written"):
-                await asyncio.wait_for(caller.calls(), 30)
+            with pytest.raises(CoordinatorError, match=f"patience=50 s .*{text}"):
+                await caller.calls()
 
-    with Hasty(state=folder / "state", patience=0.5) as coordinator:
+    with Hasty(state=folder / "state", patience=50.0) as coordinator:
         asyncio.run(run(coordinator))

@@ -16,7 +16,7 @@ from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc.connection import BROKEN, ProtocolError
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.certificates import make_certificate
-from tests.limits.unit.calling import Caller
+from tests.limits.unit.calling import Caller, impatient
 from tests.rpc.unit.echo import echoes_of, serving, way_to
 from tests.rpc.unit.proxy import Proxy
 
@@ -60,7 +60,7 @@ def test_limits_hold_over_tls_and_nothing_of_them_can_be_read(certificate: Path)
 
     async def begun(shared: CoordinatorHandle) -> int:
         async with Caller(shared.named("name-of-limits").open(limits)) as caller:
-            return await asyncio.wait_for(caller.calls(), 30)
+            return await caller.calls()
 
     def passed(certificate: Path | None) -> bytes:
         with (
@@ -81,9 +81,10 @@ def test_a_coordinator_at_an_address_is_known_by_its_certificate(
     monkeypatch.setenv("LIMITS_SECRET", "a-secret-" * 4)
 
     async def begun(known: Path) -> int:
-        there = Coordinator.at(*address, secret_env="LIMITS_SECRET", patience=0.5, certificate=known)
-        async with Caller(there.named("g").open(Limits(max_calls=5))) as caller:
-            return await asyncio.wait_for(caller.calls(), 30)
+        there = Coordinator.at(*address, secret_env="LIMITS_SECRET", patience=30.0, certificate=known)
+        gate = impatient(there.named("g").open(Limits(max_calls=5)), "certificate")
+        async with Caller(gate) as caller:
+            return await caller.calls()
 
     with Coordinator(secret_env="LIMITS_SECRET", certificate=certificate) as coordinator:
         address = coordinator.address
