@@ -20,7 +20,7 @@ from typing import Any
 from tests.waiting import wait_until
 
 NOT_CONNECTED = re.compile(r"(?:^|terminated with exception: )Python worker failed to connect back\.")
-"""What Spark says first of a query that ended because a process of Python did not connect in time."""
+"""The first words of Spark on a query that ended because a process of Python did not connect in time."""
 
 BOOT_LOCK = Path(tempfile.gettempdir()) / f"pillarbox-boot-{os.getuid()}"
 """Locked by who starts a query. One for the machine: it is the machine that is too busy."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +114,7 @@ def test_a_driver_that_cannot_be_reached_costs_a_task_nothing(spark: SparkSessio
     # The driver listens at 127.0.0.1 alone.
     with Progress(advertise="127.0.0.2", file=io.StringIO()) as progress:
         rows = async_map(spark.range(0, 10, 1, 2), call, schema="n long", progress=progress)
-        began = time.monotonic()
         assert len(rows.collect()) == 10
-        assert time.monotonic() - began < 30
     assert progress.totals.results == 0
 
 

@@ -220,7 +220,5 @@ class RangeSource(Source[LogSplit, int]):
 
 
 def wait_for(said: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
     while not said():
-        assert time.monotonic() < deadline
         time.sleep(0.005)

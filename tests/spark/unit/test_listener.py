@@ -33,7 +33,7 @@ class Batches:
 
     def wait(self, count: int) -> list[BatchProgress]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.told) >= count, 60)
+            self._changed.wait_for(lambda: len(self.told) >= count)
             return list(self.told)
 
 

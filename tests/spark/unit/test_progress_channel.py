@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.rpc.connection import Connection, RefusedError, connect
 from pillarbox.rpc.server import RpcServer
+from pillarbox.spark import progress_channel
 from pillarbox.spark.progress_channel import (
     ATTEMPTS,
     MAX_TASKS_KEPT,
@@ -25,6 +24,7 @@ from pillarbox.spark.progress_channel import (
     TaskAttempt,
 )
 from tests.rpc.unit.proxy import Proxy
+from tests.waiting import until, wait_until
 
 
 class Attempt:
@@ -131,19 +131,7 @@ def test_micro_batches_are_told_apart_by_query_and_number(service: ProgressServi
     assert service.batch("r", 2) == Totals()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 # -- over a connection --------------------------------------------------------------------------
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def serving(service: ProgressService) -> RpcServer:
@@ -152,7 +140,7 @@ def serving(service: ProgressService) -> RpcServer:
 
 async def opened(connection: Connection, about: Any, name: str, is_known: bool = False) -> Connection:
     connection.send("open", SERVICE, name, about, is_known)
-    assert await asyncio.wait_for(connection.receive(), 20) == ["opened"]
+    assert await connection.receive() == ["opened"]
     return connection
 
 
@@ -240,7 +228,7 @@ def test_a_reporter_says_the_last_totals_at_the_end(
 
 
 def test_a_reporter_waits_once_for_a_driver_that_is_not_reached_and_not_for_one_that_has_ended(
-    service: ProgressService, caplog: pytest.LogCaptureFixture
+    service: ProgressService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(service) as host:
         way = ProgressHandle(host.handle(), 0)
@@ -248,9 +236,10 @@ def test_a_reporter_waits_once_for_a_driver_that_is_not_reached_and_not_for_one_
         wait_until(lambda: service.look().running == 1)
     lost, late = ProgressReporter(way, Job().statistics), ProgressReporter(way, Job().statistics)
     wait_until(lambda: lost._is_lost and late._is_lost)
-    for reporter, seconds, warnings in ((served, 3.0, 0), (lost, 20.0, 1), (late, 3.0, 1)):
-        began = time.monotonic()
+    # A wait takes these seconds: one for `ever` only the time-out of the test would end.
+    ever, soon = 3600.0, 0.5
+    for reporter, seconds, warnings in ((served, ever, 0), (lost, soon, 1), (late, ever, 1)):
+        monkeypatch.setattr(progress_channel, "LAST_TOTALS_TIMEOUT_S", seconds)
         with caplog.at_level(logging.WARNING, logger="pillarbox"):
             reporter.close()
-        assert time.monotonic() - began < seconds
         assert caplog.text.count("does not see this task: it is not reached at 127.0.0.1:") == warnings

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from pillarbox.spark import register_source
+from pillarbox.spark import data_source, register_source
 from pillarbox.spark.data_source import Read
 from tests.spark import queries
 from tests.spark.unit import source_logs
@@ -201,7 +201,9 @@ def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     assert "geheim" not in str(error.value)
 
 
-def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> None:
+def test_between_plans_that_find_nothing_some_time_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Where PySpark has them.
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -213,10 +215,18 @@ def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> Non
     try:
         offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         assert reader.latestOffset(offset, ReadAllAvailable()) == offset
-        began, plans = time.monotonic(), 0
-        while time.monotonic() < began + 2.0:
+        now, sleeps = 1000.0, list[float]()
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+            sleeps.append(seconds)
+
+        monkeypatch.setattr(data_source, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        for _ in range(10):
             assert reader.latestOffset(offset, ReadAllAvailable()) == offset
-            plans += 1
-        assert 5 <= plans <= 20
+        # What had passed by the first of them is of the machine's clock.
+        assert sleeps[2:] == sorted(sleeps[2:]) and 0.0 < sleeps[2] < data_source.MAX_IDLE_S
+        assert sleeps[-3:] == pytest.approx([data_source.MAX_IDLE_S] * 3)
     finally:
         reader.stop()
