@@ -10,6 +10,7 @@ from pillarbox import Coordinator
 from pillarbox.aio.limits.lease import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc.connection import Connection, client_handshake
+from tests.limits.unit.virtual_coordinator import VirtualCoordinator
 
 LIMITS = Limits(max_calls=1000)
 NOTHING_DONE = UsageReport()
@@ -18,7 +19,7 @@ NOTHING_DONE = UsageReport()
 class Peer:
     """A connection of somebody who knows the secret and keeps what he sends."""
 
-    async def connect(self, coordinator: Coordinator) -> Peer:
+    async def connect(self, coordinator: Coordinator | VirtualCoordinator) -> Peer:
         self.reader, self.writer = await asyncio.open_connection(*coordinator.address)
         self.channel: Connection = await client_handshake(self.reader, self.writer, coordinator._secret)
         self.sent: list[bytes] = []

@@ -25,7 +25,8 @@ from pillarbox.aio.limits.rate import (
 )
 from pillarbox.aio.options import resolve_options
 from tests.limits.unit.calling import Caller, impatient, most_in, start
-from tests.limits.unit.virtual_net import VirtualCoordinator, VirtualLimits, limiter, on_net
+from tests.limits.unit.virtual_coordinator import VirtualCoordinator, VirtualLimits, limiter
+from tests.rpc.unit.virtual_network import on_net
 from tests.waiting import until, wait_until
 
 NOBODY = SharedStatistics(0, 0, 0.0, 0, 0)

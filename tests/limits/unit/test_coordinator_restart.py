@@ -24,7 +24,8 @@ from pillarbox.rpc.server import RpcServer
 from tests.limits.unit import calling, coordinating
 from tests.limits.unit.calling import Caller, impatient, most_in
 from tests.limits.unit.coordinating import Hasty
-from tests.limits.unit.virtual_net import VirtualCoordinator, limiter, on_net
+from tests.limits.unit.virtual_coordinator import VirtualCoordinator, limiter
+from tests.rpc.unit.virtual_network import on_net
 from tests.waiting import until, wait_until
 
 

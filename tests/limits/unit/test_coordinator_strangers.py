@@ -18,7 +18,9 @@ from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.unit.calling import Caller, impatient
 from tests.limits.unit.peers import LIMITS, Peer
+from tests.limits.unit.virtual_coordinator import VirtualCoordinator, limiter
 from tests.rpc.unit.test_strangers import some_end
+from tests.rpc.unit.virtual_network import on_net
 
 
 async def works(coordinator: Coordinator) -> None:
@@ -26,9 +28,13 @@ async def works(coordinator: Coordinator) -> None:
         assert await caller.call()
 
 
-def with_coordinator(test: Callable[[Coordinator], Awaitable[None]], connect_timeout_s: float = 5.0) -> None:
-    class Waiting(Coordinator):
-        _own_timing = Timing(connect_timeout_s=connect_timeout_s)
+class Waiting(Coordinator):
+    """Is not impatient with those who are slow to say who they are."""
+
+    _own_timing = Timing(connect_timeout_s=1000.0)
+
+
+def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
 
     async def run(coordinator: Coordinator) -> None:
         await test(coordinator)
@@ -100,17 +106,20 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
         for _, writer in connections:
             writer.close()
 
-    # So long that it is not impatience that ends them.
-    with_coordinator(run, 60.0)
+    with_coordinator(run)
 
 
 def test_who_is_slow_to_say_who_he_is_is_cut_off() -> None:
-    async def run(coordinator: Coordinator) -> None:
-        reader, writer = await asyncio.open_connection(*coordinator.address)
-        assert len(await _all(reader)) == len(MAGIC) + NONCE_NBYTES
-        writer.close()
+    async def run() -> None:
+        timing = Timing(connect_timeout_s=5.0)
+        async with VirtualCoordinator(timing=timing) as coordinator, Caller(limiter(LIMITS)) as caller:
+            reader, writer = await asyncio.open_connection(*coordinator.address)
+            assert len(await _all(reader)) == len(MAGIC) + NONCE_NBYTES
+            assert asyncio.get_running_loop().time() == 5.0
+            writer.close()
+            assert await caller.call()
 
-    with_coordinator(run, 0.2)
+    on_net(run)
 
 
 async def _all(reader: asyncio.StreamReader) -> bytes:

@@ -42,11 +42,11 @@ async def say(handle: RpcHandle, *bodies: Any) -> list[Any]:
     """The echoes of these, said over one connection."""
     async with connect(handle) as connection:
         connection.send("open", handle.service, "about me")
-        assert await asyncio.wait_for(connection.receive(), 30) == ["opened", "about me"]
+        assert await connection.receive() == ["opened", "about me"]
         echoes = []
         for body in bodies:
             connection.send("say", body)
-            echoes.append((await asyncio.wait_for(connection.receive(), 30))[1])
+            echoes.append((await connection.receive())[1])
         return echoes
 
 

@@ -27,12 +27,12 @@ class Proxy:
         self._passing = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("proxy", asyncio.new_event_loop)
-        port = self._thread.submit(self._listen()).result(10)
+        port = self._thread.submit(self._listen()).result()
         self.handle = replace(handle, addresses=(("127.0.0.1", port),))
 
     def cut(self) -> None:
         """Break every connection."""
-        self._thread.submit(self._cut()).result(10)
+        self._thread.submit(self._cut()).result()
 
     def hold(self) -> None:
         """Pass nothing on, and say nothing: as when a cable is pulled."""
@@ -46,7 +46,7 @@ class Proxy:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self._thread.submit(self._close()).result(10)
+        self._thread.submit(self._close()).result()
         self._thread.close(5)
 
     async def _listen(self) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
 from pillarbox.rpc.loop_thread import LoopThread
 
-WAIT_TIMEOUT_S = 60.0
+WAIT_TIMEOUT_S = threading.TIMEOUT_MAX
+"""Seconds: the test's own time-out is the limit."""
 
 
 @pytest.mark.contract("A loop thread ends and closes its loop also if cancelled tasks exit or interrupt.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,7 +27,8 @@ from pillarbox.rpc.connection import (
 )
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.rpc.unit.echo import SERVICE, Echo, echoes_of, say, serving, way_to
-from tests.rpc.unit.proxy import Proxy
+from tests.rpc.unit.virtual_network import HOST, PORT, NetLoop, on_net
+from tests.waiting import until
 
 
 class Known:
@@ -52,7 +53,7 @@ class Known:
 
     async def ended(self) -> bool:
         with contextlib.suppress(ConnectionError):
-            while await asyncio.wait_for(self.reader.read(4096), 10):
+            while await self.reader.read(4096):
                 pass
         self.writer.close()
         return True
@@ -74,7 +75,7 @@ def with_server(test: Callable[[RpcHandle, Echo], Awaitable[None]], **options: A
         handle = way_to(host)
 
         async def run() -> None:
-            await asyncio.wait_for(test(handle, echo), 60)
+            await test(handle, echo)
 
         asyncio.run(run())
         # Whatever was tried, who belongs here is served.
@@ -112,7 +113,7 @@ def test_a_client_trusts_no_server_that_does_not_know_the_secret() -> None:
         # It proves itself, and says nothing.
         assert len(heard) == NONCE_NBYTES + CODE_NBYTES
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(run())
 
 
 def test_the_coordinator_of_limits_serves_nothing_else() -> None:
@@ -133,7 +134,7 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
         if size < NONCE_NBYTES + CODE_NBYTES:
             writer.write_eof()
         with contextlib.suppress(ConnectionError):
-            assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
+            assert (await reader.read()).startswith(MAGIC)
         writer.close()
         assert echo.heard == []
 
@@ -148,7 +149,7 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
         known = await Known().connect(handle)
         await known.open()
         known.writer.close()
-        await asyncio.wait_for(some_end([reader for reader, _ in opened], 20), 3)
+        await some_end([reader for reader, _ in opened], 20)
         for _, writer in opened:
             writer.close()
 
@@ -221,46 +222,55 @@ def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
     with_server(run)
 
 
-def test_who_proves_himself_and_then_says_nothing_is_cut_off() -> None:
-    async def run(handle: RpcHandle, echo: Echo) -> None:
-        known = await Known().connect(handle)
-        assert await known.ended()
+@contextlib.asynccontextmanager
+async def serving_virtually(echo: Echo, timing: Timing) -> AsyncIterator[RpcHandle]:
+    """A server of an echo on a network with virtual time, and the way to it."""
+    server = serving(echo, timing=timing)
+    await server._listen()
+    try:
+        yield RpcHandle(((HOST, PORT),), server._secret, SERVICE, timing=timing)
+    finally:
+        await server._stop()
 
-    with_server(run, timing=Timing(connect_timeout_s=0.2))
+
+def test_who_proves_himself_and_then_says_nothing_is_cut_off() -> None:
+    async def run() -> None:
+        async with serving_virtually(Echo(), Timing(connect_timeout_s=4.0)) as handle:
+            known = await Known().connect(handle)
+            assert await known.ended()
+            assert asyncio.get_running_loop().time() == 4.0
+            assert await say(handle, "still there") == ["still there"]
+
+    on_net(run)
 
 
 def test_a_connection_that_has_gone_silent_is_given_up_by_both() -> None:
-    echo = Echo()
-    timing = Timing(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.2)
-    with serving(echo, timing=timing) as host, Proxy(way_to(host)) as proxy:
-
-        async def run() -> None:
-            handle = proxy.handle
-            async with connect(handle) as connection:
-                connection.send("open", SERVICE)
+    async def run() -> None:
+        loop, echo = asyncio.get_running_loop(), Echo()
+        assert isinstance(loop, NetLoop)
+        timing = Timing(heartbeat_interval_s=5.0, heartbeat_timeout_s=20.0)
+        async with serving_virtually(echo, timing) as handle, connect(handle) as connection:
+            connection.send("open", SERVICE)
+            await connection.receive()
+            loop.hold()
+            with pytest.raises(BROKEN):
                 await connection.receive()
-                proxy.hold()
-                with pytest.raises(BROKEN):
-                    await connection.receive()
-                while not echo.ended:
-                    await asyncio.sleep(0.01)
+            await until(lambda: echo.ended)
+            assert 20.0 < loop.time() <= 26.0
 
-        asyncio.run(asyncio.wait_for(run(), 30))
+    on_net(run)
 
 
 def test_beats_keep_a_quiet_connection_up() -> None:
-    timing = Timing(heartbeat_interval_s=0.05, heartbeat_timeout_s=0.3)
-    with serving(timing=timing) as host:
+    async def run() -> None:
+        timing = Timing(heartbeat_interval_s=5.0, heartbeat_timeout_s=30.0)
+        async with serving_virtually(Echo(), timing) as handle, connect(handle) as connection:
+            connection.send("open", SERVICE)
+            await connection.receive()
+            hearing = asyncio.ensure_future(connection.receive())
+            # Longer than a silence may be.
+            await asyncio.wait([hearing], timeout=100.0)
+            connection.send("say", 1)
+            assert await hearing == ["say", 1]
 
-        async def run() -> None:
-            handle = way_to(host)
-            async with connect(handle) as connection:
-                connection.send("open", SERVICE)
-                await connection.receive()
-                hearing = asyncio.ensure_future(connection.receive())
-                # Longer than a silence may be.
-                await asyncio.wait([hearing], timeout=1.0)
-                connection.send("say", 1)
-                assert await hearing == ["say", 1]
-
-        asyncio.run(asyncio.wait_for(run(), 30))
+    on_net(run)
