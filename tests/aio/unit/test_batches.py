@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
+from pillarbox.aio import task_run
 from pillarbox.aio.options import Intervals
 from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
@@ -342,8 +343,9 @@ def test_the_first_row_that_fails_for_good_ends_the_job_and_counts_once() -> Non
 
 
 @pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
-def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str) -> None:
-    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2))
+def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
+    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05))
     release = threading.Event()
 
     async def blocks(rows: list[int]) -> list[int]:

@@ -17,8 +17,9 @@ from pillarbox import Batch, async_map
 from pillarbox.aio import loop_watcher
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe import report
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
 from tests.aio.unit.virtual import Rig, play
+from tests.waiting import wait_until
 
 
 class Warnings(logging.Handler):
@@ -88,9 +89,7 @@ class BlockedLoop:
         self.watcher.look()
 
     def wait_until_idle(self) -> None:
-        end = time.monotonic() + 30
-        while loop_watcher.user_frames(sys._current_frames()[self.watcher._loop_thread]):
-            assert time.monotonic() < end
+        wait_until(lambda: not loop_watcher.user_frames(sys._current_frames()[self.watcher._loop_thread]))
 
     def turn(self, seconds: float) -> None:
         """So long the loop has had its turns."""
@@ -160,6 +159,14 @@ def test_each_function_is_warned_of_once(warned: Warnings) -> None:
     assert len(warned.texts) == 2
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the watcher warn soon."""
+    monkeypatch.setattr(loop_watcher, "WARN_AFTER_S", 0.1)
+    monkeypatch.setattr(loop_watcher, "LOOK_INTERVAL_S", 0.01)
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("kind", ["row", "batch", "consumer"])
 def test_code_that_blocks_is_warned_of_while_it_blocks(kind: str, warned: Warnings) -> None:
     async def lookup(row: int) -> int:
@@ -196,9 +203,10 @@ def test_code_that_blocks_is_warned_of_while_it_blocks(kind: str, warned: Warnin
 
 
 @pytest.mark.contract(convicts=["threads_share_context"])
+@pytest.mark.usefixtures("hasty")
 def test_a_plain_function_may_block_as_long_as_it_likes(warned: Warnings) -> None:
     def lookup(row: int) -> int:
-        time.sleep(0.2)
+        time.sleep(0.05)
         return row
 
     assert list(async_map(range(8), lookup, capacity=2)) == [*range(8)]
@@ -209,12 +217,18 @@ def test_a_plain_function_may_block_as_long_as_it_likes(warned: Warnings) -> Non
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(("rows", "seconds"), [(6, 0.2), (150, 0.01)])
+@pytest.mark.parametrize(("rows", "seconds"), [(6, 20.0), (150, 1.0)])
 def test_the_time_of_calls_that_block_is_that_of_the_loop_and_so_is_the_advice(
-    rows: int, seconds: float, tmp_path: Path, warned: Warnings
+    rows: int, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A clock that the calls move: beside it the machine's own time is nothing.
+    monotonic, blocked = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + blocked)
+    monkeypatch.setattr(LoopThread.__init__, "__defaults__", (asyncio.new_event_loop, LAST_WAIT_S))
+
     async def lookup(row: int) -> int:
-        time.sleep(seconds)
+        nonlocal blocked
+        blocked += seconds
         return row
 
     results = async_map(range(rows), lookup, capacity=50)

@@ -54,6 +54,10 @@ from tests.aio.unit.virtual import VirtualLoop, play
 from tests.search import examples
 
 
+def no_time(row: Any) -> float:
+    return 0.0
+
+
 class Function:
     """An async function that takes some seconds for a row; says when it was called with what."""
 
@@ -359,10 +363,10 @@ def test_a_function_of_a_chain_of_which_too_many_rows_failed_is_named_at_the_end
 
 @pytest.mark.contract
 def test_each_function_of_a_chain_puts_its_failed_items_aside_for_itself(tmp_path: Path) -> None:
-    second = Function(lambda row: 1 // (row - 20))
+    second = Function(lambda row: 1 // (row - 20), no_time)
     steps = [
         Step(
-            lambda_of(lambda row: 10 * odd_fails(row)),
+            Function(lambda row: 10 * odd_fails(row), no_time),
             uid="first",
             errors=Errors(dead_letter=tmp_path / "first"),
         ),
@@ -379,10 +383,6 @@ def test_each_function_of_a_chain_puts_its_failed_items_aside_for_itself(tmp_pat
     )
     assert [each.error is None for each in found] == [True, False]
     assert letters_in(tmp_path / "both") == [(1, "odd_fails_async")]
-
-
-def lambda_of(answer: Callable[[Any], Any]) -> Any:
-    return Function(answer)
 
 
 @pytest.mark.contract

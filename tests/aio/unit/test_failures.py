@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, CallFailed, CallTimeout, Options, Retry, Timeout, async_map
+from pillarbox import Buffer, CallFailed, CallTimeout, Retry, Timeout, async_map
+from pillarbox.aio import task_run
 from pillarbox.aio.options import Intervals
 from tests.aio.unit.intervals import options_with
+from tests.aio.unit.virtual import Rig, play
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -25,14 +27,15 @@ FAST = Retry(attempts=3, initial=0.001, maximum=0.002)
 class Flaky:
     """Fails the first `failures` attempts of each row."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, error: type[Exception] = ConnectionError) -> None:
         self.failures = failures
+        self.error = error
         self.attempts: dict[int, int] = {}
 
     async def __call__(self, row: int) -> int:
         self.attempts[row] = self.attempts.get(row, 0) + 1
         if self.attempts[row] <= self.failures:
-            raise ConnectionError(f"row {row}")
+            raise self.error(f"row {row}")
         return row
 
 
@@ -71,7 +74,8 @@ def test_errors_can_be_pickled() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_retry_succeeds_in_a_later_attempt(ordered: bool) -> None:
-    flaky = Flaky(2)
+    # Not as if the service were away, which would be waited for.
+    flaky = Flaky(2, OSError)
     results = async_map(range(20), flaky, retry=FAST, capacity=3, ordered=ordered)
     assert sorted(results) == list(range(20))
     assert set(flaky.attempts.values()) == {3}
@@ -167,21 +171,19 @@ def test_the_timeout_bounds_all_attempts_and_their_pauses() -> None:
 
 @pytest.mark.contract
 def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
-    took: dict[int, float] = {}
-
     async def call(row: int) -> int:
-        began = time.monotonic()
-        try:
-            await asyncio.sleep(0.05)
-        finally:
-            took[row] = time.monotonic() - began
+        await asyncio.sleep(4.0)
         return row
 
-    # Twenty calls one after the other take a second; each has half of one for itself.
-    options = Options(buffer=Buffer(20))
-    results = list(async_map(range(20), call, capacity=1, timeout=0.5, errors="null", options=options))
-    # Where the machine stands still for that long in a call, that call times out rightly.
-    assert [row for row in range(20) if results[row] != row and took.get(row, 0.0) < 0.4] == []
+    async def script() -> None:
+        # Twenty calls one after the other take four times as long as each may.
+        rig = Rig(call, capacity=1, timeout=20.0, buffer=Buffer(20))
+        rig.push(*range(20))
+        await rig.end()
+        assert rig.results == [*range(20)]
+        assert rig.loop.now == pytest.approx(80.0)
+
+    play(script)
 
 
 @pytest.mark.contract
@@ -257,9 +259,10 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     ids=["timeout", "timeout.attempt"],
 )
 def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
-    limits: dict[str, Any], met: tuple[str, float]
+    limits: dict[str, Any], met: tuple[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2), **limits)
+    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
+    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), **limits)
     release = threading.Event()
 
     async def blocks(row: int) -> int:

@@ -23,11 +23,13 @@ from pillarbox import (
     Errors,
     Ledger,
     Outcome,
+    Rate,
     Redact,
     Retry,
     TooManyFailures,
     async_map,
 )
+from pillarbox.aio import task_run
 from pillarbox.aio.errors import OpenFailed, ResultRejected, from_text, said, shorten
 from pillarbox.aio.options import Intervals
 from pillarbox.aio.service_errors import status_of
@@ -175,6 +177,7 @@ def test_no_key_of_an_attempt_before_stands_in_what_ends_a_row() -> None:
             geocode,
             errors="column",
             retry=again(3, 0.01),
+            rate=Rate(1000.0, cool_down=0.01),
             budget=Budget(max_calls=2),
             capacity=1,
         )
@@ -201,9 +204,12 @@ def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
     assert "Ada" in str(raised(CallTimeout, hang, timeout=0.01))
 
 
-def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row() -> None:
+def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
     withheld = Errors(redact=Redact(rows=True))
-    options = options_with(Intervals(stall_timeout=0.2, close_timeout=0.2), errors=withheld)
+    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), errors=withheld)
     release = threading.Event()
 
     async def blocks(row: Any) -> None:
