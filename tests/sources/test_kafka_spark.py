@@ -74,7 +74,7 @@ def test_a_stream_goes_on_where_it_was_and_then_tells_the_group(
         )
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         query = queries.start(writer, str(tmp_path / "out"))
-        assert query.awaitTermination(int(3 * LONG))
+        assert query.awaitTermination(3600)
         assert max(progress.numInputRows for progress in query.recentProgress) <= 25
 
     run(0, 20)

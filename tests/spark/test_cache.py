@@ -90,7 +90,7 @@ def test_a_stream_and_a_batch_job_share_a_cache(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(3600)
         found = spark.read.parquet(str(tmp_path / f"out{number}")).sort("id").collect()
         assert found == [Row(id=n, square=n * n) for n in range(30)]
     assert noted.calls() == [*range(40)]
@@ -142,11 +142,16 @@ from pillarbox import Ledger
 from pillarbox.spark import async_map
 tmp = pathlib.Path(sys.argv[1])
 
+def kept():
+    return sum(len(ledger.reader(scope)) for scope in ledger.scopes())
+
 async def call(row):
     with open(tmp / "calls", "a") as file:
         file.write(f"{row.id}\\n")
-    if row.id == 150 and not (tmp / "killed").exists():
-        await asyncio.sleep(1.0)  # what came before is durable by then
+    if row.id >= 150 and not (tmp / "killed").exists():
+        # What came before is durable by then, and nothing is behind it.
+        while row.id > 150 or kept() < 150:
+            await asyncio.sleep(0.02)
         (tmp / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return row.id

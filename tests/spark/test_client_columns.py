@@ -34,9 +34,9 @@ def in_thread(server: Any) -> Iterator[Any]:
     thread.start()
     stack = AsyncExitStack()
     try:
-        yield asyncio.run_coroutine_threadsafe(stack.enter_async_context(server), loop).result(30)
+        yield asyncio.run_coroutine_threadsafe(stack.enter_async_context(server), loop).result()
     finally:
-        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -46,7 +46,7 @@ class Service:
 
     def wait_for(self, condition):
         with self.changed:
-            return self.changed.wait_for(lambda: condition(self), 60)
+            return self.changed.wait_for(lambda: condition(self))
 
 service = Service()
 port = service.socket.getsockname()[1]

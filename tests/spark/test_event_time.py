@@ -72,7 +72,7 @@ def watch(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(3600)
     progress: dict[int, tuple[str, int, int]] = {}
     for each in query.recentProgress:
         (state,) = each.stateOperators

@@ -85,7 +85,7 @@ thread.start()
 while not (tmp / "called").exists():
     thread.join(0.05)
 spark.sparkContext.cancelJobGroup("stuck")
-thread.join(60)
+thread.join()
 print(len(async_map(spark.range(100), same, schema="id long").collect()))
 """,
         str(tmp_path),

@@ -40,7 +40,7 @@ if phase == "killed":
     os._exit(0)
 (tmp / "open").touch()
 query = queries.start(writer.trigger(availableNow=True))
-print(query.awaitTermination(240), query.exception())
+print(query.awaitTermination(3600), query.exception())
 print(*sorted((row.file, row.n) for row in spark.read.parquet(str(tmp / "out")).collect()), sep=";")
 """
 

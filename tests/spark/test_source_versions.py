@@ -40,4 +40,4 @@ def test_a_query_of_an_old_spark_fails_with_it(spark: SparkSession, tmp_path: Pa
     writer = spark.readStream.format(name).load().writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException, match=NEEDED):
-        query.awaitTermination(170)
+        query.awaitTermination(3600)

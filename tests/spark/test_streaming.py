@@ -46,7 +46,7 @@ df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str
 out = async_map(df, call, schema="twice long", keep="*", ordered=False, capacity=16)
 query = (out.writeStream.format("parquet").option("path", str(tmp / "out"))
     .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
-query.awaitTermination(100)
+query.awaitTermination(3600)
 rows = sorted(tuple(row) for row in spark.read.parquet(str(tmp / "out")).collect())
 print(rows == [(i, 2 * i) for i in range(300)], (tmp / "failed-row").exists())
 """,

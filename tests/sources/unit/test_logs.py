@@ -85,7 +85,7 @@ class Query:
         rows = self.spark.readStream.format(name).load().selectExpr(f"{self.log.number} n")
         writer = rows.writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        assert queries.start(writer, str(self.folder / "out")).awaitTermination(120)
+        assert queries.start(writer, str(self.folder / "out")).awaitTermination(3600)
         return sorted(n for (n,) in self.spark.read.parquet(str(self.folder / "out")).collect())
 
 

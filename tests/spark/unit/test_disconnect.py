@@ -173,13 +173,13 @@ def test_the_output_of_a_task_grows_by_what_spark_has_read(
         """Have the loop make all calls that it may make, and the task hand out what it may."""
         loop = spark_worker.worker().loop_thread.loop
         for _ in range(200):
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
 
     monkeypatch.setattr(spark_worker, "_worker", None)
     thread = threading.Thread(target=task)
     thread.start()
     try:
-        assert full.wait(60)
+        assert full.wait()
         turn()
         assert len(given) == 1
         assert not many.is_set(), f"{calls} calls"
@@ -193,12 +193,12 @@ def test_the_output_of_a_task_grows_by_what_spark_has_read(
         assert calls <= 800 + sum(given) + 200
         while sparks.recv(4096):
             pass
-        thread.join(60)
+        thread.join()
         assert not failure
         assert sum(given) == calls == ROWS
     finally:
         sparks.close()
-        thread.join(60)
+        thread.join()
         here = spark_worker._worker
         if here is not None:
             assert here.loop_thread.close(60)

@@ -311,13 +311,13 @@ def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
             for _ in range(2):
                 answers = sorted(row.answer for row in out.collect())
                 assert answers == sorted(f"{text} {number}" for number in range(20))
-        said = messages.get(timeout=60)
+        said = messages.get()
         assert "run='changed', uid='uid': 20 rows were called again" in said
         assert "(it differs by text in 20)" in said
         assert set(counting.calls().values()) == {1}
         version = dataclasses.replace(ledger, version=2)
         async_map(df, call, schema="answer string", ledger=version).collect()
-        assert "20 of another version than 2" in messages.get(timeout=60)
+        assert "20 of another version than 2" in messages.get()
         assert messages.empty()
     finally:
         log.removeHandler(handler)
@@ -500,12 +500,12 @@ def query():
         .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 
 try:
-    query().awaitTermination(100)
+    query().awaitTermination(3600)
     print("no failure")
 except Exception as error:
     print("first attempt" in str(error))
 again = query()
-again.awaitTermination(100)
+again.awaitTermination(3600)
 rows = sorted(tuple(row) for row in spark.read.parquet(str(tmp / "out")).collect())
 print(rows == [(i, 2 * i) for i in range(600)])
 print(calls() == {i: 1 + (i == 350) for i in range(600)})
@@ -542,7 +542,7 @@ def process(df, batch):
 (tmp / "in" / "a.json").write_text("".join(json.dumps({"id": i}) + "\\n" for i in range(10)))
 df = spark.readStream.schema("id long").json(str(tmp / "in"))
 query = df.writeStream.foreachBatch(process).trigger(availableNow=True).start()
-query.awaitTermination(100)
+query.awaitTermination(3600)
 print(sorted((scope.uid, scope.batch, scope.run == str(query.id)) for scope in ledger.scopes()))
 print(set(calls().values()))
 try:

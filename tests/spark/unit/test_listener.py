@@ -86,7 +86,7 @@ def test_each_micro_batch_is_told_with_what_the_operators_did_in_it(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(100)
+        query.awaitTermination(3600)
         assert query.exception() is None
         told = [batch for batch in batches.wait(3) if batch.spark.numInputRows]
     assert {str(batch.spark.id) for batch in told} == {query.id}

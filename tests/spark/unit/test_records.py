@@ -58,7 +58,7 @@ def emit(input: ArrowInput, output: Collected, slices: int | None = None) -> Non
         if status is InputStatus.NOTHING_AVAILABLE:
             available = input.available()
             if available is not None:
-                available.result(60)
+                available.result()
         elif slices is not None:
             slices -= 1
 
@@ -86,19 +86,19 @@ def test_a_restored_arrow_input_emits_what_was_not_emitted_however_the_slices_ar
     state = first.snapshot_state()
     assert state == len(before.ids)
     first.stop()
-    first.join(60)
+    first.join()
     second = made(cut_again)
     read = CODEC.decode(CODEC.encode(TaskSnapshot(CheckpointBarrier(1, 0.0), state, {})))
     second.restore_state(read.input)
     emit(started(second), after)
-    second.join(60)
+    second.join()
     assert before.ids + after.ids == list(range(rows))
 
 
 def test_a_restored_arrow_input_that_ends_before_its_position_is_an_error() -> None:
     again = ArrowInput([pa.RecordBatch.from_pydict({"id": [0, 1, 2]})])
     again.restore_state(5)
-    started(again).join(60)
+    started(again).join()
     output = CollectedOutput()
     assert again.emit_next(output) is InputStatus.MORE_AVAILABLE and not output.records
     with pytest.raises(ValueError, match="ended 2 rows before the position"):

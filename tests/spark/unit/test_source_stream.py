@@ -49,7 +49,7 @@ class Stream:
 
     def drain(self, source: Any, **options: Any) -> None:
         query = self.start(self.load(source, **options), availableNow=True)
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(3600)
         assert query.exception() is None
 
     @property
@@ -108,7 +108,7 @@ def test_available_now_reads_nothing_that_came_later(stream: Stream) -> None:
     df = stream.load(source, max_rows=2)
     writer = df.writeStream.foreachBatch(more).option("checkpointLocation", str(stream.checkpoint))
     query = queries.start(writer.trigger(availableNow=True))
-    assert query.awaitTermination(200)
+    assert query.awaitTermination(3600)
     assert stream.rows == [("a", n) for n in range(6)]
     stream.drain(source)
     assert sorted(stream.rows[6:]) == [
@@ -140,7 +140,7 @@ def test_slices_are_cut_until_there_are_enough_tasks(stream: Stream) -> None:
         lambda batch, _: sizes.extend(map(len, batch.rdd.glom().collect()))
     ).trigger(availableNow=True)
     query = queries.start(writer.option("checkpointLocation", str(stream.checkpoint)))
-    assert query.awaitTermination(200)
+    assert query.awaitTermination(3600)
     assert sizes == [25, 25, 25, 25]
 
 
@@ -186,7 +186,7 @@ def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     df = spark.readStream.format("by_options").options(**options).load()
     df.explain(True)
     query = stream.start(df, availableNow=True)
-    assert query.awaitTermination(200)
+    assert query.awaitTermination(3600)
     query.explain(True)
     spark.read.format("by_options").options(bounded="true", **options).load().explain(True)
     said = capsys.readouterr().out + str(query.lastProgress)

@@ -67,7 +67,7 @@ if phase == "first":
 print(*sorted(row.id for row in spark.read.json(str(tmp / "out")).collect()))
 gate.touch()
 query = queries.start(writer.trigger(availableNow=True))
-print(query.awaitTermination(240), query.exception())
+print(query.awaitTermination(3600), query.exception())
 print(*sorted((row.id, row.double) for row in spark.read.json(str(tmp / "out")).collect()), sep=";")
 """
 )
@@ -99,7 +99,7 @@ out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=60.
 found = {}
 query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
 query = queries.start(query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True))
-print(query.awaitTermination(240), query.exception())
+print(query.awaitTermination(3600), query.exception())
 print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
 """
 )
@@ -141,7 +141,7 @@ for each in workers:
 _, left = psutil.wait_procs(workers, 60)
 gate.touch()
 print(len(workers) > 1, left)
-print(query.awaitTermination(240), query.exception())
+print(query.awaitTermination(3600), query.exception())
 print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
 """
 )
@@ -173,7 +173,7 @@ def write(df, batch):
 
 query = out.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp / "c"))
 query = queries.start(query.trigger(availableNow=True))
-print(query.awaitTermination(240), query.exception())
+print(query.awaitTermination(3600), query.exception())
 print(*sorted(found))
 """
 )
