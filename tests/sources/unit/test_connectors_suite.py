@@ -11,6 +11,7 @@ import unittest
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -263,6 +264,6 @@ def test_a_connector_passes_the_check_kit(
     tmp_path: Path,
 ) -> None:
     try:
-        suite(request, tmp_path).check(check)
+        replace(suite(request, tmp_path), wake_within=60.0, timeout=120.0).check(check)
     except unittest.SkipTest as reason:
         pytest.skip(str(reason))
