@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from spec.imports import cython_imports, imports_of, python_imports, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,40 +60,12 @@ RESERVED: dict[str, set[str]] = {
     "pandas": {"spark", "sources"},
     "asyncio": {"", "mailbox", "task", "rpc", "aio", "ledger", "sources", "clients", "spark", "testing"},
 }
-CYTHON_IMPORT = re.compile(
-    r"^\s*(?:from\s+([\w.]+)\s+c?import|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE
-)
 
 
 def package_of(module: str) -> str:
     """`pillarbox.aio.retry` is of "aio"; `pillarbox` itself, and what it defines or re-exports, is of ""."""
     part = [*module.split("."), ""][1]
     return part if part in BELOW or (ROOT / "pyruntime" / part).is_dir() else ""
-
-
-def python_imports(source: str, module: str, is_package: bool) -> Iterator[str]:
-    """Every module that the source names in an import, wherever it stands, relative ones made absolute."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = module.split(".")
-                parts = parts[: len(parts) - node.level + is_package]
-                base = ".".join([*parts, base] if base else parts)
-            yield base
-            # `from pillarbox import spark` names a package too.
-            if base == "pillarbox":
-                yield from (f"pillarbox.{alias.name}" for alias in node.names)
-
-
-def cython_imports(source: str, module: str) -> Iterator[str]:
-    """The same for Cython, which `ast` does not read: imports and cimports at any depth."""
-    for match in CYTHON_IMPORT.finditer(source):
-        names = match[1] or match[2]
-        for name in (part.strip() for part in names.split(",")):
-            yield module.rpartition(".")[0] + "." + name.lstrip(".") if name.startswith(".") else name
 
 
 def violations(module: str, imported: Iterator[str]) -> list[str]:
@@ -109,22 +81,6 @@ def violations(module: str, imported: Iterator[str]) -> list[str]:
         elif top in RESERVED and package not in RESERVED[top]:
             found.append(f"{module} imports {name}")
     return found
-
-
-def sources() -> Iterator[tuple[str, Path]]:
-    """Every source file of the package, with its import name."""
-    for folder, prefix in (("kernel", "pillarbox.kernel"), ("pyruntime", "pillarbox")):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in {".py", ".pyi", ".pyx", ".pxd"}:
-                parts = path.relative_to(ROOT / folder).with_suffix("").parts
-                yield ".".join([prefix, *(part for part in parts if part != "__init__")]), path
-
-
-def imports_of(module: str, path: Path) -> Iterator[str]:
-    source = path.read_text()
-    if path.suffix in {".pyx", ".pxd"}:
-        return cython_imports(source, module)
-    return python_imports(source, module, path.stem == "__init__")
 
 
 @pytest.mark.contract
