@@ -4,6 +4,7 @@
     python -m spec.contracts check      exits with 1 if the page is another, a contract has ended silently,
                                         or one below Spark has no test in `make test-fast`
     python -m spec.contracts convict    plants each defect that a Python test convicts: that test must fail
+                                        (`make mutation` does so too)
 
 A contract is a test with the marker `contract`. Its sentence is the test's name, or what the marker is given:
 
@@ -24,6 +25,7 @@ that any commit of the page has had is on the page, or is quoted in CHANGELOG.md
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -32,7 +34,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from . import mutation
+from . import layers, mutation
 from .defects import Seeded, seeded
 from .manifest import Run, read_all
 from .tlc import SPEC
@@ -266,7 +268,7 @@ def check(root: Path = ROOT) -> list[str]:
 def fast_tests(root: Path = ROOT) -> set[str]:
     """The tests below Spark that `make test-fast` has, as pytest collects them. Raises ContractError."""
     folders = [f"tests/{section}" for section in BELOW_SPARK]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", mutation.FAST, *folders]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", layers.FAST, *folders]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ContractError(f"the fast tests cannot be collected:\n{done.stdout}{done.stderr}")
@@ -283,18 +285,13 @@ def slow_only(contracts: Iterable[Contract], fast: set[str]) -> list[str]:
     return found
 
 
-def convict(contracts: Iterable[Contract]) -> list[str]:
+def convict() -> list[str]:
     """Plants each defect that a test of Python convicts; returns those that its test does not notice."""
-    defects = {defect.name: defect for defect in seeded()}
+    defects = [defect for defect in seeded() if mutation.accusers(defect)]
     spared = []
-    for contract in contracts:
-        # The native programs, and the test of contracts for CrossHair, plant their defects themselves.
-        if contract.section in ("native", "spec", "testing"):
-            continue
-        for name in contract.convicts:
-            if name in defects and not mutation.tests(contract.test)(defects[name]):
-                spared.append(f"{contract.test} does not notice {name}")
-            print(f"{name}: {contract.test}", flush=True)
+    for defect, found in mutation.found_of(defects, mutation.convicted, os.cpu_count() or 1, accused=True):
+        spared += [f"{test} does not notice {defect.name}" for test in found.spared]
+        print(f"{defect.name}: {', '.join(mutation.accusers(defect))}", flush=True)
     return spared
 
 
@@ -305,13 +302,13 @@ def main(words: list[str]) -> int:
         return 2
     try:
         if words == ["convict"]:
-            wrong = convict(read())
+            wrong = convict()
         elif words == ["check"]:
             wrong = check() + slow_only(read(), fast_tests())
         else:
             (ROOT / PAGE).write_text(written())
             wrong = []
-    except ContractError as error:
+    except (ContractError, layers.UnplantedError) as error:
         wrong = [str(error)]
     for line in wrong:
         print(line, file=sys.stderr)

@@ -1,310 +1,180 @@
-"""Plants each seeded defect in the kernel and runs each layer of checks: which one catches which.
+"""Plants each seeded defect in the kernel and in what is above it, and says which checks notice.
 
-    python -m spec.mutation [--jobs N] [--seed N] [--layers NAME,...] [--missing] [DEFECT...]
+    python -m spec.mutation [--jobs N] [--seed N] [DEFECT...]      the first pass, a part of `make mutation`
+    python -m spec.mutation --all-layers [DEFECT...]               every layer: hours
+    python -m spec.mutation --layers NAME,... [DEFECT...]          some layers
+    python -m spec.mutation --missing [DEFECT...]                  what the tables do not answer
 
-Called by `make mutation`, which takes over an hour on two cores. What it finds of a defect goes at once into
-the tables of `spec/README.md`: which layer catches which defect, and how many there are of each source file.
-These tables are the record: `--missing` tries what they do not answer. A defect that only makes a check run
-out of time counts apart from those that are caught: a machine with too much to do looks the same.
-Exits with 1 if a defect survives all layers, or if a layer fails with none planted. `spec/defects.py` says
-how defects are written and planted.
+The first pass asks of each defect only what noticed it before. The tests of Python whose contracts say that
+they convict it must each do so. Where none of these does, `spec/noticed.json` has the layer and, in it, the
+test or the scenario that did. A defect that is not noticed so any more is tried by whole layers, first by
+those that caught it, until one does, before it counts as surviving. One that is in no record yet is tried by
+all.
+
+What is found of a defect goes at once into the tables of `spec/README.md`: which layer catches which defect,
+and how many there are of each source file. A defect that only makes a check run out of time counts apart from
+those that are caught: a machine with too much to do looks the same. Exits with 1 if a defect survives, if a
+test does not notice what its contract says it does, or if a check fails with nothing planted.
+`spec/layers.py` has the layers and their limits of time, `spec/defects.py` says how defects are planted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
-import re
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
-from . import contracts, graph, native
+from . import contracts, layers
 from .defects import Seeded, seeded
-from .variants import ROOT, with_defect
+from .layers import ABOVE, CAUGHT, LAYERS, TIMED_OUT, UNNOTICED, GoneError, Layer, Pace, Step, UnplantedError
+from .variants import ROOT
 
 README = ROOT / "spec" / "README.md"
+NOTICED = ROOT / "spec" / "noticed.json"
 BEGIN, END = "<!-- written by make mutation -->", "<!-- end -->"
-# What a check says of a defect.
-UNNOTICED, CAUGHT, TIMED_OUT = "", "caught", "time-out"
 # What else a cell of the table says: the layer does not look at the defect's part, or is still to try it.
 NOT_LOOKING, NOT_TRIED = "-", "?"
-# What a test says that has run out of time.
-LATE = re.compile(r"\+ Timeout \+|from pytest-timeout")
-# The first test that has failed, in pytest's summary.
-FAILED = re.compile(r"(?m)^(?:FAILED|ERROR) (\S+)")
-NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
-# The variable that has the name of the defect for `outcome`; PILLARBOX_DEFECT has those in headers only.
-NAMED = "PILLARBOX_PLANTED"
-# A lost wake-up shows as a test that does not end.
-TIMEOUT_S = 150.0
-TEST_TIMEOUT_S = 40
-
-MAILBOX = ("the lock-free inbox", "the inbox with a mutex", "the mail", "the mailbox thread's side")
-QUEUE = ("the result queue",)
-HANDOVER = ("the hand-over",)
-DEADLINES = ("the deadlines and their slots",)
-INTERFACE = ("the C interface",)
-MODULES = ("the Cython modules",)
-# The tests that `make test-fast` has of a folder.
-FAST = "not spark and not server and not slow"
-
-
-def in_folder(folder: str, *names: str) -> tuple[str, ...]:
-    """Files of a folder of tests, or of its `unit`. All of them together take longer than a layer may."""
-    places = (ROOT / "tests" / folder, ROOT / "tests" / folder / "unit")
-    paths = [place / f"test_{name}.py" for name in names for place in places]
-    found = tuple(path.relative_to(ROOT).as_posix() for path in paths if path.exists())
-    if len(found) != len(names):
-        raise FileNotFoundError(f"tests/{folder}: not each of {', '.join(names)} is there once")
-    return found
-
-
-def of_calls(*names: str) -> tuple[str, ...]:
-    """Files of `tests/aio`."""
-    return in_folder("aio", *names)
-
-
-# Parts outside the kernel, and the tests of each, in the order in which they are run.
-ABOVE = {
-    "the processor": ("tests/mailbox", "tests/task/unit/test_stream_task.py"),
-    "the task": ("tests/task",),
-    "the chain": ("tests/task", *of_calls("wait_snapshots")),
-    "the collector": of_calls("collectors"),
-    "the operator": of_calls(
-        "restored_rows", "wait_snapshots", "operator_properties", "ledger_session", "ledger_replays", "retry",
-        "bytes", "limits_apart", "outcomes", "order_and_limits", "single_flight", "close",
-    ),
-    "the runners": of_calls(
-        "restored_rows", "batches", "blocking", "batches_failures", "batches_timeouts", "deadlines",
-        "breaker", "close", "collectors", "order_and_limits", "batches_properties",
-    ),
-    "the scheduler": of_calls(
-        "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
-        "deadlines", "budgets", "failures", "results_with_usage",
-    ),
-    "the ledger session": (
-        *of_calls("ledger_session", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
-        *of_calls("ledger_properties"),
-        *in_folder("ledger", "writer", "ledger", "lease", "shared"),
-    ),
-    "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
-    "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),
-    # Without Spark.
-    "the buckets of streams": in_folder(
-        "spark",
-        "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
-    ),
-}  # fmt: skip
-
+# Sections of contracts that plant their defects themselves: native programs, models, CrossHair.
+PLANT_THEMSELVES = ("native", "spec", "testing")
 
 # By defect and layer: how the check has ended.
 Results = Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A column of the table. `check(defect)` says how it ends; `parts` are those that it looks at."""
+@dataclass
+class Found:
+    """The findings of a run about one defect: by layer, tests that do not convict it, those that are late."""
 
-    name: str
-    parts: tuple[str, ...]
-    check: Callable[[Seeded | None], str]
-    by_part: bool = False
-    """True if what it runs depends on the part; `check` then takes a defect that changes nothing for none."""
+    result: dict[str, str] = field(default_factory=dict)
+    spared: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    by: tuple[str, str] | None = None
+    """The layer, and the test or program in it, to be asked first another time."""
 
-
-def outcome(command: Sequence[str], environment: dict[str, str], timeout_s: float = TIMEOUT_S) -> str:
-    """Run a command: UNNOTICED if it exits with 0, else TIMED_OUT or CAUGHT. RuntimeError for neither."""
-    # In a session of its own: what a test has started must not go on when the time is over.
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as running:
-        try:
-            said, _ = running.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return TIMED_OUT
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-    name = environment.get(NAMED, environment.get("PILLARBOX_DEFECT"))
-    if running.returncode != 0 and name == "":
-        print(said[-3000:], file=sys.stderr)
-    if running.returncode == NO_TESTS and name:
-        # The tests that convict the defect are not among those of the layer.
-        return UNNOTICED
-    # Killed by a signal, a failed test or check, or a sanitizer's report; anything else is an accident.
-    if running.returncode > 0 and running.returncode not in (1, native.REPORTED):
-        raise RuntimeError(f"{' '.join(command)} exits with {running.returncode}:\n{said[-3000:]}")
-    if running.returncode == 0:
-        return UNNOTICED
-    if name and (failed := FAILED.search(said)):
-        print(f"{name}: {failed[1]} fails", flush=True)
-    return TIMED_OUT if LATE.search(said) else CAUGHT
+    @property
+    def verdict(self) -> str:
+        """CAUGHT, or TIMED_OUT at best, or UNNOTICED."""
+        return verdict(self.result) or (TIMED_OUT if self.late else UNNOTICED)
 
 
-def planted(defect: Seeded | None) -> dict[str, str]:
-    """The environment that plants it in a build that can have it."""
-    name = defect.name if defect else ""
-    return native.plant(name if defect and defect.in_headers else "") | {NAMED: name}
+def accusers(defect: Seeded) -> list[str]:
+    """The tests of Python that are to notice a defect planted in a build, as their contracts say."""
+    found = contracts.convictions().get(defect.name, [])
+    return [test for test in found if Path(test).parts[1] not in PLANT_THEMSELVES]
 
 
-def programs(kind: str) -> list[tuple[str, str]]:
-    """The native programs of a kind, for the parts of the kernel: their names and words."""
-    return {
-        "stress": [
-            ("inbox_stress", "lock-free"),
-            ("inbox_stress", "mutex"),
-            ("mailbox_storm", "lock-free 4"),
-            ("mailbox_storm", "mutex 4"),
-            ("wake_calls", ""),
-            ("queue_stress", ""),
-            ("queue_sweep", ""),
-            ("handover_stress", ""),
-            ("slab_places", ""),
-            ("capi_stress", "lock-free"),
-            ("deadlines_memory", ""),
-        ],
-        "orders": list(native.EDGES),
-        "schedules": [("mailbox_schedules", ""), ("queue_schedules", ""), ("handover_schedules", "")],
-    }[kind]
-
-
-def concerns(program: str, defect: Seeded | None) -> bool:
-    """True if a program uses the part that the defect is in."""
-    if defect is None:
-        return True
-    about = {
-        "queue": QUEUE,
-        "handover": HANDOVER,
-        "deadlines": DEADLINES,
-        "slab": MAILBOX + INTERFACE,
-        "capi": INTERFACE,
-    }
-    return defect.part in about.get(program.split("_")[0], MAILBOX)
-
-
-def run_all(
-    kind: str, defect: Seeded | None, flags: Sequence[str], environment: dict[str, str], *words: str
-) -> str:
-    """Run the programs of a kind that use the defect's part: the first outcome that is not a success."""
-    return first(
-        outcome([str(native.compiled(program, *flags, planted=True)), *own.split(), *words], environment)
-        for program, own in programs(kind)
-        if concerns(program, defect)
-    )
-
-
-def first(outcomes: Iterable[str]) -> str:
-    """The first of these that is not UNNOTICED, after which no more is tried."""
-    return next(filter(None, outcomes), UNNOTICED)
-
-
-def schedules(defect: Seeded | None) -> str:
-    """Tries the schedules with two preemptions, then those with stale reads, and some random ones of each."""
-    return first(
-        run_all("schedules", defect, ["-DPILLARBOX_SCHED"], planted(defect), *words)
-        for words in (("all", "2", "1000", "1"), ("weak", "1", "2", "1000", "1"))
-    )
-
-
-def stress(defect: Seeded | None) -> str:
-    """Lets native threads loose."""
-    return run_all("stress", defect, ["-O2"], planted(defect))
-
-
-def races(defect: Seeded | None) -> str:
-    """The same under ThreadSanitizer."""
-    environment = native.SANITIZED | planted(defect)
-    return first(run_all(kind, defect, ["-fsanitize=thread"], environment) for kind in ("orders", "stress"))
-
-
-def tests(*words: str) -> Callable[[Seeded | None], str]:
-    """Runs tests of Python with the build in which defects can be planted: first those that convict it."""
-
-    def check(defect: Seeded | None) -> str:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command += ["-o", f"timeout={TEST_TIMEOUT_S}", "-o", "faulthandler_timeout=0"]
-        environment = planted(defect) | {"PYTHONPATH": str(with_defect(defect))}
-        places = [word for word in words if word.startswith("tests/")]
-        asked: list[Sequence[str]] = [words]
-        if (own := convicting(defect, places)) and own != places:
-            asked.insert(0, [*own, *words[len(places) :]])
-        return first(outcome([*command, *each], environment) for each in asked)
-
-    return check
-
-
-def convicting(defect: Seeded | None, places: Sequence[str]) -> list[str]:
-    """The tests in these files and folders that are to notice the defect, as their contracts say."""
-    found = contracts.convictions().get(defect.name, []) if defect is not None else []
-    return [
-        test
-        for test in found
-        if any(test == place or test.startswith((f"{place}/", f"{place}::")) for place in places)
-    ]
-
-
-def above(defect: Seeded | None) -> str:
-    """Runs the fast tests of the defect's part."""
-    assert defect is not None
-    return tests(*ABOVE[defect.part], "-m", FAST, "--hypothesis-profile", "quick")(defect)
-
-
-EVERYTHING = MAILBOX + QUEUE + HANDOVER
-REAL = "what_real_threads_did"
-# Parts whose steps the recorder of the async operator sees.
-RECORDED = ("the operator", "the runners", "the scheduler", "the ledger session")
-# The tests of the C interface and of native programs are among them: a build for tests has the same table.
-CONTRACT = ("tests/kernel", "-k", "not source and not models")
-LAYERS = [
-    Layer("contract", EVERYTHING + DEADLINES + INTERFACE + MODULES, tests(*CONTRACT)),
-    Layer("graph", EVERYTHING, tests("tests/spec/test_conformance.py", "-k", "not tlc")),
-    Layer("models", EVERYTHING + DEADLINES + MODULES, tests("tests/kernel/unit/test_kernel_models.py")),
-    Layer("histories", EVERYTHING, tests("tests/testing", "-k", REAL)),
-    Layer("traces", MAILBOX, tests("tests/spec/unit/test_traces.py", "-k", "behaviour and model")),
-    Layer("schedules", EVERYTHING, schedules),
-    Layer("stress", EVERYTHING + DEADLINES + INTERFACE, stress),
-    Layer("races", EVERYTHING + INTERFACE, races),
-    Layer("fast tests", tuple(ABOVE), above, by_part=True),
-    Layer("recorded runs", RECORDED, tests("tests/spec/unit/test_operator_traces.py", "-k", "behaviour")),
-]
-
-
-def tried(defect: Seeded, layers: Sequence[Layer], known: Results | None = None) -> dict[str, str]:
-    """For each of these layers that looks at the part, and whose answer is not known: how its check ends."""
-    return {layer.name: layer.check(defect) for layer in to_try(defect, layers, known or {})}
-
-
-def failing(layers: Iterable[Layer], parts: Iterable[str]) -> list[str]:
-    """Those of the layers that fail for one of these parts although nothing is planted."""
-    nothing = [Seeded("", part, "nothing", ()) for part in sorted(parts)]
-    found = []
-    for layer in layers:
-        looked_at = [each for each in nothing if each.part in layer.parts] if layer.by_part else [None]
-        found += [
-            f"{layer.name}, {each.part}" if each else layer.name for each in looked_at if layer.check(each)
-        ]
+def first_pass(defect: Seeded, pace: Pace, known: Results, noticed: Mapping[str, tuple[str, str]]) -> Found:
+    """Asks what noticed the defect before, then layers until one does; all if nothing is known of it."""
+    found = convicted(defect, pace)
+    if defect.name not in known:
+        return every_layer(defect, LAYERS, pace, {}, found)
+    if verdict(found.result) != CAUGHT and defect.name in noticed:
+        ask(found, defect, *noticed[defect.name], pace)
+    if verdict(found.result) != CAUGHT:
+        for layer in in_order(defect, known[defect.name]):
+            try_layer(found, defect, layer, pace)
+            if found.result[layer.name] == CAUGHT:
+                break
     return found
 
 
-def to_try(defect: Seeded, layers: Sequence[Layer], known: Results) -> list[Layer]:
+def in_order(defect: Seeded, before: Mapping[str, str]) -> list[Layer]:
+    """The layers that look at a defect: those first that caught it, of these the one with schedules.
+
+    It finds the same each time, however busy the machine is, and a scenario of it takes a second.
+    """
+    looking = [layer for layer in LAYERS if defect.part in layer.parts]
+    return sorted(looking, key=lambda layer: (before.get(layer.name) != CAUGHT, layer.name != "schedules"))
+
+
+def convicted(defect: Seeded, pace: Pace) -> Found:
+    """Runs each test that is to notice the defect: a contract says that it does."""
+    found = Found()
+    for test in accusers(defect):
+        step = Step((test,))
+        ended = layers.run(step, defect, pace.limits(step))
+        if not ended.said:
+            found.spared.append(test)
+        elif ended.said == TIMED_OUT:
+            found.late.append(test)
+        else:
+            found.result |= {layer.name: CAUGHT for layer in LAYERS if layer.has(test, defect)}
+    return found
+
+
+def ask(found: Found, defect: Seeded, name: str, by: str, pace: Pace) -> None:
+    """Runs what a record names; a test that is gone, or fails without the defect too, says nothing."""
+    layer = next((each for each in LAYERS if each.name == name and defect.part in each.parts), None)
+    if layer is None:
+        return
+    step = layer.step(by)
+    try:
+        ended = layers.run(step, defect, pace.limits(step))
+    except (GoneError, UnplantedError):
+        return
+    if ended.said == CAUGHT:
+        found.result[name] = CAUGHT
+        found.by = (name, by)
+    elif ended.said == TIMED_OUT:
+        found.late.append(by)
+
+
+def try_layer(found: Found, defect: Seeded, layer: Layer, pace: Pace) -> None:
+    """Runs a layer whole."""
+    ended = layer.check(defect, pace)
+    found.result[layer.name] = ended.said
+    if ended.said == CAUGHT and found.by is None:
+        found.by = (layer.name, ended.by)
+
+
+def every_layer(
+    defect: Seeded, wanted: Sequence[Layer], pace: Pace, known: Results, found: Found | None = None
+) -> Found:
+    """For each of these layers that looks at the part, and whose answer is not known: how its check ends."""
+    found = found or Found()
+    for layer in to_try(defect, wanted, known):
+        try_layer(found, defect, layer, pace)
+    return found
+
+
+def to_try(defect: Seeded, wanted: Sequence[Layer], known: Results) -> list[Layer]:
     """Those of the layers that look at the defect's part, and whose answer is not known."""
     answered = known.get(defect.name, {})
-    return [layer for layer in layers if defect.part in layer.parts and layer.name not in answered]
+    return [layer for layer in wanted if defect.part in layer.parts and layer.name not in answered]
+
+
+def time_accusers(defects: Sequence[Seeded], pace: Pace, pool: ThreadPoolExecutor, jobs: int) -> None:
+    """Times the tests that are to convict these, many in a process."""
+    files: dict[str, list[str]] = {}
+    for test in sorted({test for defect in defects for test in accusers(defect)}):
+        files.setdefault(test.split("::")[0], []).append(test)
+    shares: list[list[str]] = [[] for _ in range(jobs)]
+    for tests in sorted(files.values(), key=len, reverse=True):
+        min(shares, key=len).extend(tests)
+    for _ in pool.map(pace.time_tests, filter(None, shares)):
+        pass
+
+
+def read_noticed() -> dict[str, tuple[str, str]]:
+    """By defect: the layer, and the test or program in it, that noticed it where no contract names one."""
+    if not NOTICED.exists():
+        return {}
+    content: dict[str, dict[str, str]] = json.loads(NOTICED.read_text())
+    return {name: (entry["layer"], entry["by"]) for name, entry in content.items()}
+
+
+def write_noticed(noticed: Mapping[str, tuple[str, str]]) -> None:
+    """Keeps the entries of the defects that there are, in their order, a line for each."""
+    entries = [(each.name, *noticed[each.name]) for each in seeded() if each.name in noticed]
+    lines = [f'  "{name}": {json.dumps({"layer": layer, "by": by})}' for name, layer, by in entries]
+    NOTICED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def recorded(text: str) -> dict[str, dict[str, str]]:
@@ -332,11 +202,15 @@ def remembered() -> dict[str, dict[str, str]]:
     return recorded(README.read_text().split(BEGIN)[1].split(END)[0])
 
 
-def remember(defect: Seeded, result: dict[str, str]) -> None:
-    """Adds to what the README has."""
-    found = remembered()
-    found[defect.name] = found.get(defect.name, {}) | result
-    write(f"{table(found)}\n\n{coverage(found)}")
+def remember(defect: Seeded, found: Found) -> None:
+    """Adds to what the README has, and notes by what the defect was noticed if no contract's test did."""
+    results = remembered()
+    results[defect.name] = results.get(defect.name, {}) | found.result
+    write(f"{table(results)}\n\n{coverage(results)}")
+    if found.by is not None:
+        noticed = read_noticed()
+        if noticed.get(defect.name) != found.by:
+            write_noticed(noticed | {defect.name: found.by})
 
 
 def verdict(result: Mapping[str, str]) -> str:
@@ -413,50 +287,111 @@ def write(text: str) -> None:
     README.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
 
 
-def main() -> int:
-    """Plants the defects that are named, or all."""
+def chosen(options: argparse.Namespace, known: Results) -> Callable[[Seeded, Pace], Found]:
+    """The check that is made of each defect."""
+    if not (options.all_layers or options.missing or options.layers):
+        noticed = read_noticed()
+        return lambda defect, pace: first_pass(defect, pace, known, noticed)
+    wanted = wanted_layers(options)
+    answered = known if options.missing else {}
+    return lambda defect, pace: every_layer(defect, wanted, pace, answered)
+
+
+def wanted_layers(options: argparse.Namespace) -> list[Layer]:
+    """The layers that are asked for, all if none is named."""
+    return [layer for layer in LAYERS if options.layers is None or layer.name in options.layers]
+
+
+def found_of(
+    defects: Sequence[Seeded], check: Callable[[Seeded, Pace], Found], jobs: int, *, accused: bool
+) -> Iterator[tuple[Seeded, Found]]:
+    """The findings of `check`, each as it ends. With `accused` the tests of contracts are timed before."""
+    pace = Pace()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            if accused:
+                time_accusers(defects, pace, pool, jobs)
+            asked = {pool.submit(check, defect, pace): defect for defect in defects}
+            for done in as_completed(asked):
+                yield asked[done], done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def said_of(defect: Seeded, found: Found) -> str:
+    """The line that tells what a run has found of a defect."""
+    by = [name if said == CAUGHT else f"{name} ({said})" for name, said in found.result.items() if said]
+    by += [f"{test} (time-out)" for test in found.late]
+    spared = [f"NOT NOTICED by {test}" for test in found.spared]
+    return f"{defect.name}: {', '.join([*by, *spared]) if found.verdict else 'SURVIVES'}"
+
+
+def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m spec.mutation", description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="defects at a time")
+    parser.add_argument("--all-layers", action="store_true", help="each layer, whatever noticed it before")
     parser.add_argument(
-        "--layers", type=lambda words: words.split(","), metavar="NAME,...", help="all if not given"
+        "--layers", type=lambda each: each.split(","), metavar="NAME,...", help="these layers"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="in a random order, the same for the same N")
     parser.add_argument("--missing", action="store_true", help="only what the README's tables do not answer")
     parser.add_argument("defects", nargs="*", metavar="DEFECT")
-    options = parser.parse_args()
-    layers = [layer for layer in LAYERS if options.layers is None or layer.name in options.layers]
-    defects = [defect for defect in seeded() if not options.defects or defect.name in options.defects]
-    unknown = set(options.defects) - {defect.name for defect in defects}
-    unknown |= set(options.layers or ()) - {layer.name for layer in layers}
+    options = parser.parse_args(words)
+    unknown = set(options.defects) - {defect.name for defect in seeded()}
+    unknown |= set(options.layers or ()) - {layer.name for layer in LAYERS}
     if unknown:
         parser.error(f"neither a defect nor a layer: {', '.join(sorted(unknown))}")
+    return options
+
+
+def main() -> int:
+    """Plants the defects that are named, or all."""
+    options = options_of()
+    begin = time.monotonic()
+    known = remembered()
+    defects = [defect for defect in seeded() if not options.defects or defect.name in options.defects]
     if options.seed is not None:
         random.Random(options.seed).shuffle(defects)
-    known = remembered() if options.missing else {}
-    defects = [defect for defect in defects if to_try(defect, layers, known)]
-    layers = [layer for layer in layers if any(layer in to_try(one, layers, known) for one in defects)]
-    if any(layer.name == "graph" for layer in layers):
-        for name in graph.SOURCES:
-            graph.load(name)  # without them the layer would skip everything, and catch nothing
-    if fails := failing(layers, {defect.part for defect in defects}):
-        print(f"with no defect planted, these fail: {'; '.join(fails)}", file=sys.stderr)
+    whole = options.all_layers or options.missing or bool(options.layers)
+    if whole:
+        wanted, answered = wanted_layers(options), known if options.missing else {}
+        defects = [defect for defect in defects if to_try(defect, wanted, answered)]
+    check = chosen(options, known)
+    results: dict[str, Found] = {}
+    try:
+        for defect, found in found_of(defects, check, options.jobs, accused=not whole):
+            remember(defect, found)
+            results[defect.name] = found
+            print(said_of(defect, found), flush=True)
+    except UnplantedError as error:
+        print(f"with no defect planted, this fails: {error}", file=sys.stderr)
         return 1
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for defect, result in zip(
-            defects, pool.map(lambda one: tried(one, layers, known), defects), strict=True
-        ):
-            remember(defect, result)
-            by = [name if found == CAUGHT else f"{name} ({found})" for name, found in result.items() if found]
-            print(f"{defect.name}: {', '.join(by) or 'SURVIVES'}", flush=True)
-    results = remembered()
-    if left := [defect for defect in seeded() if to_try(defect, LAYERS, results)]:
+    return closing(results, time.monotonic() - begin, whole=whole)
+
+
+def closing(results: Mapping[str, Found], seconds: float, *, whole: bool) -> int:
+    """Prints the last lines of a run; returns its exit status."""
+    known = remembered()
+    if left := [defect for defect in seeded() if to_try(defect, LAYERS, known)]:
         print(f"--missing tries {len(left)} more defects, which not every layer has tried")
-    surviving = [defect.name for defect in defects if not verdict(results[defect.name])]
-    late = [defect.name for defect in defects if verdict(results[defect.name]) == TIMED_OUT]
-    print(f"{len(defects)} defects, {len(surviving)} survive {' '.join(surviving)}".rstrip())
+    # What another layer caught before counts where some layers only were asked for.
+    verdicts = {
+        name: verdict(known[name]) if whole and not found.late else found.verdict
+        for name, found in results.items()
+    }
+    surviving = [name for name, said in verdicts.items() if said == UNNOTICED]
+    late = [name for name, said in verdicts.items() if said == TIMED_OUT]
+    spared = [(test, name) for name, found in results.items() for test in found.spared]
+    for test, name in spared:
+        print(f"{test} does not notice {name}")
     if late:
         print(f"{len(late)} only make a check run out of time: {' '.join(late)}")
-    return 1 if surviving else 0
+    print(
+        f"{len(results)} defects, {len(surviving)} survive {' '.join(surviving)}".rstrip()
+        + f" ({seconds:.0f} s)"
+    )
+    return 1 if surviving or spared else 0
 
 
 if __name__ == "__main__":

@@ -100,12 +100,15 @@ def plant(texts: dict[str, str], usual: Path, folder: Path) -> None:
     """Copies a build from `usual` into `folder`, with other texts of files of the project."""
     for part in ("lib", "temp", "source"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    shutil.copytree(usual / "lib", folder / "lib")
     if all(file.endswith(".py") for file in texts):
+        # Python writes bytecode beside a file anew and never into it: a hundred such copies share theirs.
+        shutil.copytree(usual / "lib", folder / "lib", copy_function=os.link)
         for file, text in texts.items():
             package = Path("pillarbox", *Path(file).parts[file.startswith("pyruntime/") :])
+            (folder / "lib" / package).unlink()
             (folder / "lib" / package).write_text(text)
         return
+    shutil.copytree(usual / "lib", folder / "lib")
     # What is compiled is compiled anew where a source is newer: in a copy of the sources, with their times.
     shutil.copytree(usual / "temp", folder / "temp")
     for part in ("kernel", "pyruntime"):

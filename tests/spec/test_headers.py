@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.kernel import BACKENDS, TaskMailbox
-from spec import defects, headers, mutation, variants
+from spec import defects, headers, layers, mutation, variants
 from spec.variants import built
 from tests.kernel.unit.native_table import MUTEX, table
 
@@ -80,6 +80,9 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the cache",
         "the collector",
         "the buckets of streams",
+        "the fetchers",
+        "the clients",
+        "the coordinator",
     }
     unchanged = []
     for one in seeded:
@@ -186,7 +189,7 @@ def test_a_defect_of_python_code_of_several_lines_is_code() -> None:
 def whole() -> dict[str, dict[str, str]]:
     """The results of a run in which every layer catches every defect that it looks at."""
     return {
-        one.name: {layer.name: mutation.CAUGHT for layer in mutation.LAYERS if one.part in layer.parts}
+        one.name: {layer.name: layers.CAUGHT for layer in layers.LAYERS if one.part in layer.parts}
         for one in defects.seeded()
     }
 
@@ -204,49 +207,32 @@ def test_each_defect_counts_in_the_file_that_it_is_in(whole: dict[str, dict[str,
         for path in (headers.ROOT / "kernel").glob("*.pyx")
         if path.name not in ("queues.pyx", "collector.pyx", "libcurl.pyx", "checksum.pyx")
     }
-    unnoticed = dict.fromkeys(whole["full_page_forgotten"], mutation.UNNOTICED)
-    whole["full_page_forgotten"] = unnoticed | {"contract": mutation.TIMED_OUT}
-    whole["freed_page_looked_into"] = unnoticed | {"contract": mutation.TIMED_OUT, "models": mutation.CAUGHT}
+    unnoticed = dict.fromkeys(whole["full_page_forgotten"], layers.UNNOTICED)
+    whole["full_page_forgotten"] = unnoticed | {"contract": layers.TIMED_OUT}
+    whole["freed_page_looked_into"] = unnoticed | {"contract": layers.TIMED_OUT, "models": layers.CAUGHT}
     whole["page_with_room_linked_back"] = unnoticed
     assert rows() == before | {"kernel/include/pillarbox_slots.h": [3, 1, 1, 1, 0]}
-    whole["page_with_room_linked_back"] = {"contract": mutation.UNNOTICED}
+    whole["page_with_room_linked_back"] = {"contract": layers.UNNOTICED}
     assert rows() == before | {"kernel/include/pillarbox_slots.h": [3, 1, 1, 0, 1]}
     assert "Without a planted defect:" in mutation.coverage(whole)
     assert "`kernel/include/pillarbox_monitor.h`" in mutation.coverage(whole)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("pass", mutation.UNNOTICED),
-        ("raise SystemExit(1)", mutation.CAUGHT),
-        ("import os; os.abort()", mutation.CAUGHT),
-        ("print('+++++ Timeout +++++'); raise SystemExit(1)", mutation.TIMED_OUT),
-        ("print('Failed: Timeout (>40.0s) from pytest-timeout.'); raise SystemExit(1)", mutation.TIMED_OUT),
-        ("import signal; signal.pause()", mutation.TIMED_OUT),
-    ],
-)
-def test_what_only_runs_out_of_time_is_not_caught(code: str, said: str) -> None:
-    timeout_s = 0.1 if "pause" in code else 60.0
-    assert mutation.outcome([sys.executable, "-c", code], {}, timeout_s) == said
-
-
 def test_the_defects_of_the_kernel_are_tried_by_the_tests_of_its_c_interface() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, *mutation.CONTRACT], cwd=headers.ROOT, capture_output=True, text=True, check=False
+        [*command, *layers.CONTRACT], cwd=headers.ROOT, capture_output=True, text=True, check=False
     )
     assert (
         "tests/kernel/test_native.py::" in done.stdout
         and "tests/kernel/test_native_queue.py::" in done.stdout
     )
-    assert "capi_stress" in {name for name, _ in mutation.programs("stress")}
+    assert "capi_stress" in {name for name, _ in layers.STRESS}
 
 
 def test_a_run_of_what_is_missing_tries_what_no_earlier_run_has_tried() -> None:
     (one,) = (each for each in defects.seeded() if each.name == "native_post_leaks")
-    layers = mutation.LAYERS
-    names = [layer.name for layer in mutation.to_try(one, layers, {})]
+    names = [layer.name for layer in mutation.to_try(one, layers.LAYERS, {})]
     assert {"contract", "stress"} <= set(names) and "graph" not in names
-    known = {one.name: {"contract": mutation.UNNOTICED}}
-    assert [layer.name for layer in mutation.to_try(one, layers, known)] == names[1:]
+    known = {one.name: {"contract": layers.UNNOTICED}}
+    assert [layer.name for layer in mutation.to_try(one, layers.LAYERS, known)] == names[1:]
