@@ -8,7 +8,6 @@ not be; the folder of such a run is kept.
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
 import signal
 import sys
@@ -21,6 +20,7 @@ from fuzz.chaos.places import ROOT, Cluster, Local
 from fuzz.chaos.plan import plan_run
 from fuzz.chaos.report import faults_of, json_line, plot, table
 from fuzz.chaos.run import HungError, Outcome, Session
+from spec.seeds import commit_seed
 
 OUT = ROOT / "out" / "chaos"
 
@@ -28,7 +28,7 @@ OUT = ROOT / "out" / "chaos"
 def main(words: Sequence[str]) -> int:
     """Run `python -m fuzz.chaos` with its arguments; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int, default=commit_seed("chaos"))
     parser.add_argument("--faults", type=int, default=200, help="how many, at least")
     parser.add_argument("--job", action="append", choices=KINDS, help="only jobs of this kind")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only faults of this kind")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import shutil
 import signal
 import sys
@@ -22,6 +21,7 @@ from fuzz.chaos.places import ROOT, Local
 from fuzz.chaos.plan import plan_run
 from fuzz.chaos.run import HungError, Session
 from spec.defects import Seeded, read, with_one
+from spec.seeds import commit_seed
 
 DEFECTS = Path(__file__).with_name("defects.toml")
 JOBS = {
@@ -128,7 +128,7 @@ def main(words: Sequence[str]) -> int:
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(JOBS)}; all if none is given"
     )
     parser.add_argument("--none", action="store_true", help="the same runs with the package as it is")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int, default=commit_seed("planted"))
     parser.add_argument("--runs", type=int, default=RUNS, help="of each defect, at most; with --none in all")
     parser.add_argument("--rows", type=int, default=ROWS, help="of a job")
     parser.add_argument("--first", action="store_true", help="no more runs when it has been found")

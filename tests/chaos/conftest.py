@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +13,10 @@ from fuzz.chaos.job import STREAMS
 from fuzz.chaos.places import Cluster, Local, Place
 from fuzz.chaos.plan import Plan, Planned, checkpoint_format_of
 from fuzz.chaos.run import Outcome, Session
+from spec.seeds import VARIABLE, commit_seed
 
-SEED = int(os.environ.get("PILLARBOX_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
-"""Another one each time; the environment gives that of a run that failed."""
+SEED = commit_seed("tests of chaos")
+"""The same for the same commit; PILLARBOX_SEED gives another, or that of a run that failed."""
 
 ROWS = 1200
 
@@ -75,7 +75,7 @@ def harmed() -> Callable[..., Outcome]:
             planned,
             checkpoint_format_of(f"{SEED} {kind}", session.place.name == "cluster"),
         )
-        print(f"PILLARBOX_CHAOS_SEED={SEED}", plan)
+        print(f"{VARIABLE}={SEED}", plan)
         return session.play(plan, contender)
 
     return play

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from fuzz.chaos.planted import DEFECTS, JOBS, RUNS, planted, verdicts
 from spec.defects import read
+from spec.seeds import commit_seed
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.spark, pytest.mark.slow]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.spark, pytest.mark.slow]
 def test_a_planted_defect_is_found_within_ten_runs_of_its_job(name: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     (defect,) = [each for each in read(DEFECTS) if each.name == name]
-    seed = random.SystemRandom().randrange(10**6)
+    seed = commit_seed(f"planted {name}")
     print(f"seed {seed}")
     package = planted(defect, tmp_path / "package")
     found = verdicts([JOBS[name]], package, tmp_path / "runs", seed=seed, runs=RUNS, first_only=True)
