@@ -26,6 +26,10 @@ MINUTES ?= 5
 FAULTS ?= 200
 # The suite of `make long`: test-slow, spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
 SUITE ?= spec
+# The seed of `make long`; empty is the date.
+SEED ?=
+# The commit with which `make touched` compares.
+BASE ?= origin/main
 # More words for `make mutation`: --all-layers, --layers NAME,..., --missing, names of defects.
 MUTATION ?=
 # What `make bench-sources` measures; empty is all.
@@ -34,7 +38,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -155,8 +159,11 @@ mutation: build  ## weaken each memory order, plant each seeded defect: what not
 	@$(PY) -m spec.orders
 	@$(WITH_JAVA) $(PY) -m spec.mutation $(MUTATION)
 
-long: build  ## run a long suite whole and write down how it ended: SUITE=spec
-	@$(WITH_JAVA) $(PY) -m spec.long_runs whole $(SUITE)
+long: build  ## run a long suite whole and write down how it ended: SUITE=spec (SEED=N, else the date)
+	@$(WITH_JAVA) $(PY) -m spec.long_runs whole $(SUITE) $(if $(SEED),--seed $(SEED))
+
+touched: build  ## the tests that the change since BASE=REV must pass, slow ones too, and the long suites that it owes
+	@$(WITH_JAVA) $(PY) -m spec.touched $(BASE) $(PYTEST)
 
 lint: build typing  ## ruff, cython-lint, mypy, the language of docstrings and names
 	$(PY) -m ruff check .

@@ -31,21 +31,21 @@ def test_the_page_of_long_suites_is_that_of_the_record() -> None:
 def test_a_whole_run_is_written_down_and_seen_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
     (tmp_path / "docs").mkdir()
-    for code, result in ((0, "passed"), (2, "failed")):
-        commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
+    commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
+    codes = [0, 2]
 
-        def start(command: Sequence[str], environment: Mapping[str, str], code: int = code) -> Ended:
-            commands.append((command, environment))
-            return Ended(code, ("9 runs in 3 s",))
+    def start(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
+        commands.append((command, environment))
+        return Ended(codes.pop(0), ("9 runs in 3 s",))
 
+    for result in ("passed", "failed"):
         run = long_runs.whole(long_runs.SUITES[0], start, "abc", 20261128)
         assert run.result == result
-        assert commands == [(["make", "test-slow"], {"PILLARBOX_SEED": "20261128"})]
+        assert commands.pop() == (["make", "test-slow"], {"PILLARBOX_SEED": "20261128"})
         long_runs.remember("spec", run, tmp_path)
         assert long_runs.last_runs(tmp_path) == {"spec": run}
-        assert (
-            f"| `abc` | 20261128 | 0 | {result}: 9 runs in 3 s |" in (tmp_path / long_runs.PAGE).read_text()
-        )
+        written = (tmp_path / long_runs.PAGE).read_text()
+        assert f"| `abc` | 20261128 | 0 | {result}: 9 runs in 3 s |" in written
 
 
 def test_a_run_is_of_a_commit_whatever_runs_before_it_have_written_down(tmp_path: Path) -> None:
