@@ -86,19 +86,19 @@ def test_a_restored_arrow_input_emits_what_was_not_emitted_however_the_slices_ar
     state = first.snapshot_state()
     assert state == len(before.ids)
     first.stop()
-    first.join()
+    first.join(3600.0)
     second = made(cut_again)
     read = CODEC.decode(CODEC.encode(TaskSnapshot(CheckpointBarrier(1, 0.0), state, {})))
     second.restore_state(read.input)
     emit(started(second), after)
-    second.join()
+    second.join(3600.0)
     assert before.ids + after.ids == list(range(rows))
 
 
 def test_a_restored_arrow_input_that_ends_before_its_position_is_an_error() -> None:
     again = ArrowInput([pa.RecordBatch.from_pydict({"id": [0, 1, 2]})])
     again.restore_state(5)
-    started(again).join()
+    started(again).join(3600.0)
     output = CollectedOutput()
     assert again.emit_next(output) is InputStatus.MORE_AVAILABLE and not output.records
     with pytest.raises(ValueError, match="ended 2 rows before the position"):
