@@ -355,7 +355,9 @@ def test_a_certificate_is_checked_unless_it_is_not_to_be(
     run(test)
 
 
-def test_http2_is_spoken_to_servers_that_speak_it(tmp_path: Path) -> None:
+def test_http2_is_spoken_to_servers_that_speak_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server's own end waits so long for connections of TLS that the client has left.
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.01, raising=False)
     hypercorn_asyncio = pytest.importorskip("hypercorn.asyncio")
     hypercorn_config = pytest.importorskip("hypercorn.config")
     pem = make_certificate(tmp_path, names="IP:127.0.0.1")
