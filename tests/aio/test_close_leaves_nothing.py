@@ -30,7 +30,7 @@ def leaving(loop: str, mode: str, *endings: str) -> subprocess.Popen[str]:
 
 def said_by(process: subprocess.Popen[str], before: list[str]) -> dict[str, dict[str, list[str]]]:
     """The remains after each ending; the process must have ended well and without a complaint."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     found = {}
     for line in [*before, *out.splitlines()]:
         if line.startswith("{"):

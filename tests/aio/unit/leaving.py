@@ -114,7 +114,7 @@ class Threads:
         if outcome == "fails":
             raise ConnectionError("try later")
         if outcome == "hangs":
-            self.peer.over.wait(0.2)
+            self.peer.over.wait(0.02)
         return row
 
 
@@ -187,7 +187,7 @@ def close(start: Start) -> None:
 def close_when_all_wait(start: Start) -> None:
     results = start(endless())
     next(results)
-    assert start.peer.began.wait(30)  # type: ignore[attr-defined]
+    assert start.peer.began.wait()  # type: ignore[attr-defined]
     results.close()
 
 

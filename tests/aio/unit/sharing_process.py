@@ -1,7 +1,8 @@
-"""A process with one task of a job whose tasks share calls. A program for the tests.
+"""Processes, each with one task of a job whose tasks share calls. A program for the tests.
 
-Arguments: location, file of calls, number of the task, call at which it kills itself (0 for none). Writes
-`task row` to the file of calls for each call, and the number of right results to stdout at its end.
+Arguments: location, file of calls, and the numbers of the tasks that kill themselves at their call `LAST` and
+are then begun again. Each writes `task row` to the file of calls for each call, and the number of right
+results to stdout at its end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sys
 from pillarbox import Dedupe, Options, async_map
 from pillarbox.ledger import Ledger
 
-TASKS, ROWS, DISTINCT = 8, 250, 1400
+TASKS, ROWS, DISTINCT = 8, 125, 700
+LAST = 60
 
 
 def rows_of(task: int) -> list[str]:
@@ -27,7 +29,7 @@ def rows_of(task: int) -> list[str]:
     return rows[task::TASKS]
 
 
-def main(location: str, calls: str, task: int, last: int) -> None:
+def run(location: str, calls: str, task: int, last: int) -> None:
     file = os.open(calls, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     made = 0
 
@@ -45,8 +47,30 @@ def main(location: str, calls: str, task: int, last: int) -> None:
     options = Options(ledger=ledger, dedupe=Dedupe(across_tasks=True), capacity=16)
     rows = rows_of(task)
     results = list(async_map(rows, call, options=options))
-    print(sum(result == row.upper() for row, result in zip(rows, results, strict=True)))
+    print(sum(result == row.upper() for row, result in zip(rows, results, strict=True)), flush=True)
+
+
+def fork(location: str, calls: str, task: int, last: int) -> int:
+    """A task in a process of its own, which needs not import anything again; gives its number."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        run(location, calls, task, last)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def main(location: str, calls: str, *killed: str) -> None:
+    tasks = {task: fork(location, calls, task, LAST if str(task) in killed else 0) for task in range(TASKS)}
+    for task in map(int, killed):
+        assert os.waitstatus_to_exitcode(os.waitpid(tasks[task], 0)[1]) == -signal.SIGKILL
+        tasks[task] = fork(location, calls, task, 0)
+    for process in tasks.values():
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(*sys.argv[1:])

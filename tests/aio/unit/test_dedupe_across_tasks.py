@@ -251,7 +251,7 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
 ) -> None:
     tasks = TwoTasks()
     options = Options(
-        ledger=ledger, dedupe=ACROSS, timeout=Timeout(0.5, fallback="late"), errors=Errors("null")
+        ledger=ledger, dedupe=ACROSS, timeout=Timeout(0.25, fallback="late"), errors=Errors("null")
     )
     tasks.gone_on = threading.Event()
     one, other = tasks.run(pool, ["a"], options, ["a"])
@@ -263,13 +263,13 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
 def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = options_with(Intervals(hung_after=0.5), ledger=ledger, dedupe=ACROSS)
+    options = options_with(Intervals(hung_after=0.1), ledger=ledger, dedupe=ACROSS)
     list(async_map(["before"], str.upper, options=options))
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)
     assert claims.claim(KeyMaker()("a"))
     assert list(async_map(["a"], str.upper, options=options)) == ["A"]
-    assert "1 rows have waited for the calls of other tasks for 0.5 s" in caplog.text
+    assert "1 rows have waited for the calls of other tasks for 0.1 s" in caplog.text
     # It was the hung task's all the time.
     assert not ledger.claims(scope).claim(KeyMaker()("a"))
 
@@ -282,10 +282,11 @@ def test_a_row_that_waits_for_another_tasks_call_has_its_whole_time(
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)
     assert claims.claim(KeyMaker()("a"))
-    options = Options(ledger=ledger, dedupe=ACROSS, timeout=0.1, retry=Retry(attempts=2))
+    options = Options(ledger=ledger, dedupe=ACROSS, timeout=0.3, retry=Retry(attempts=2))
     job = pool.submit(lambda: list(async_map(["a"], str.upper, options=options)))
+    # Longer than its calls may take.
     with pytest.raises(TimeoutError):
-        job.result(1.0)
+        job.result(0.4)
     claims.close()
     assert job.result(TIMEOUT_S) == ["A"]
 

@@ -19,10 +19,11 @@ import pytest
 from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Options, Retry, Timeout, async_map
 from pillarbox.aio import ledger_session
 from pillarbox.aio.options import Intervals
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope, lease
 from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.maintenance import compact
 from tests.aio.unit.intervals import options_with
+from tests.waiting import until, wait_until
 
 pytestmark = [
     pytest.mark.usefixtures("each_loop"),
@@ -132,6 +133,8 @@ def test_the_order_holds_where_some_rows_are_found_and_others_called(ledger: Led
     assert set(service.calls.values()) == {1}
 
 
+# The program runs on the loop that it takes by itself.
+@pytest.mark.parametrize("each_loop", ["uvloop"], indirect=True)
 @pytest.mark.contract(convicts=["later_rows_acknowledged"])
 def test_what_was_taken_from_a_process_that_is_killed_is_never_called_again(tmp_path: Path) -> None:
     program = """
@@ -144,11 +147,11 @@ async def call(row):
     await asyncio.sleep(row % 5 / 1000)
     return row
 
-for row in async_map(range(2000), call, ledger=Ledger(sys.argv[1], uid="uid", run="run"), capacity=50):
+for row in async_map(range(600), call, ledger=Ledger(sys.argv[1], uid="uid", run="run"), capacity=50):
     os.write(1, f"{row}\\n".encode())
 """
     taken: list[int] = []
-    for enough in (150, 500, 2000):
+    for enough in (150, 600):
         before = set(taken)
         command = [sys.executable, "-W", "error", "-c", program, str(tmp_path / "ledger")]
         with (
@@ -157,7 +160,7 @@ for row in async_map(range(2000), call, ledger=Ledger(sys.argv[1], uid="uid", ru
         ):
             assert process.stdout is not None
             taken = [int(line) for line in itertools.islice(process.stdout, enough)]
-            if enough < 2000:
+            if enough < 600:
                 process.kill()
             taken += [int(line) for line in process.stdout if line.endswith("\n")]
             process.wait(LONG)
@@ -167,7 +170,13 @@ for row in async_map(range(2000), call, ledger=Ledger(sys.argv[1], uid="uid", ru
         assert taken == [*range(len(taken))]
         assert asked
         assert not before & asked
-    assert len(taken) == 2000
+    assert len(taken) == 600
+
+
+def spent_on_ledger(job: Any) -> float:
+    """Seconds that the job has waited for its ledger."""
+    counts = job.statistics()
+    return 0.0 if counts is None else float(counts.spent["ledger"])
 
 
 def test_rows_wait_for_the_disk_and_calls_for_rows_that_wait_too_long(ledger: Ledger) -> None:
@@ -203,13 +212,11 @@ def test_rows_wait_for_the_disk_and_calls_for_rows_that_wait_too_long(ledger: Le
         # The commits wait for the lock that another process could have.
         thread = threading.Thread(target=take)
         thread.start()
-        while (statistics := job.statistics()) is None or not statistics.spent["ledger"]:
-            assert thread.is_alive()
+        wait_until(lambda: spent_on_ledger(job) > 0.0)
         calls = began.total()
         assert not taken
-        # A few thousand calls would have been made at this rate.
-        while job.statistics().spent["ledger"] < 0.5:  # type: ignore[union-attr]
-            assert thread.is_alive()
+        # Hundreds of calls would have been made at this rate.
+        wait_until(lambda: spent_on_ledger(job) > 0.15)
         assert began.total() == calls
     assert full.wait(LONG)
     thread.join(LONG)
@@ -236,8 +243,7 @@ def test_a_second_attempt_waits_for_the_results_of_the_first(ledger: Ledger) -> 
     assert half.wait(LONG)
     second = async_map(range(200), service.coroutine, options=options)
     results = [next(second) for _ in range(50)]
-    while (statistics := second.statistics()) is None or not statistics.spent["ledger"]:
-        assert one.is_alive()
+    wait_until(lambda: spent_on_ledger(second) > 0.0)
     go_on.set()
     results += second
     one.join(LONG)
@@ -259,32 +265,55 @@ def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger)
     second = async_map(range(60), service.coroutine, options=options)
     results = [next(second) for _ in range(20)]
     assert results == taken
-    while (statistics := second.statistics()) is None or not statistics.spent["ledger"]:
-        pass
+    wait_until(lambda: spent_on_ledger(second) > 0.0)
     assert service.calls.total() == 20
     rival.close()
     assert [*results, *second] == [[row, 1] for row in range(60)]
 
 
+class LeaseClock:
+    """The clock of leases, in seconds, which the test moves; counts its readings: each look takes one."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.readings = 0
+
+    def monotonic(self) -> float:
+        self.readings += 1
+        return self.now
+
+
 def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
-    ledger: Ledger,
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service()
+    service, clock = Service(), LeaseClock()
+    monkeypatch.setattr(lease, "time", clock)
+    monkeypatch.setattr(ledger_session, "POLL_INTERVAL_S", 0.01)
+    # Longer than a call takes, and shorter than two.
+    options = options_with(
+        Intervals(hung_after=3.0), ledger=dataclasses.replace(ledger, uid="uid", run="run"), capacity=1
+    )
+    waiting: list[Any] = []
 
     async def slow(row: int) -> list[Any]:
-        await asyncio.sleep(0.15)
+        if row:
+            # The other attempt has what was called before, and looks again when the time has passed.
+            await until(lambda: waiting and (counts := waiting[0].statistics()) and counts.found >= row)
+            clock.now += 2.0
+            before = clock.readings
+            await until(lambda: clock.readings > before + 2)
         return service.answer(row)
 
-    named = dataclasses.replace(ledger, uid="uid", run="run")
-    options = options_with(Intervals(hung_after=0.6), ledger=named, capacity=1)
-    rival = async_map(range(12), slow, options=options)
+    rival = async_map(range(8), slow, options=options)
     first = [next(rival)]
+    waiting.append(async_map(range(8), slow, options=options))
     second: list[Any] = []
-    other = threading.Thread(target=lambda: second.extend(async_map(range(12), slow, options=options)))
+    other = threading.Thread(target=lambda: second.extend(waiting[0]))
     other.start()
     first += rival
-    other.join(LONG)
-    assert first == second == [[row, 1] for row in range(12)]
+    other.join()
+    assert clock.now == 7 * 2.0
+    assert first == second == [[row, 1] for row in range(8)]
 
 
 class Held:
@@ -432,18 +461,16 @@ def test_an_answer_that_comes_after_its_time_out_is_kept(ledger: Ledger) -> None
 
     def rows() -> Iterator[int]:
         yield from range(3)
-        while (statistics := job.statistics()) is None or not statistics.timeouts:
-            pass
+        wait_until(lambda: (counts := job.statistics()) and counts.timeouts)
         over.set()
         # The job goes on until the answer has come.
-        while (statistics := job.statistics()) is None or not statistics.late:
-            pass
+        wait_until(lambda: (counts := job.statistics()) and counts.late)
         yield 3
 
     options = Options(
         ledger=dataclasses.replace(ledger, uid="uid", run="run"),
         errors="null",
-        timeout=1.0,
+        timeout=0.4,
         capacity=2,
         ordered=False,
     )
@@ -477,8 +504,7 @@ def test_an_answer_that_is_late_and_one_that_is_not_are_one_result(ledger: Ledge
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.extend(job))
     thread.start()
-    while (statistics := job.statistics()) is None or not statistics.late:
-        assert thread.is_alive()
+    wait_until(lambda: (counts := job.statistics()) and counts.late)
     late.set()
     thread.join(LONG)
     assert results == ["the first"] == list(async_map([0], call, options=options))

@@ -13,10 +13,11 @@ from pillarbox.aio.chained import Stage
 from pillarbox.aio.row_inputs import CollectionInput
 from pillarbox.aio.task_run import ChunkOutput, TaskRun
 from pillarbox.task.protocols import RowBatch
-from tests.aio.unit.virtual import HOUR, play
+from tests.aio.unit.virtual import play
 
 ROWS = 2048
 LINGER = 0.1
+MINUTE = 60.0
 
 
 class Task:
@@ -63,7 +64,7 @@ def test_a_task_whose_results_nobody_takes_stops_calling() -> None:
     async def script() -> None:
         task = Task()
         task.run.start()
-        await asyncio.sleep(HOUR)
+        await asyncio.sleep(MINUTE)
         # Two small chunks on their way, and what waits for its turn: 8 x capacity.
         assert task.calls <= 800 + 1 + 2
         await task.stop()
@@ -78,7 +79,7 @@ def test_a_reader_that_is_slow_at_first_costs_no_calls_however_long_it_takes() -
         task.run.start()
         taken = 0
         for size in (1, 2, 4, 8):
-            await asyncio.sleep(HOUR)
+            await asyncio.sleep(MINUTE)
             chunk = await task.output.take_async()
             assert chunk is not None and len(chunk) == size
             taken += size

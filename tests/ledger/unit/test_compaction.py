@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,18 +76,18 @@ def test_a_segment_that_a_process_appends_to_is_left_alone(ledger: Ledger) -> No
 
 
 def test_whoever_has_read_before_finds_everything_after_a_merge(ledger: Ledger) -> None:
-    for number in range(80):
+    for number in range(20):
         keep(ledger, {number: number})
     reader = ledger.reader(SCOPE)
     assert reader.get(key(0)) is not None
     writer = ledger.writer(SCOPE, reader)
     compact(ledger, SCOPE)
-    for number in range(80):
+    for number in range(20):
         record = reader.get(key(number))
         assert record is not None and record.value == number
     writer.append(key(7), "again")
     writer.close()
-    assert found(ledger) == {number: number for number in range(80)}
+    assert found(ledger) == {number: number for number in range(20)}
 
 
 def test_damaged_records_are_left_out_and_said(ledger: Ledger) -> None:
@@ -149,8 +150,49 @@ for line in sys.stdin:
 """
 
 
+CHANGES = ("rename", "replace", "remove", "unlink", "writev", "fsync")
+"""The calls by which a ledger changes a folder."""
+
+
 @pytest.mark.contract
-def test_killed_at_any_step_a_compaction_loses_nothing_and_the_next_one_completes_it(ledger: Ledger) -> None:
+def test_killed_at_any_step_a_compaction_loses_nothing_and_the_next_one_completes_it(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed leaves the folder as it is then: a copy of it is what the next one finds."""
+    expected = {number: f"value {number}" for number in range(6)}
+    for number, value in expected.items():
+        keep(ledger, {number: value})
+    copies: list[Path] = []
+
+    def noted(change: Any) -> Any:
+        def first_copied(*arguments: Any, **named: Any) -> Any:
+            copies.append(tmp_path / f"before {len(copies)}")
+            shutil.copytree(ledger.location, copies[-1], symlinks=True)
+            return change(*arguments, **named)
+
+        return first_copied
+
+    with monkeypatch.context() as watched:
+        for name in CHANGES:
+            watched.setattr(os, name, noted(getattr(os, name)))
+        compact(ledger, SCOPE)
+    assert len(copies) >= 8
+    states = {tuple(sorted(os.listdir(Ledger(str(copy)).folder(SCOPE).path))) for copy in copies}
+    # Before the merged segment is there, while both are, and while the old ones go one by one.
+    assert len(states) >= 6
+    for copy in copies:
+        left = Ledger(str(copy))
+        assert found(left) == expected, copy
+        keep(left, {10**6: "last"})
+        compact(left, SCOPE)
+        assert found(left) == {**expected, 10**6: "last"}, copy
+        files = os.listdir(left.folder(SCOPE).path)
+        assert sorted(name for name in files if not name.startswith(".")) == names(left), copy
+        assert len(names(left)) == 1
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_at_each_step_of_a_compaction_lose_nothing(ledger: Ledger) -> None:
     expected: dict[int, Any] = {}
     command = [sys.executable, "-c", KILLED, ledger.location]
     with subprocess.Popen(
