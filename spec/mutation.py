@@ -130,7 +130,9 @@ def try_layer(found: Found, defect: Seeded, layer: Layer, pace: Pace) -> None:
     """Runs a layer whole."""
     ended = layer.check(defect, pace)
     found.result[layer.name] = ended.said
-    if ended.said == CAUGHT and found.by is None:
+    # A test that convicts it as its contract says needs no other record.
+    is_asked_first = not accusers(defect) or bool(found.late or found.spared)
+    if ended.said == CAUGHT and found.by is None and is_asked_first:
         found.by = (layer.name, ended.by)
 
 

@@ -186,6 +186,7 @@ def test_a_defect_without_a_record_is_tried_by_every_layer(
     assert run(monkeypatch, CLAIM.name) == 0
     assert [by for _, by in asked.steps] == [TEST, *(steps(name, CLAIM)[0] for name in looking(CLAIM))]
     assert mutation.remembered()[CLAIM.name] == dict.fromkeys(looking(CLAIM), CAUGHT)
+    assert mutation.read_noticed() == {}
 
 
 def test_all_layers_are_asked_on_demand_or_some(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
