@@ -39,11 +39,11 @@ def answering(reply: Callable[[str], Reply]) -> Iterator[str]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return runner, runner.addresses[0][1]
 
-    runner, port = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    runner, port = asyncio.run_coroutine_threadsafe(start(), loop).result()
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join()
         loop.close()

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import random
 import threading
-import time
 from collections.abc import AsyncIterator, Collection, Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Buffer, CallFailed, Options, Timeout, async_map
 from tests.search import examples
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -40,7 +40,7 @@ class Gate:
 
     def wait_for(self, rows: set[int]) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: rows <= self.open.keys(), 30), (rows, self.open.keys())
+            assert self.changed.wait_for(lambda: rows <= self.open.keys())
 
     def let_go(self, row: int) -> None:
         self.wait_for({row})
@@ -94,7 +94,7 @@ def test_in_order_a_result_waits_for_all_before_it() -> None:
     gate.wait_for({0})
     assert results == []
     gate.let_go(0)
-    thread.join(30)
+    thread.join()
     assert results == [0, 1, 2]
 
 
@@ -105,8 +105,8 @@ def test_unordered_a_result_leaves_as_soon_as_it_is_there() -> None:
     for count, row in enumerate([2, 0, 1], 1):
         gate.let_go(row)
         with changed:
-            assert changed.wait_for(lambda count=count: len(results) == count, 30)
-    thread.join(30)
+            assert changed.wait_for(lambda count=count: len(results) == count)
+    thread.join()
     assert results == [2, 0, 1]
 
 
@@ -117,7 +117,7 @@ def test_no_more_calls_than_capacity_are_in_flight() -> None:
     gate.wait_for({0, 1, 2})
     for row in range(12):
         gate.let_go(row)
-    thread.join(30)
+    thread.join()
     assert gate.most == 3
     assert results == list(range(12))
 
@@ -135,7 +135,7 @@ def test_a_slow_head_does_not_idle_the_slots_until_the_reorder_window_is_full() 
     gate.let_go(0)
     for row in range(6, 20):
         gate.let_go(row)
-    thread.join(30)
+    thread.join()
     assert results == list(range(20))
 
 
@@ -156,7 +156,7 @@ def test_no_more_rows_than_the_window_and_the_read_ahead_are_read() -> None:
     assert read <= 4 + 2 * 257
     for row in range(1000):
         gate.let_go(row)
-    thread.join(30)
+    thread.join()
     assert results == list(range(1000))
 
 
@@ -171,10 +171,7 @@ def test_the_consumer_holds_up_the_reading_when_it_does_not_take_results() -> No
 
     with async_map(range(1_000_000), count, capacity=4, options=Options(buffer=Buffer(8))) as results:
         assert next(results) == 0
-        deadline = time.monotonic() + 30
-        while (counts := results.statistics()) is None or counts.finished_waiting < 8:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: (counts := results.statistics()) and counts.finished_waiting >= 8)
         assert started < 1000
 
 

@@ -17,7 +17,7 @@ NOBODY = 65534
 OTHER = 54321
 """A user whom no list names, as containers have them."""
 GROUP = 54320
-LONG = 120.0
+LONG = 600.0
 
 
 BECOME = """

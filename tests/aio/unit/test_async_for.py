@@ -29,7 +29,7 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join()
         assert not thread.is_alive(), thread.name
 
 
@@ -162,7 +162,7 @@ def test_a_blocking_function_runs_in_threads_and_leaves_the_loop_free() -> None:
 
         def call(row: int) -> str:
             # Returns once the loop has run something else meanwhile.
-            assert free.wait(30)
+            assert free.wait()
             return threading.current_thread().name
 
         asyncio.get_running_loop().call_later(0.01, free.set)

@@ -73,7 +73,7 @@ def test_batches_of_a_blocking_function_run_in_threads_up_to_the_capacity() -> N
 
     def call(rows: list[int]) -> list[int]:
         names.add(threading.current_thread().name)
-        barrier.wait(30)
+        barrier.wait()
         return rows
 
     assert list(async_map(range(24), call, batch=Batch(4), capacity=3)) == list(range(24))

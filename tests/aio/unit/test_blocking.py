@@ -74,14 +74,14 @@ class BlockedLoop:
         async def watch() -> LoopWatcher:
             return LoopWatcher("lookup", self.clock)
 
-        self.watcher = self._thread.submit(watch()).result(30)
+        self.watcher = self._thread.submit(watch()).result()
         self.ended = self._thread.submit(self._hold(self))
-        assert self.there.wait(30)
+        assert self.there.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.let_go.set()
-        self.ended.result(30)
+        self.ended.result()
         self._thread.close(30)
 
     def look(self, seconds: float) -> None:

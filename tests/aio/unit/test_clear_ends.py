@@ -63,7 +63,7 @@ def test_a_function_that_cannot_be_opened_is_named_with_what_opening_raised(
     )
     assert isinstance(failed.value.__cause__, OSError)
     for thread in begun():
-        thread.join(30)
+        thread.join()
         assert not thread.is_alive()
 
 
@@ -179,7 +179,7 @@ def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
     calls = begun("pillarbox-call-")
     assert len(calls) <= 6 + 2
     for thread in calls:
-        thread.join(30)
+        thread.join()
     assert caplog.text.count("did not return within") == 1
 
 
@@ -264,7 +264,7 @@ def test_ctrl_c_ends_the_program_with_one_traceback_whatever_it_was_at(phase: st
             assert process.stdout is not None
             assert process.stdout.readline() == "here\n"
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate()
         finally:
             process.kill()
     _assert_ended_by_ctrl_c(process, phase, out, err)
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_the_program_with_one_traceback_whatever_it_was_at(phase: st
 def test_ctrl_c_that_interrupts_no_wait_of_the_main_thread_is_noticed_all_the_same(phase: str) -> None:
     with _start(phase, "by itself") as process:
         try:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate()
         finally:
             process.kill()
     _assert_ended_by_ctrl_c(process, phase, out, err)

@@ -39,7 +39,7 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join()
         assert not thread.is_alive(), thread.name
 
 
@@ -92,7 +92,7 @@ def test_closing_early_cancels_the_calls_and_ends_the_threads(
     endless = Endless()
     results = async_map(source(), endless, capacity=8)  # type: ignore[call-overload]
     assert next(results) == 0
-    assert endless.full.wait(30)
+    assert endless.full.wait()
     end(results)
     assert endless.cancelled == 8
     assert pillarbox_threads() == []
@@ -103,7 +103,7 @@ def test_dropping_the_iterator_ends_the_threads() -> None:
     endless = Endless()
     results = async_map(range(100), endless, capacity=8)
     assert next(results) == 0
-    assert endless.full.wait(30)
+    assert endless.full.wait()
     del results
     gc.collect()
     assert endless.cancelled == 8
@@ -228,7 +228,7 @@ def test_closing_waits_for_blocking_calls_before_it_closes_their_resource() -> N
     connection = Connection()
     with async_map(range(50), connection, capacity=4) as results:
         next(results)
-        assert connection.began.wait(30)
+        assert connection.began.wait()
     assert (connection.used_closed, connection.is_open) == (0, False)
     assert pillarbox_threads() == []
 
@@ -260,7 +260,7 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
     thread = LoopThread("pillarbox-loop-test")
     busy, free = threading.Event(), threading.Event()
     thread.call(lambda: (busy.set(), free.wait(30)))
-    assert busy.wait(30)
+    assert busy.wait()
     here = task_run.ResultStream([Stage(call, Options())], range(1000), loop_thread=thread)
     closed: list[bool] = []
     closing = threading.Thread(target=lambda: closed.append(here.close()))
@@ -270,7 +270,7 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
         closing.join(0.01)
     closing.join(0.05)
     free.set()
-    closing.join(30)
+    closing.join()
     assert (closed, calls) == ([True], [])
     assert thread.close(30)
 
@@ -302,9 +302,9 @@ def test_an_iterator_may_be_collected_on_any_thread() -> None:
     del cycle
     thread = threading.Thread(target=gc.collect)
     thread.start()
-    thread.join(30)
+    thread.join()
     for thread in begun():
-        thread.join(30)
+        thread.join()
     assert session.log[-1] == "close"
     assert pillarbox_threads() == []
 
@@ -341,7 +341,7 @@ def test_ctrl_c_while_waiting_for_a_result_cancels_and_ends() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "called\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert out.splitlines() == ["cancelled", "interrupted []"], (out, err)
     assert process.returncode == 0
 
@@ -362,7 +362,7 @@ def test_a_process_ends_although_an_iterator_is_left_open() -> None:
         print(next(results), flush=True)
         """
     )
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "0\n", "")
 
 

@@ -625,7 +625,7 @@ def test_a_future_holds_its_slot_and_no_thread() -> None:
         return future
 
     def answer() -> None:
-        assert enough.wait(30)
+        assert enough.wait()
         statistics = results.statistics()
         assert statistics is not None and statistics.in_flight == 4
         answered = 0

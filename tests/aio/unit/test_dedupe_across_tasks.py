@@ -21,7 +21,7 @@ from pillarbox.ledger import KeyMaker, Ledger
 from tests.aio.unit.intervals import options_with
 
 ACROSS = Dedupe(across_tasks=True)
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 OTHER_PROCESS = """
 import sys
 from pillarbox import Dedupe, Ledger, Options, async_map

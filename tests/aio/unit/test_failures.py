@@ -7,7 +7,6 @@ import contextvars
 import logging
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from pillarbox.aio import task_run
 from pillarbox.aio.options import Intervals
 from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import Rig, play
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -152,11 +152,14 @@ def test_an_attempt_that_times_out_is_tried_again() -> None:
             await asyncio.Event().wait()
         return row
 
-    results = async_map([5], slow_once, timeout=Timeout(attempt=0.05), retry=FAST)
-    assert list(results) == [5]
-    assert seen == [5, 5]
-    counts = results.statistics()
-    assert counts is not None and (counts.timeouts, counts.retries, counts.late) == (1, 1, 0)
+    async def script() -> None:
+        async with async_map([5], slow_once, timeout=Timeout(attempt=5.0), retry=FAST) as results:
+            assert [row async for row in results] == [5]
+        assert seen == [5, 5]
+        counts = results.statistics()
+        assert counts is not None and (counts.timeouts, counts.retries, counts.late) == (1, 1, 0)
+
+    play(script)
 
 
 @pytest.mark.contract
@@ -192,6 +195,7 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
 ) -> None:
     options = options_with(Intervals(cancel_timeout=0.05), errors="null")
     release = threading.Event()
+    ended = threading.Event()
 
     async def stubborn(row: int) -> int:
         if row == 0:
@@ -200,14 +204,19 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
                     await asyncio.sleep(0.01)
                 except asyncio.CancelledError:
                     continue
+            ended.set()
         return row
 
+    async def script() -> None:
+        async with async_map(range(5), stubborn, capacity=1, timeout=9.0, options=options) as results:
+            assert [row async for row in results] == [None, 1, 2, 3, 4]
+        counts = results.statistics()
+        assert counts is not None and counts.abandoned == 1
+        release.set()
+        await until(ended.is_set)
+
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(range(5), stubborn, capacity=1, timeout=0.1, options=options)
-        assert list(results) == [None, 1, 2, 3, 4]
-    release.set()
-    counts = results.statistics()
-    assert counts is not None and counts.abandoned == 1
+        play(script)
     assert "stubborn did not end within" in caplog.text
 
 
@@ -309,7 +318,7 @@ def test_a_blocking_function_runs_in_threads_under_the_same_limits() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        barrier.wait(30)
+        barrier.wait()
         with lock:
             running -= 1
         return row
@@ -347,7 +356,7 @@ def test_a_blocking_call_that_never_returns_meets_its_timeout(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(range(5), call, capacity=1, timeout=0.1, options=options)
+        results = async_map(range(5), call, capacity=1, timeout=0.3, options=options)
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()
@@ -361,10 +370,10 @@ def test_a_blocking_call_that_returns_late_is_counted_and_ignored() -> None:
     def call(row: int) -> int:
         if row == 0 and not late.is_set():
             late.set()
-            time.sleep(0.2)
+            wait_until(lambda: (counts := results.statistics()) and counts.timeouts)
         return row
 
-    results = async_map(range(3), call, capacity=1, timeout=Timeout(attempt=0.1), retry=FAST)
+    results = async_map(range(3), call, capacity=1, timeout=Timeout(attempt=0.3), retry=FAST)
     assert list(results) == [0, 1, 2]
     counts = results.statistics()
     assert counts is not None and (counts.timeouts, counts.late, counts.abandoned) == (1, 1, 0)

@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-LONG = 60.0
+LONG = 600.0
 
 
 class Service:

@@ -348,7 +348,7 @@ def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row() -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert other_is_called.wait(15)
+    assert other_is_called.wait()
     thread.join()
 
 

@@ -276,7 +276,7 @@ def read_restored(kind: str, rows: range, emitted: int) -> list[Any]:
         while (status := input.emit_next(output)) is not InputStatus.END_OF_INPUT:
             if status is InputStatus.NOTHING_AVAILABLE and (ready := input.available()) is not None:
                 if kind == "iterable":
-                    ready.result(60)
+                    ready.result()
                 else:
                     await asyncio.wrap_future(ready)
         assert input.snapshot_state() == len(rows)

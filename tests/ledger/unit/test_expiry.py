@@ -18,7 +18,7 @@ from pillarbox.ledger.maintenance import compact, expire, expire_batches
 from tests.ledger.kept import SCOPE, found, keep
 
 ROOT = Path(__file__).resolve().parents[3]
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture

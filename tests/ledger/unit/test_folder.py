@@ -19,7 +19,7 @@ from pillarbox.ledger.writer import Commit
 from tests.ledger.unit.segments import key, segment
 
 SCOPE = Scope("run", "uid")
-LONG = 60.0
+LONG = 600.0
 ROOT = Path(__file__).resolve().parents[3]
 
 

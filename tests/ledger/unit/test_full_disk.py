@@ -16,7 +16,7 @@ from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
 ROOT = Path(__file__).resolve().parents[3]
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.search import examples
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r"
 HUGE = 0xFFFFFFFF
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.ledger.unit.segments import key
 
 __all__ = ["shared_place"]
 
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o277], ids=oct)

@@ -54,7 +54,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
     ledger: Ledger,
 ) -> None:
     execution = execution_id("action")
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2)
 
     def task(text: str, calls: bool = True) -> bool:
         """Run a task; True if it ends well. Each calls before the other has anything in the bucket."""

@@ -24,7 +24,7 @@ from pillarbox.ledger.reader import LedgerReader
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture(autouse=True)

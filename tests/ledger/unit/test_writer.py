@@ -19,7 +19,7 @@ from pillarbox.ledger.writer import Commit, LedgerWriter, WriterLimits
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
-LONG = 60.0
+LONG = 600.0
 
 
 @pytest.fixture
