@@ -86,7 +86,7 @@ demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
 BESIDE = spark chaos examples embedding bench demo
 # Half of what these take is waiting for times and processes, so four share two cores.
 test-fast: build  ## the tests of everything below Spark, without servers: a minute
-	@$(WITH_JAVA) $(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow" $(BESIDE:%=--ignore tests/%) $(PYTEST)
+	@$(WITH_JAVA) $(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow and not thorough" $(BESIDE:%=--ignore tests/%) $(PYTEST)
 
 # Three processes for two cores: a third of the time goes on waits for Spark and servers.
 test: build  ## nearly every line, with a real local Spark and real servers: minutes

@@ -72,6 +72,7 @@ def test_a_machine_or_a_registry_would_be_found(planted: str) -> None:
     assert FORBIDDEN.search(planted)
 
 
+@pytest.mark.thorough
 def test_every_python_file_says_in_its_first_lines_what_it_is() -> None:
     silent = [
         name

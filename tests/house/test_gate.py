@@ -317,6 +317,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.contract(
     "A test that hangs, or kills its process, fails alone; the tests behind it run once each."
 )

@@ -33,6 +33,7 @@ def test_a_request_comes_back_once_however_it_ends(sanitizer: str) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sanitizer", ["-O2", pytest.param(ASAN, marks=pytest.mark.slow)])
 def test_vectors_are_read_from_whole_answers_and_nothing_beyond_damaged_ones(sanitizer: str) -> None:
     done = run(compiled("vectors_fuzz", sanitizer))

@@ -49,7 +49,7 @@ def scenarios(program: str) -> list[str]:
         pytest.param("queue_schedules", [], marks=pytest.mark.slow),
         pytest.param("handover_schedules", [], marks=pytest.mark.slow),
         ("handover_schedules", ["woken-up"]),
-        ("collector_schedules", []),
+        pytest.param("collector_schedules", [], marks=pytest.mark.thorough),
     ],
 )
 def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str, only: list[str]) -> None:
@@ -71,7 +71,7 @@ def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str, on
         pytest.param("mailbox_schedules", [], marks=pytest.mark.slow),
         pytest.param("queue_schedules", [], marks=pytest.mark.slow),
         ("handover_schedules", ["woken-up"]),
-        ("collector_schedules", []),
+        pytest.param("collector_schedules", [], marks=pytest.mark.thorough),
     ],
 )
 def test_every_schedule_with_two_stale_reads_keeps_the_promises(program: str, only: list[str]) -> None:

@@ -33,10 +33,9 @@ SUBJECTS: list[tuple[str, Callable[[], Subject]]] = [
 
 
 # Queues whose entries any thread completes follow the same graphs as those that tasks have.
-CASES = [
-    pytest.param(*subject, marks=[pytest.mark.slow] if place in (1, 2) else [])
-    for place, subject in enumerate(SUBJECTS)
-]
+MARKS = {0: [pytest.mark.thorough], 1: [pytest.mark.slow], 2: [pytest.mark.slow]}
+MARKS |= {3: [pytest.mark.thorough], 4: [pytest.mark.thorough]}
+CASES = [pytest.param(*subject, marks=MARKS.get(place, [])) for place, subject in enumerate(SUBJECTS)]
 
 
 def built(name: str) -> graph.Graph:

@@ -66,8 +66,7 @@ def looking(defect: Seeded) -> list[str]:
     return [layer.name for layer in LAYERS if defect.part in layer.parts]
 
 
-def named(name: str) -> Seeded:
-    return next(defect for defect in seeded() if defect.name == name)
+BY_NAME = {defect.name: defect for defect in seeded()}
 
 
 def layer_of(name: str) -> Layer:
@@ -78,7 +77,7 @@ def steps(name: str, defect: Seeded) -> list[str]:
     return [step.by for step in layer_of(name).steps(defect)]
 
 
-CLAIM = named("claim_twice")
+CLAIM = BY_NAME["claim_twice"]
 TEST = "tests/kernel/test_mail.py::test_one"
 
 
@@ -264,10 +263,10 @@ def test_what_noticed_a_defect_is_of_a_layer_that_looks_at_it_and_caught_it() ->
     record, noticed = mutation.remembered(), mutation.read_noticed()
     assert len(noticed) >= 40
     for name, (layer, by) in noticed.items():
-        assert layer in looking(named(name))
+        assert layer in looking(BY_NAME[name])
         assert record[name][layer] == CAUGHT
-        assert layer_of(layer).has(by, named(name)) or by.split()[0] in {
-            step.program for step in layer_of(layer).steps(named(name))
+        assert layer_of(layer).has(by, BY_NAME[name]) or by.split()[0] in {
+            step.program for step in layer_of(layer).steps(BY_NAME[name])
         }
 
 
@@ -371,7 +370,8 @@ def test_what_only_runs_out_of_time_is_not_caught(
     file.write_text(f"import os\nimport signal\n\n\ndef test_it():\n    {body}\n")
     monkeypatch.setattr(layers, "with_defect", lambda defect: tmp_path)
     words = (str(file), "-c", "/dev/null", "--noconftest")
-    limits = Limits(60.0, 1.0) if "block" not in body.lower() else Limits(5.0, 1.0)
+    # What heeds no signal is ended with its process.
+    limits = Limits(1.0, 60.0) if "SIG_BLOCK" in body else Limits(60.0, 1.0)
     assert layers.run(Step(words), None, limits).said == said
 
 

@@ -294,6 +294,7 @@ def test_closing_fails_the_requests_in_flight(serve: Any, backend: Backend) -> N
 # -- time-outs by phase --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_an_answer_that_is_late_times_out_by_its_phase(serve: Any, backend: Backend) -> None:
     async def test() -> None:
         async def slow(request: web.Request) -> web.StreamResponse:

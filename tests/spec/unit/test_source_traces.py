@@ -23,7 +23,7 @@ from spec.recorded import Event, read_events
 from spec.source_runs import make_run
 from spec.source_trace import accepted_by_tlc, explained, refused_by_tlc, run_of
 
-FIRST_SEED, RUNS = 100, 30
+FIRST_SEED, RUNS, FEW_RUNS = 100, 30, 3
 
 Events = list[Event]
 
@@ -35,10 +35,15 @@ def record(folder: Path, seed: int) -> Events:
 @pytest.mark.contract(
     "What readers, coordinator and checkpoints of tasks do is a behaviour of the specification."
 )
-def test_what_tasks_that_read_a_source_do_is_a_behaviour_of_the_specification(tmp_path: Path) -> None:
-    runs = [run_of(record(tmp_path, seed)) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)]
+@pytest.mark.parametrize("count", [FEW_RUNS, pytest.param(RUNS, marks=pytest.mark.thorough)])
+def test_what_tasks_that_read_a_source_do_is_a_behaviour_of_the_specification(
+    count: int, tmp_path: Path
+) -> None:
+    runs = [run_of(record(tmp_path, seed)) for seed in range(FIRST_SEED, FIRST_SEED + count)]
     accepted = accepted_by_tlc(runs)
     assert all(accepted), explained(runs[accepted.index(False)])
+    if count == FEW_RUNS:
+        return
     names = Counter(step[0] for run in runs for step in run.steps)
     # When somebody dies is the seed's choice; whether before or after a checkpoint is complete, the clock's.
     assert {"add back", "return", "driver dies", "restore", "leave", "complete"} <= set(names)

@@ -59,14 +59,20 @@ def test_a_change_runs_the_tests_of_what_it_touches_and_of_what_imports_that(
     assert touched.selected_tests(changed, parts, root) == tests
 
 
-def test_each_part_of_this_project_has_tests() -> None:
-    for part in touched.users():
+@pytest.fixture(scope="module")
+def users() -> dict[str, set[str]]:
+    """The parts of this project, each with those that import it."""
+    return touched.users()
+
+
+def test_each_part_of_this_project_has_tests(users: dict[str, set[str]]) -> None:
+    for part in users:
         for folder in touched.TESTS.get(part, (f"tests/{part}",)):
             assert (ROOT / folder).is_dir(), part
 
 
-def test_the_kernel_touches_what_stands_on_it() -> None:
-    parts = touched.touched_parts(["kernel/include/pillarbox_inbox.h"], touched.users())
+def test_the_kernel_touches_what_stands_on_it(users: dict[str, set[str]]) -> None:
+    parts = touched.touched_parts(["kernel/include/pillarbox_inbox.h"], users)
     assert {"kernel", "mailbox", "task", "aio", "clients", "spark", "sources", "ledger"} <= parts
 
 
