@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.demo.server_process import ServerProcess
+from tests.spark import queries
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
@@ -74,6 +75,8 @@ def test_the_examples_of_a_page_run(
             if address in text:
                 service = stack.enter_context(ServerProcess(module))
                 text = text.replace(address, f"{service.url}/")
+        if needs_spark(text):
+            stack.enter_context(queries.started_alone())
         examples = blocks(text)
         assert len(examples) == text.count("```python\n")
         for line, code in examples:

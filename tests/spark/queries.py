@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.waiting import wait_until
@@ -60,3 +61,21 @@ def _alone(path: Path) -> Iterator[None]:
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def started_alone() -> Iterator[None]:
+    """Have queries started like this that others' code starts, such as an example of a page."""
+    from pyspark.sql.streaming import readwriter
+
+    writers: Any = readwriter.DataStreamWriter
+    begin = writers.start
+
+    def start_alone(writer: Any, *arguments: Any, **options: Any) -> Any:
+        return start(SimpleNamespace(start=lambda: begin(writer, *arguments, **options)))
+
+    writers.start = start_alone
+    try:
+        yield
+    finally:
+        writers.start = begin
