@@ -76,7 +76,7 @@ def by_date(seconds: int) -> Reply:
 
 
 def response_error(reply: Reply) -> aiohttp.ClientResponseError:
-    """What aiohttp's client raises for the reply."""
+    """The error that aiohttp's client raises for the reply."""
     url = yarl.URL("http://service.example")
     headers = CIMultiDictProxy(CIMultiDict(reply.headers))
     info = aiohttp.RequestInfo(url, "GET", headers, url)

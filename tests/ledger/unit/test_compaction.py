@@ -158,7 +158,7 @@ CHANGES = ("rename", "replace", "remove", "unlink", "writev", "fsync")
 def test_killed_at_any_step_a_compaction_loses_nothing_and_the_next_one_completes_it(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is killed leaves the folder as it is then: a copy of it is what the next one finds."""
+    """A compaction that is killed leaves the folder as it is then: a copy is what the next one finds."""
     expected = {number: f"value {number}" for number in range(6)}
     for number, value in expected.items():
         keep(ledger, {number: value})
