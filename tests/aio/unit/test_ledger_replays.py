@@ -294,24 +294,34 @@ def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
         Intervals(hung_after=3.0), ledger=dataclasses.replace(ledger, uid="uid", run="run"), capacity=1
     )
     waiting: list[Any] = []
+    taken_over: list[int] = []
+
+    async def impatient(row: int) -> list[Any]:
+        taken_over.append(row)
+        return service.answer(row)
+
+    def has_found(rows: int) -> bool:
+        counts = waiting[0].statistics() if waiting else None
+        return bool(taken_over) or (counts is not None and counts.found >= rows)
 
     async def slow(row: int) -> list[Any]:
         if row:
             # The other attempt has what was called before, and looks again when the time has passed.
-            await until(lambda: waiting and (counts := waiting[0].statistics()) and counts.found >= row)
+            await until(lambda: has_found(row))
             clock.now += 2.0
             before = clock.readings
-            await until(lambda: clock.readings > before + 2)
+            await until(lambda: taken_over or clock.readings > before + 2)
         return service.answer(row)
 
     rival = async_map(range(8), slow, options=options)
     first = [next(rival)]
-    waiting.append(async_map(range(8), slow, options=options))
+    waiting.append(async_map(range(8), impatient, options=options))
     second: list[Any] = []
     other = threading.Thread(target=lambda: second.extend(waiting[0]))
     other.start()
     first += rival
     other.join()
+    assert taken_over == []
     assert clock.now == 7 * 2.0
     assert first == second == [[row, 1] for row in range(8)]
 

@@ -338,7 +338,7 @@ def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row() -> None:
 
     def call(row: int) -> int:
         if row == 0:
-            other_is_called.wait(30)
+            other_is_called.wait(60)
         else:
             other_is_called.set()
         return row
@@ -348,7 +348,7 @@ def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row() -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert other_is_called.wait()
+    assert other_is_called.wait(30)
     thread.join()
 
 
