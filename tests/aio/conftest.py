@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
+
+
+@pytest.fixture(autouse=True)
+def _same_pauses() -> None:
+    """Has the operator draw the same pauses in each run of a test: on virtual time all is then the same."""
+    random.seed(1)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -13,7 +13,7 @@ from tests.aio.unit.sharing_process import DISTINCT, LAST, ROWS, TASKS, rows_of
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("killed", [(), (2, 5)])
+@pytest.mark.parametrize("killed", [pytest.param((), marks=pytest.mark.slow), (2, 5)])
 def test_eight_processes_call_distinct_rows_once_but_for_the_calls_of_the_killed(
     tmp_path: Path, killed: tuple[int, ...]
 ) -> None:
