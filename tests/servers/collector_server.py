@@ -14,7 +14,7 @@ import pytest
 from bench.demo.ports import Ports
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = 60.0
+LONG = 500.0
 CONFIG = """\
 receivers:
   otlp:

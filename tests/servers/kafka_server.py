@@ -19,7 +19,7 @@ from tests.servers.maven import KAFKA, java
 
 USER = "reader"
 PASSWORD = "correct-horse-staple"
-LONG = 60.0
+LONG = 500.0
 
 
 @functools.cache

@@ -131,7 +131,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
         master: str = "local[2]",
         remote: str | None = None,
         settings: Mapping[str, str] | None = None,
-        timeout: float = 150,
+        timeout: float = 540,
         alone: bool = False,
     ) -> list[str]:
         session, source = _session(master, remote, settings), textwrap.dedent(source)

@@ -59,7 +59,7 @@ def test_after_a_killed_driver_another_parallelism_reads_every_row_once(
     for file, numbers in files.items():
         append(tmp_path / "log", file, numbers)
     root = str(Path(__file__).parents[2])
-    assert run_script(DRIVER, str(tmp_path), root, "killed", "3", "28", timeout=300, alone=True) == []
+    assert run_script(DRIVER, str(tmp_path), root, "killed", "3", "28", alone=True) == []
     offsets, commits = (
         sorted(int(path.name) for path in (tmp_path / "checkpoint" / each).glob("[0-9]*"))
         for each in ("offsets", "commits")

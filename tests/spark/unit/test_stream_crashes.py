@@ -193,7 +193,7 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
     run_script: RunScript, tmp_path: Path
 ) -> None:
     settings = {PROVIDER: ROCKSDB}
-    assert run_script(DRIVER, str(tmp_path), "first", settings=settings, timeout=300, alone=True) == []
+    assert run_script(DRIVER, str(tmp_path), "first", settings=settings, alone=True) == []
     before, ended, after = run_script(
         DRIVER, str(tmp_path), "second", settings=settings, timeout=300, alone=True
     )
@@ -210,7 +210,7 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
 def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_not_called_again(
     run_script: RunScript, tmp_path: Path, how: str
 ) -> None:
-    lines = run_script(WORKER, str(tmp_path), how, PROVIDER, ROCKSDB, master="local[4,9]", timeout=300)
+    lines = run_script(WORKER, str(tmp_path), how, PROVIDER, ROCKSDB, master="local[4,9]")
     assert lines[0] == "True None"
     assert pairs(lines[1]) == [[n, 2 * n] for n in range(12)]
     assert (tmp_path / "killed").exists()
@@ -241,7 +241,7 @@ def test_a_stage_behind_that_loses_its_input_has_the_same_rows_again(
     run_script: RunScript, tmp_path: Path
 ) -> None:
     settings = {PROVIDER: ROCKSDB, "spark.local.dir": str(tmp_path / "local")}
-    *batches, ended, rows = run_script(SHUFFLE, str(tmp_path), settings=settings, timeout=300, alone=True)
+    *batches, ended, rows = run_script(SHUFFLE, str(tmp_path), settings=settings, alone=True)
     assert ended == "True None"
     assert len(batches) > 2
     assert {line.split(maxsplit=1)[1] for line in batches} <= {"True True", "False True"}
