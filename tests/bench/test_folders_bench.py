@@ -16,7 +16,6 @@ from bench.sources import folders
 from bench.sources.measure import Effort, Way
 
 TINY = Effort(rounds=1, size=0.001, warm_up=False)
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,6 @@ from bench.sources.measure import Effort, Figure, Runs, Way, rates, rounds
 from tests.versions import needs_source_streams
 
 TINY = Effort(rounds=1, size=0.001, warm_up=False)
-pytestmark = pytest.mark.timeout(300)
 
 
 def silent(text: str) -> None:

@@ -19,8 +19,6 @@ from bench.task import states
 from bench.task.__main__ import Effort, Line, Target, cells_of, last_hundredth, line_of
 from bench.task.states import State, StateFailed, here, linked
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def silent(text: str) -> None:
     """Say nothing."""

@@ -11,7 +11,7 @@ from fuzz.chaos import processes
 from fuzz.chaos.run import Outcome, Session
 from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
 
 

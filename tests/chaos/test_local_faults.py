@@ -9,7 +9,7 @@ import pytest
 from fuzz.chaos.run import Outcome, Session
 from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
 
 

@@ -48,7 +48,6 @@ def test_tokens_a_minute_are_waited_for_as_long_as_the_service_says(tmp_path: Pa
 
 
 @pytest.mark.contract(needs="the proxy LiteLLM")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("limits", [{"rpm": 4}, {"tpm": 75}])
 def test_limits_of_a_litellm_proxy_cost_time_and_no_row(tmp_path: Path, limits: dict[str, int]) -> None:
     service = Service()

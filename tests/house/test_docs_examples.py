@@ -50,7 +50,6 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 
 # A page may start Spark, and several streams.
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "page",
     [

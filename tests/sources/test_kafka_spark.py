@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.server]
+pytestmark = [pytest.mark.server]
 
 server = fixtures.kafka
 

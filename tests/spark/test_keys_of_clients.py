@@ -13,7 +13,6 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 
 @pytest.mark.contract
-@pytest.mark.timeout(400)
 def test_a_key_is_in_no_plan_event_log_file_ledger_report_or_error_of_a_job(
     run_script: ScriptRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

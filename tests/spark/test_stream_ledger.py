@@ -30,7 +30,7 @@ from tests.spark.unit.streams import (
 )
 from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
+pytestmark = [pytest.mark.slow, needs_async_stream]
 
 WIDTH = 500
 

@@ -24,7 +24,7 @@ pa = pytest.importorskip("pyarrow")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.server]
+pytestmark = [pytest.mark.server]
 
 kafka, shared_redis, redis = fixtures.kafka, fixtures.shared_redis, fixtures.redis
 

@@ -153,7 +153,6 @@ print(sorted(row.id for row in spark.read.parquet(str(folder / "out")).collect()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @needs_async_stream
 def test_spark_says_so_of_a_process_that_does_not_connect_the_log_what_to_do_and_the_query_starts_again(
     run_script: Callable[..., list[str]], tmp_path: Path

@@ -180,7 +180,6 @@ def content_of(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(340)
 @needs_async_stream
 @pytest.mark.contract("What a job with failed calls leaves behind holds no key, and on request no row.")
 def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_no_row(

@@ -14,8 +14,6 @@ from tests.spark.unit.source_formats import Tens
 
 cloudpickle.register_pickle_by_value(source_formats)
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.slow
 def test_a_format_is_read_in_batch_by_its_splits(spark: SparkSession) -> None:

@@ -22,7 +22,7 @@ from tests.versions import needs_source_streams
 
 cloudpickle.register_pickle_by_value(source_logs)
 
-pytestmark = [pytest.mark.timeout(300), needs_source_streams]
+pytestmark = [needs_source_streams]
 
 
 class Stream:

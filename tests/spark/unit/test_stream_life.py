@@ -30,7 +30,7 @@ from tests.spark.unit.streams import (
 )
 from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(200), needs_async_stream]
+pytestmark = [needs_async_stream]
 
 RunScript = Callable[..., list[str]]
 
