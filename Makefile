@@ -17,6 +17,10 @@ WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
 # would rewrite the assertions of all tests anew.
 TESTS = env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# The seed of a long suite: what draws, draws by it.
+HYPOTHESIS_SEED = $(if $(PILLARBOX_SEED),--hypothesis-seed $(PILLARBOX_SEED))
+RUNS_SEED = $(if $(PILLARBOX_SEED),--seed $(PILLARBOX_SEED))
+
 # Rows of a demo: a number or `all`; empty is the demo's own default.
 ROWS ?=
 ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
@@ -93,10 +97,10 @@ test: build  ## nearly every line, with a real local Spark and real servers: min
 	@$(WITH_JAVA) $(TESTS) -n 3 --hypothesis-profile quick -m "not slow" $(PYTEST)
 
 test-all: build  ## every test, and searches with all their examples
-	@$(WITH_JAVA) $(TESTS) $(PYTEST)
+	@$(WITH_JAVA) $(TESTS) $(HYPOTHESIS_SEED) $(PYTEST)
 
 test-slow: build  ## the tests that `make test` leaves out
-	@$(WITH_JAVA) $(TESTS) -m slow $(PYTEST)
+	@$(WITH_JAVA) $(TESTS) $(HYPOTHESIS_SEED) -m slow $(PYTEST)
 
 # CPython 3.12 and later tell of a line once, which costs nearly nothing; a tracer takes three times the CPU of tests.
 COVERAGE_CORE = $(shell $(PY) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
@@ -127,7 +131,7 @@ $(OLDEST)/.made: build/requirements constraints.txt constraints-oldest.txt setup
 test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CPython without a GIL
 	@$(FREE)/bin/python setup.py -q build_ext --inplace
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
-	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(PYTEST)
+	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(HYPOTHESIS_SEED) $(PYTEST)
 
 $(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 	python=$$($(PYTHON) .ci/freethreaded.py) && $$python -m venv --clear $(FREE)
@@ -141,8 +145,8 @@ $(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 spec: build  ## model check the whole specification (the quick part is in `make test-all`)
 	@$(WITH_JAVA) $(PY) -m spec.run
 	@$(WITH_JAVA) $(PY) -m spec.graph check
-	@$(WITH_JAVA) $(PY) -m spec.operator_runs
-	@$(WITH_JAVA) $(PY) -m spec.source_runs
+	@$(WITH_JAVA) $(PY) -m spec.operator_runs $(RUNS_SEED)
+	@$(WITH_JAVA) $(PY) -m spec.source_runs $(RUNS_SEED)
 
 fuzz: build  ## random operations, schedules and contracts for MINUTES=5
 	@$(PY) -m fuzz --minutes $(MINUTES)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import graph, tlc
 from .native import REPORTED
+from .seeds import words_for_hypothesis
 from .variants import ROOT, built
 
 # What runs without Spark, whose Java does not start with the library of a sanitizer.
@@ -66,7 +67,7 @@ def main() -> int:
     words = sys.argv[2:] or TESTS
     # gRPC has threads of its own, which ThreadSanitizer knows too little of.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not tlc and not grpc"]
-    command += words
+    command += [*words_for_hypothesis(), *words]
     return subprocess.run(command, env=around, cwd=ROOT, check=False).returncode
 
 

@@ -6,6 +6,7 @@ The standard library only: `.ci/steps.py` runs without the environment. Any thre
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from datetime import date, datetime, timezone
@@ -16,19 +17,20 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "PILLARBOX_SEED"
 """The variable of the environment that gives the seed, as `.ci/run` and `make long` do."""
 END = 10**6
-"""Seeds are below this: they are typed by hand."""
-NO_COMMIT = "no commit"
-"""The source of the seed where there is no checkout, as in an unpacked sdist."""
+"""Seeds of commits are below this: they are typed by hand."""
+VERSION = re.compile(r'^version = "(.+)"$', re.MULTILINE)
+"""The package's version in `pyproject.toml`."""
 
 
-def commit() -> str:
-    """Return the hash of the commit that is checked out, or `NO_COMMIT`."""
+def commit(root: Path = ROOT) -> str:
+    """Return the hash of the commit that is checked out; in an unpacked sdist the package's version."""
     try:
         shown = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return NO_COMMIT
+        found = VERSION.search((root / "pyproject.toml").read_text())
+        return f"version {found[1]}" if found else "no version"
     return shown.stdout.strip()
 
 
@@ -41,6 +43,11 @@ def commit_seed(name: str, environment: Mapping[str, str] = os.environ) -> int:
     if given is not None:
         return int(given)
     return int.from_bytes(sha256(f"{commit()} {name}".encode()).digest()[:8], "big") % END
+
+
+def words_for_hypothesis(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return words for pytest that have searches draw by the seed of the environment, if it has one."""
+    return [f"--hypothesis-seed={environment[VARIABLE]}"] if VARIABLE in environment else []
 
 
 def date_seed(today: date | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from spec import long_runs
 from spec.long_runs import Ended, LastRun
+from spec.seeds import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,6 +76,26 @@ def test_each_suite_is_a_target_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for suite in long_runs.SUITES:
         assert f"\n{suite.name}: " in makefile
+
+
+@pytest.mark.parametrize(
+    ("suite", "words"),
+    [
+        ("test-slow", ["--hypothesis-seed 20261128"]),
+        ("test-freethreaded", ["--hypothesis-seed 20261128"]),
+        ("spec", ["spec.operator_runs --seed 20261128", "spec.source_runs --seed 20261128"]),
+    ],
+)
+def test_what_a_suite_draws_it_draws_by_its_seed(suite: str, words: Sequence[str]) -> None:
+    def commands(more: Mapping[str, str]) -> str:
+        usual = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", VARIABLE)}
+        return subprocess.run(
+            ["make", "-n", suite], cwd=ROOT, env={**usual, **more}, capture_output=True, text=True, check=True
+        ).stdout
+
+    seeded = commands({VARIABLE: "20261128"})
+    assert all(each in seeded for each in words)
+    assert "seed" not in commands({})
 
 
 def test_what_a_suite_says_of_its_end_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
