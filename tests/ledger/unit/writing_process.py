@@ -33,10 +33,11 @@ def main(location: str, first: int, who: str) -> None:
 
     writer = Ledger(location, loss_window=0.004, commit_rows=20).writer(SCOPE, on_commit=commit)
     number = first
+    dice = random.Random(f"{first} {who}")
     while True:
         writer.append(key(number), who)
         number += 1
-        if writer.is_behind or random.random() < 0.1:
+        if writer.is_behind or dice.random() < 0.1:
             time.sleep(0.001)
 
 
