@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Handover, HandoverClosedError
+from tests.kernel.asleep import stuck
+from tests.waiting import wait_until
 
 
 def nothing() -> None:
@@ -22,12 +23,6 @@ def in_thread(body: Callable[[], Any]) -> threading.Thread:
     thread = threading.Thread(target=body)
     thread.start()
     return thread
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "what was waited for did not happen within 30 s"
 
 
 # ---- order and bounds
@@ -361,21 +356,25 @@ def test_everything_arrives_once_and_in_order_with_either_side_waiting(max_items
                 return
         handover.finish()
 
-    begin = time.monotonic()
-    thread = in_thread(produce)
-    got: list[int] = []
+    got: list[int | None] = []
+
+    def consume() -> None:
+        try:
+            while True:
+                got.append(handover.take(timeout=600))
+                got.extend(handover.take_all())
+        except HandoverClosedError:
+            pass
+
+    # Off the main thread a wait is one sleep, so a lost wake-up leaves both sides asleep.
+    threads = [in_thread(produce), in_thread(consume)]
     try:
-        while not handover.ended:
-            try:
-                got.append(handover.take(timeout=30))
-                got += handover.take_all()
-            except HandoverClosedError:
-                break
-            # A lost wake-up costs a slice of 50 ms; one in ten would make this 15 s.
-            assert time.monotonic() - begin < 10
+        wait_until(lambda: not any(thread.is_alive() for thread in threads) or stuck(*threads))
+        assert not any(thread.is_alive() for thread in threads), "both sides sleep"
     finally:
         handover.close()
-        thread.join()
+        for thread in threads:
+            thread.join()
     assert got == list(range(total))
 
 

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import Handover, Mail, MailboxClosedError, TaskMailbox
+from tests.kernel.asleep import look, needs_looks, wait_until_asleep
 
 pytestmark = pytest.mark.usefixtures("each_backend")
+
+LONG = 600.0
+"""Seconds of a wait that something else is to end; the time-out of a test is no longer."""
 
 
 def nothing() -> None:
@@ -68,7 +72,7 @@ def test_every_mail_of_every_producer_is_taken_once_and_in_the_order_of_its_prod
             while mail := mailbox.try_take_from_batch():
                 mail.run()
         elif now == "take":
-            mail = mailbox.take(timeout=30)
+            mail = mailbox.take(timeout=LONG)
             assert mail is not None
             mail.run()
         elif mail := mailbox.try_take():
@@ -97,7 +101,7 @@ def test_mails_of_one_put_all_stay_adjacent_among_other_producers() -> None:
 
     threads = run_together(*[produce(producer) for producer in range(producers)])
     while len(seen) < producers * rounds * size:
-        mail = mailbox.take(timeout=30)
+        mail = mailbox.take(timeout=LONG)
         assert mail is not None
         mail.run()
     for thread in threads:
@@ -138,7 +142,7 @@ def test_a_put_races_with_quiesce_to_one_outcome_that_both_sides_know(seed: int)
     got: list[Mail] = []
     while True:
         try:
-            mail = mailbox.take(timeout=30)
+            mail = mailbox.take(timeout=LONG)
         except MailboxClosedError:
             break
         assert mail is not None
@@ -171,7 +175,7 @@ def test_close_returns_exactly_what_was_accepted_and_not_taken(seed: int) -> Non
     threads = run_together(*[produce(producer) for producer in range(producers)])
     got = []
     while len(got) < taken_first:
-        got.append(mailbox.take(timeout=30))
+        got.append(mailbox.take(timeout=LONG))
     left = mailbox.close()
     for thread in threads:
         thread.join()
@@ -180,29 +184,36 @@ def test_close_returns_exactly_what_was_accepted_and_not_taken(seed: int) -> Non
     assert pairs == [(p, n) for p in range(producers) for n in range(accepted[p])]
 
 
+@needs_looks
 @pytest.mark.contract(convicts=["push_without_wake", "mutex_push_without_wake"])
 def test_a_sleeping_take_is_woken_by_the_put_and_not_by_its_own_clock() -> None:
-    # Were a wake-up lost, the sleeper would go on only when its slice of 50 ms is over: 40 s for all rounds.
-    there, back, rounds = TaskMailbox(), TaskMailbox(), 400
+    mailbox, rounds = TaskMailbox(), 20
+    taken = threading.Semaphore(0)
 
-    def answer() -> None:
-        there.adopt()
+    def consume() -> None:
+        mailbox.adopt()
         for _ in range(rounds):
-            assert there.take(timeout=30) is not None
-            back.put(Mail(nothing))
+            # Off the main thread this is one sleep, so that nothing but the put ends it.
+            assert mailbox.take(timeout=LONG) is not None
+            taken.release()
 
-    thread = threading.Thread(target=answer)
-    begin = time.monotonic()
+    thread = threading.Thread(target=consume)
     thread.start()
-    for _ in range(rounds):
-        there.put(Mail(nothing))
-        assert back.take(timeout=30) is not None
-    thread.join()
-    assert time.monotonic() - begin < 10
+    try:
+        for _ in range(rounds):
+            wait_until_asleep(thread)
+            before = look(thread)
+            mailbox.put(Mail(nothing))
+            assert look(thread) != before, "the put has returned and the take still sleeps"
+            taken.acquire()
+    finally:
+        # Wakes a take that the put has not woken.
+        mailbox.quiesce()
+        thread.join()
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("seconds", [None, 30])
+@pytest.mark.parametrize("seconds", [None, LONG])
 def test_a_waiting_take_is_woken_by_quiesce(seconds: float | None) -> None:
     for _ in range(50):
         mailbox = TaskMailbox()
@@ -222,7 +233,7 @@ def test_a_waiting_take_goes_on_waiting_when_the_mail_is_not_for_it() -> None:
         mailbox.put_all([low, high])
 
     (thread,) = run_together(produce)
-    assert mailbox.take(5, timeout=30) is high
+    assert mailbox.take(5, timeout=LONG) is high
     thread.join()
     assert len(mailbox) == 101
 
@@ -246,7 +257,7 @@ def test_a_waiting_take_lets_other_threads_run() -> None:
         mailbox.put(Mail(nothing))
 
     (thread,) = run_together(work)
-    assert mailbox.take(timeout=30) is not None
+    assert mailbox.take(timeout=LONG) is not None
     thread.join()
     assert len(steps) == 1000
 
@@ -335,6 +346,7 @@ WAITS: dict[str, Callable[[float], object]] = {
     "take of a hand-over": lambda seconds: Handover(1).take(seconds),
     "put of a hand-over": lambda seconds: full().put("another one", timeout=seconds),
 }
+SLICES = 6
 
 
 @pytest.mark.contract
@@ -345,11 +357,11 @@ def test_a_wait_of_another_than_the_main_thread_is_one_sleep(wait: str) -> None:
 
     def waits() -> None:
         before = voluntary_switches()
-        assert not WAITS[wait](0.5)
+        assert not WAITS[wait](SLICES * 0.05)
         counts.append(voluntary_switches() - before)
 
     thread = threading.Thread(target=waits)
     thread.start()
     thread.join()
-    # In slices of 50 ms there would be ten; the others are for the interpreter's lock.
-    assert counts[0] < 5
+    # Each slice of 50 ms would be one; the others are for the interpreter's lock.
+    assert counts[0] < SLICES

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pillarbox.kernel import BACKENDS, Mail, TaskMailbox, WrongThreadError
+from tests.kernel.asleep import TASKS, falls_asleep, needs_looks, wait_until_asleep
 from tests.kernel.unit.native_table import (
     CLOSED,
     DEFERRABLE,
@@ -73,11 +74,17 @@ def taken(mails: Mails, mailbox: int, **how: Any) -> int | None:
 
 @contextmanager
 def later(call: Callable[..., Any], *arguments: Any) -> Iterator[None]:
-    """Makes a call in another thread, probably while the block waits, and surely before it ends."""
-    timer = threading.Timer(0.01, call, arguments)
-    timer.start()
+    """Makes a call in another thread: when the block waits, where the system says that it does."""
+
+    def when_it_waits() -> None:
+        if TASKS.exists():
+            wait_until_asleep(threading.main_thread())
+        call(*arguments)
+
+    thread = threading.Thread(target=when_it_waits)
+    thread.start()
     yield
-    timer.join()
+    thread.join()
 
 
 @pytest.mark.contract("The C interface says its version and its sizes.")
@@ -197,32 +204,16 @@ def test_a_take_waits_as_long_as_it_is_told(mailbox: int, mails: Mails) -> None:
     table.release(mails.at(0))
 
 
-def sleeps(thread: threading.Thread) -> bool:
-    """True if a thread is seen to sleep, many times in a row and without having run in between."""
-    given_up, seen = time.monotonic() + 10.0, list[str]()
-    while len(seen) < 100:
-        # Each look gives up the GIL, so a thread that waits for that has run before the next one.
-        with Path(f"/proc/self/task/{thread.native_id}/status").open() as status:
-            words = dict(line.rstrip().split(":", 1) for line in status if ":" in line)
-        look = words["State"] + words["voluntary_ctxt_switches"]
-        seen = [*seen, look] if look == (seen or [look])[-1] and "S" in words["State"] else []
-        if time.monotonic() > given_up:
-            return False
-    return True
-
-
 @pytest.mark.contract(
     "A native consumer that waits without a limit sleeps.", convicts=["native_wait_without_limit_spins"]
 )
-@pytest.mark.skipif(
-    not Path("/proc/self/task").exists(), reason="this system does not say what a thread does"
-)
+@needs_looks
 def test_a_take_that_waits_without_a_limit_sleeps(mailbox: int, mails: Mails) -> None:
     answers: list[tuple[int | None, int]] = []
     consumer = threading.Thread(target=lambda: answers.append(take(mailbox, timeout=-1.0)))
     consumer.start()
     try:
-        assert sleeps(consumer)
+        assert falls_asleep(consumer)
     finally:
         table.put(mailbox, mails.at(0))
         consumer.join()
@@ -419,6 +410,7 @@ def test_a_mailbox_is_lent_to_native_code_until_that_gives_it_back() -> None:
         boxes[1].adopt(ended=owner)
 
 
+@needs_looks
 @pytest.mark.contract(convicts=["adopted_while_parked"])
 def test_a_mailbox_whose_consumer_waits_in_a_take_is_not_adopted(
     mails: Mails, elsewhere: Callable[..., Any]
@@ -428,16 +420,11 @@ def test_a_mailbox_whose_consumer_waits_in_a_take_is_not_adopted(
     consumer = threading.Thread(target=take, args=(target,), kwargs={"timeout": -1.0})
     consumer.start()
 
-    def to_and_fro() -> None:
-        given_up = time.monotonic() + 10.0
-        while time.monotonic() < given_up:
-            elsewhere(mailbox.adopt)
-            mailbox.adopt()
-
     try:
-        # Before it waits, two threads may take the mailbox from each other.
+        # Before it waits, another thread may take the mailbox.
+        wait_until_asleep(consumer)
         with pytest.raises(WrongThreadError):
-            to_and_fro()
+            elsewhere(mailbox.adopt)
     finally:
         table.put(target, mails.at(0))
         consumer.join()

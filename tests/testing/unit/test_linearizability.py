@@ -34,12 +34,15 @@ from pillarbox.testing.models import MailboxModel, Model, OrderedModel, Raised, 
 from tests.search import examples
 from tests.testing.conftest import Record
 
-# Long enough for a machine that is busy with something else; the search alone takes less than one.
-SECONDS = 30.0
+MAX_STATES_AN_EVENT = 20
+"""Bound of a search: that for a history of real threads visits about one state for each of its events."""
+PUTS_OF_A_CORRUPTED_ONE = 60
+"""Puts of each producer. To refuse a history is to try all its orders, which are few if it is short."""
 
 
 def search(events: list[Event]) -> Verdict:
-    return linearize(events, MailboxModel(BURST), hints=mailbox_hints(events), limit=100_000)
+    limit = MAX_STATES_AN_EVENT * len(events)
+    return linearize(events, MailboxModel(BURST), hints=mailbox_hints(events), limit=limit)
 
 
 def takes(events: list[Event]) -> list[int]:
@@ -61,11 +64,9 @@ def test_what_real_threads_did_at_a_mailbox_is_linearizable(record: Record, back
     assert sum(event.operation in ("put", "put_all", "try_put") for event in events) > 300
     overlapping = sum(after.start < before.end for before, after in itertools.pairwise(events))
     assert overlapping > 50
-    begun = time.monotonic()
     verdict = search(events)
     assert verdict.linearizable, verdict.explain(events)
     assert follows(events, verdict.order, MailboxModel(BURST))
-    assert time.monotonic() - begun < SECONDS
 
 
 def swapped(events: list[Event]) -> list[Event]:
@@ -121,21 +122,14 @@ def put_after_quiesce(events: list[Event]) -> list[Event]:
     return changed
 
 
-@pytest.mark.parametrize(
-    "corrupt",
-    [
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (swapped, lost)),
-        duplicated,
-        put_after_quiesce,
-    ],
-)
+@pytest.mark.parametrize("corrupt", [swapped, lost, duplicated, put_after_quiesce])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_corrupted_history_is_refused(
     record: Record, backend: str, corrupt: Callable[[list[Event]], list[Event]]
 ) -> None:
     # A history with much that overlaps may take more steps than the search may try: then it says neither.
-    for seed in range(5):
-        events = corrupt(record(backend, seed))
+    for seed in range(20):
+        events = corrupt(record(backend, seed, PUTS_OF_A_CORRUPTED_ONE))
         verdict = search(events)
         assert verdict.linearizable is not True
         if verdict.linearizable is False:
