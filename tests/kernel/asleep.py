@@ -39,7 +39,7 @@ def look(thread: threading.Thread) -> tuple[str, str]:
 
 
 def asleep(*threads: threading.Thread) -> bool:
-    """Whether none of the threads runs: not before the first of these looks, and not until the last one."""
+    """True if none of the threads runs: not before the first of these looks, and not until the last one."""
     seen = [look(thread) for thread in threads]
     if any(state != "S" for state, _ in seen):
         return False
@@ -64,6 +64,6 @@ def falls_asleep(thread: threading.Thread) -> bool:
 
 
 def stuck(*threads: threading.Thread) -> bool:
-    """Whether some of the threads live on and all of these sleep, so that none of them wakes another."""
+    """True if some of the threads live on and all of these sleep, so that none of them wakes another."""
     left = [thread for thread in threads if thread.is_alive()]
     return bool(left) and asleep(*left)
