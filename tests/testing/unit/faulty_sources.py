@@ -34,7 +34,7 @@ FILE_ROWS, BATCH_ROWS, ROW_BYTES = 100, 40, 80
 LOOK_EVERY, ROUND_TIMEOUT_S = 0.05, 5.0
 """Seconds between two looks of a fetch for new rows, and of all its looks."""
 FORGOTTEN_TICKS = 100
-"""Ticks of 0.2 s after which a forgotten thread ends, so that the process of many tests is not full of them."""
+"""Ticks of 0.2 s of a forgotten thread, so that the process of many tests is not full of such threads."""
 TOKEN = "tok-4f9c2e71d8"
 TEXT, NUMBER = pa.string(), pa.float64()
 SCHEMA = pa.schema(
