@@ -1,7 +1,7 @@
 """Waits of tests: until a condition holds, by no clock of their own.
 
-The one limit is the test's time-out (pytest-timeout), which shows the stacks of all threads. A limit in the wait
-would turn a busy machine into a failed test.
+The one limit is the test's time-out (pytest-timeout), which shows the stacks of all threads. A limit in the
+wait would turn a busy machine into a failed test.
 """
 
 from __future__ import annotations
