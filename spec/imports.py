@@ -32,9 +32,8 @@ def python_imports(source: str, module: str, is_package: bool) -> Iterator[str]:
                 parts = parts[: len(parts) - node.level + is_package]
                 base = ".".join([*parts, base] if base else parts)
             yield base
-            # `from pillarbox import spark` names a package too.
-            if base == "pillarbox":
-                yield from (f"pillarbox.{alias.name}" for alias in node.names)
+            # `from pillarbox import spark` names a package too, and what else is named may be a module.
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def cython_imports(source: str, module: str) -> Iterator[str]:

@@ -28,6 +28,8 @@ from .seeds import VARIABLE, date_seed
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "spec/long_runs.json"
 PAGE = "docs/long-runs.md"
+WRITTEN = (RECORD, PAGE, "spec/README.md", "spec/noticed.json")
+"""Files that long suites write: no change of what is run."""
 RESULT = re.compile(
     r"\d+ (passed|failed|error)|\d+ runs in \d+ s|^seed \d+: (no|some)thing is wrong|\d+ defects, \d+ surviv"
 )
@@ -122,8 +124,7 @@ def commit(root: Path = ROOT) -> str | None:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else "?"
 
-    # What a run before this one has written down is not a change of what is run.
-    but = [f":(exclude){path}" for path in (RECORD, PAGE, "spec/README.md")]
+    but = [f":(exclude){path}" for path in WRITTEN]
     unchanged = not ask("status", "--porcelain", "--untracked-files=no", "--", ".", *but)
     return ask("rev-parse", "--short=10", "HEAD") if unchanged else None
 

@@ -4,7 +4,8 @@
 
 Called by `make touched BASE=REV`. The change is the difference between BASE and the working tree. A part of
 the project is touched if a file of it has changed, or if it imports a part that is touched, by the imports
-in the sources. Of a touched part all tests run, the slow ones too; tests that have changed run themselves.
+in the sources. Of a touched part all tests run, the slow ones too; tests that have changed run themselves,
+and those that import a module of tests which has.
 """
 
 from __future__ import annotations
@@ -17,34 +18,47 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .imports import ROOT, imports_of, modules_in, sources
+from .long_runs import WRITTEN
 
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
+LOW_MODULES = ("redaction", "validate")
+"""Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
-"""The part of the modules that stand in no package of `pyruntime`."""
+"""The part of the other modules that stand in no package, the names of `pillarbox` among them."""
 TESTS: Mapping[str, tuple[str, ...]] = {
     "aio": ("tests/aio", "tests/limits", "tests/observe"),
     "bench": ("tests/bench", "tests/demo"),
     "examples": ("tests/examples",),
     "fuzz": ("tests/chaos",),
-    "kernel": ("tests/kernel", "tests/native", "tests/embedding"),
+    "kernel": ("tests/kernel", "tests/native"),
+    "redaction": ("tests/aio",),
     "spec": ("tests/spec", "tests/house"),
+    "validate": ("tests/aio",),
     TOP: ("tests/house",),
 }
 """The tests of parts whose folder is not called as they are."""
-EVERYTHING = (
-    *("pyproject.toml", "setup.py", "constraints.txt", "Makefile"),
-    *("tests/conftest.py", "tests/distribution.py", "tests/search.py", "tests/waiting.py", "tests/servers/*"),
-)
-"""Files whose change all tests may see."""
-OTHERS: Mapping[str, tuple[str, ...]] = {
+EVERYTHING = frozenset({"pyproject.toml", "setup.py", "constraints.txt", "Makefile"})
+"""Files whose change all tests may see, besides what `tests/conftest.py` imports."""
+CONFTEST = "conftest.py"
+BESIDES: Mapping[str, tuple[str, ...]] = {
     ".ci/*": ("tests/house",),
     "docs/*": ("tests/house",),
     "mkdocs.yml": ("tests/house",),
     "README.md": ("tests/house",),
     "CHANGELOG.md": ("tests/house/test_contracts.py",),
+    "docs/actions.md": ("tests/spark/unit/test_actions.py",),
+    "docs/connectors-*.md": ("tests/sources/unit/test_logs.py",),
+    "docs/options.*": ("tests/spark/test_signatures.py",),
+    "docs/sources.md": ("tests/sources/unit/test_connectors_suite.py",),
+    "docs/tables.md": ("tests/spark/test_tables.py",),
+    "pyruntime/__init__.py": ("tests/aio", "tests/clients", "tests/ledger", "tests/limits", "tests/observe"),
+    "pyruntime/api.py": ("tests/aio", "tests/clients", "tests/ledger", "tests/limits", "tests/observe"),
+    "tests/embedding/*": ("tests/house/test_packaging.py",),
+    "tests/flaky.toml": ("tests/house",),
+    "tests/skips.toml": ("tests/house",),
 }
-"""Files outside of all parts, and the tests that read them."""
+"""Files, and the tests that read or use them besides the tests of their parts."""
 OWED: Mapping[str, tuple[str, ...]] = {
     "kernel/*": ("sanitize", "mutation", "test-freethreaded"),
     "tests/native/*": ("sanitize",),
@@ -78,7 +92,7 @@ def part_of_module(module: str, packages: Iterable[str]) -> str | None:
     if first != TOP:
         return None
     second = rest.partition(".")[0]
-    return second if second in packages else TOP
+    return second if second in packages or second in LOW_MODULES else TOP
 
 
 def part_of_file(path: str) -> str | None:
@@ -87,7 +101,8 @@ def part_of_file(path: str) -> str | None:
     if first == "kernel" or (first in PARTS_BESIDE and rest):
         return first
     if first == "pyruntime":
-        return rest.partition("/")[0] if "/" in rest else TOP
+        name = rest.partition("/")[0] if "/" in rest else rest.removesuffix(".py")
+        return name if "/" in rest or name in LOW_MODULES else TOP
     return None
 
 
@@ -108,31 +123,68 @@ def users(root: Path = ROOT) -> dict[str, set[str]]:
 
 def touched_parts(changed: Iterable[str], users: Mapping[str, set[str]]) -> set[str]:
     """Return the parts that have changed, and those that import one of them, at whatever distance."""
-    waiting = [part for path in changed if (part := part_of_file(path)) is not None and part in users]
-    found: set[str] = set()
+    parts = {part for path in changed if (part := part_of_file(path)) is not None}
+    return reached(parts & set(users), users)
+
+
+def reached(start: Iterable[str], users: Mapping[str, set[str]]) -> set[str]:
+    """Return what stands at the start, and what uses it, at whatever distance."""
+    waiting, found = [*start], set[str]()
     while waiting:
-        part = waiting.pop()
-        if part not in found:
-            found.add(part)
-            # The modules at the top are a door to all: a test of the house is no reason to run everything.
-            if part != TOP:
-                waiting += users[part]
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += users.get(name, ())
+    return found
+
+
+def is_test(path: str) -> bool:
+    """Return True for the name of a file of tests."""
+    return path.startswith("tests/") and path.rpartition("/")[2].startswith("test_") and path.endswith(".py")
+
+
+def importing_tests(changed: Iterable[str], root: Path) -> set[str]:
+    """Return the tests to run for changes outside of the package: folders and files, "tests" for all.
+
+    Those are a changed test, the tests beside another changed file of `tests`, and what imports one of these
+    or a tool that has changed, at whatever distance.
+    """
+    folders = ("tests", *PARTS_BESIDE)
+    modules = [pair for folder in folders for pair in modules_in(folder, folder, root)]
+    files = {module: path.relative_to(root).as_posix() for module, path in modules}
+    importers: dict[str, set[str]] = {path: set() for path in files.values()}
+    for module, file in modules:
+        for name in imports_of(module, file):
+            if name in files:
+                importers[files[name]].add(files[module])
+    for path in changed:
+        folder = "/".join(path.split("/")[:2])
+        if path.startswith("tests/") and not path.endswith(".py") and folder != path:
+            # A program, a configuration: what stands in the same folder starts it.
+            importers[path] = {name for name in files.values() if name.startswith(f"{folder}/")}
+    found = set()
+    for path in reached(changed, importers):
+        folder = path.rpartition("/")[0]
+        if not path.startswith("tests/"):
+            continue
+        if is_test(path):
+            found.add(path)
+        elif path == f"tests/{CONFTEST}" or (folder != "tests" and any((root / folder).rglob("test_*.py"))):
+            found.add(folder)
     return found
 
 
 def selected_tests(changed: Sequence[str], parts: Iterable[str], root: Path = ROOT) -> list[str]:
     """Return the folders and files of the tests to run; `["tests"]` for all of them."""
-    if any(fnmatchcase(path, pattern) for path in changed for pattern in EVERYTHING):
-        return ["tests"]
     found = {folder for part in parts for folder in TESTS.get(part, (f"tests/{part}",))}
+    found |= importing_tests(changed, root)
+    if "tests" in found or not EVERYTHING.isdisjoint(changed):
+        return ["tests"]
     for path in changed:
-        if path.startswith("tests/") and (root / path).exists():
-            is_test = path.rpartition("/")[2].startswith("test_")
-            found.add(path if is_test else path.rpartition("/")[0])
-        for pattern, tests in OTHERS.items():
+        for pattern, tests in BESIDES.items():
             if fnmatchcase(path, pattern):
                 found.update(tests)
-    there = {name for name in found if (root / name).exists() and name != "tests"}
+    there = {name for name in found if (root / name).exists()}
     # A file within a folder that runs whole would run twice.
     return sorted(name for name in there if not any(name.startswith(f"{other}/") for other in there))
 
@@ -142,7 +194,7 @@ def owed_suites(changed: Iterable[str]) -> list[str]:
     return sorted(
         {
             suite
-            for path in changed
+            for path in set(changed) - set(WRITTEN)
             for pattern, suites in OWED.items()
             if fnmatchcase(path, pattern)
             for suite in suites
@@ -152,13 +204,17 @@ def owed_suites(changed: Iterable[str]) -> list[str]:
 
 def changed_files(base: str, root: Path = ROOT) -> list[str]:
     """Return the files that differ between a commit and the working tree. Raises ValueError."""
-    listings = (["git", "diff", "--name-only", base], ["git", "ls-files", "--others", "--exclude-standard"])
+    # A file that has moved is gone where it was.
+    listings = (
+        ["git", "diff", "--name-only", "--no-renames", "-z", base, "--"],
+        ["git", "ls-files", "--others", "--exclude-standard", "-z"],
+    )
     found: set[str] = set()
     for command in listings:
         listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if listed.returncode != 0:
             raise ValueError(f"BASE={base!r}: must be a commit of this checkout: {listed.stderr.strip()}")
-        found.update(listed.stdout.split("\n"))
+        found.update(listed.stdout.split("\0"))
     return sorted(found - {""})
 
 

@@ -20,15 +20,33 @@ def project(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+ABOVE_SPARK = ["tests/bench", "tests/examples", "tests/house"]
 LAYERS = {
     "kernel/mail.pyx": "cimport pillarbox.kernel.monitor",
     "pyruntime/aio/runners.py": "from pillarbox.kernel import Mail",
     "pyruntime/spark/worker.py": "def late():\n    from pillarbox.aio.runners import x",
-    "pyruntime/ledger/writer.py": "import json",
+    "pyruntime/ledger/writer.py": "from pillarbox.validate import check",
+    "pyruntime/validate.py": "",
+    "pyruntime/__init__.py": "def __getattr__(name):\n    from pillarbox.spark import worker",
     "bench/task.py": "from pillarbox.spark import async_map",
+    "examples/job.py": "from pillarbox import async_map",
+    "fuzz/workload.py": "",
+    "fuzz/histories.py": "from fuzz import workload",
+    "tests/conftest.py": "from tests import threads",
+    "tests/threads.py": "",
+    "tests/shared.py": "",
+    "tests/skips.toml": "",
+    "tests/servers/broker.py": "",
+    "tests/servers/broker.yaml": "",
+    "tests/native/check.h": "",
+    "tests/native/test_n.py": "",
     "tests/aio/test_a.py": "",
+    "tests/aio/unit/test_u.py": "from tests.shared import help",
+    "tests/aio/unit/conftest.py": "from tests.servers import broker",
+    "tests/clients/test_c.py": "from tests.aio.test_a import ROWS",
+    "tests/examples/test_e.py": "",
     "tests/aio/answering.py": "",
-    "tests/kernel/test_k.py": "",
+    "tests/kernel/test_k.py": "import fuzz.histories",
     "tests/spark/test_s.py": "",
     "tests/bench/test_b.py": "",
     "tests/house/test_h.py": "",
@@ -39,12 +57,27 @@ LAYERS = {
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        (["kernel/mail.pyx"], ["tests/aio", "tests/bench", "tests/kernel", "tests/spark"]),
-        (["pyruntime/aio/runners.py"], ["tests/aio", "tests/bench", "tests/spark"]),
+        (["kernel/mail.pyx"], ["tests/aio", *ABOVE_SPARK, "tests/kernel", "tests/native", "tests/spark"]),
+        (["pyruntime/aio/runners.py"], ["tests/aio", *ABOVE_SPARK, "tests/spark"]),
         (["pyruntime/ledger/writer.py"], ["tests/ledger"]),
+        (["pyruntime/validate.py"], ["tests/aio", "tests/ledger"]),
+        (["pyruntime/spark/worker.py"], [*ABOVE_SPARK, "tests/spark"]),
+        (["pyruntime/__main__.py"], ["tests/examples", "tests/house"]),
+        (
+            ["pyruntime/__init__.py"],
+            ["tests/aio", "tests/clients", "tests/examples", "tests/house", "tests/ledger"],
+        ),
         (["bench/task.py"], ["tests/bench"]),
-        (["tests/aio/test_a.py"], ["tests/aio/test_a.py"]),
+        (["fuzz/workload.py"], ["tests/kernel/test_k.py"]),
+        (["tests/aio/test_a.py"], ["tests/aio/test_a.py", "tests/clients/test_c.py"]),
         (["tests/aio/answering.py"], ["tests/aio"]),
+        (["tests/native/check.h"], ["tests/native"]),
+        (["tests/servers/broker.py"], ["tests/aio/unit"]),
+        (["tests/servers/broker.yaml"], ["tests/aio/unit"]),
+        (["tests/shared.py"], ["tests/aio/unit/test_u.py"]),
+        (["tests/skips.toml"], ["tests/house"]),
+        (["tests/threads.py"], ["tests"]),
+        (["pyproject.toml"], ["tests"]),
         (["tests/aio/test_gone.py"], []),
         (["docs/index.md"], ["tests/house"]),
         (["tests/conftest.py", "docs/index.md"], ["tests"]),
@@ -68,7 +101,22 @@ def users() -> dict[str, set[str]]:
 def test_each_part_of_this_project_has_tests(users: dict[str, set[str]]) -> None:
     for part in users:
         for folder in touched.TESTS.get(part, (f"tests/{part}",)):
-            assert (ROOT / folder).is_dir(), part
+            assert any((ROOT / folder).rglob("test_*.py")), part
+
+
+def test_each_folder_of_tests_is_that_of_a_part(users: dict[str, set[str]]) -> None:
+    of_parts = {folder for part in users for folder in touched.TESTS.get(part, (f"tests/{part}",))}
+    with_tests = {f"tests/{path.relative_to(ROOT).parts[1]}" for path in ROOT.glob("tests/*/**/test_*.py")}
+    # Servers are tools of tests: what has changed of them runs the tests that start them.
+    assert with_tests - of_parts == {"tests/servers"}
+
+
+def test_what_else_a_file_selects_is_there() -> None:
+    assert [path for tests in touched.BESIDES.values() for path in tests if not (ROOT / path).exists()] == []
+
+
+def test_no_package_below_spark_imports_the_names_of_the_whole(users: dict[str, set[str]]) -> None:
+    assert users[touched.TOP] <= {"spark", *touched.PARTS_BESIDE}
 
 
 def test_the_kernel_touches_what_stands_on_it(users: dict[str, set[str]]) -> None:
@@ -81,6 +129,7 @@ def test_the_kernel_touches_what_stands_on_it(users: dict[str, set[str]]) -> Non
     [
         ("kernel/include/pillarbox_queue.h", ["mutation", "sanitize", "test-freethreaded"]),
         ("spec/Operator.tla", ["spec"]),
+        ("spec/long_runs.json", []),
         ("pyruntime/ledger/writer.py", ["chaos"]),
         ("pyruntime/spark/stream/buckets.py", ["chaos", "test-oldest"]),
         ("pyruntime/clients/chat.py", []),
@@ -100,15 +149,16 @@ def test_changed_files_are_those_of_commits_of_the_tree_and_new_ones(tmp_path: P
         subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
 
     git("init", "-q")
-    for name in ("a.py", "b.py", "c.py"):
-        (tmp_path / name).write_text("")
+    for name in ("a.py", "b.py", "c.py", "moved.py"):
+        (tmp_path / name).write_text(f"NAME = {name!r}")
     git("add", ".")
     git("commit", "-qm", "Begin")
     git("tag", "base")
     (tmp_path / "a.py").write_text("changed = 1")
     git("commit", "-qam", "Change")
     (tmp_path / "b.py").write_text("changed = 2")
+    git("mv", "moved.py", "there.py")
     (tmp_path / "new.py").write_text("")
-    assert touched.changed_files("base", tmp_path) == ["a.py", "b.py", "new.py"]
+    assert touched.changed_files("base", tmp_path) == ["a.py", "b.py", "moved.py", "new.py", "there.py"]
     with pytest.raises(ValueError, match="BASE='no such commit': must be a commit of this checkout"):
         touched.changed_files("no such commit", tmp_path)
