@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -218,25 +218,29 @@ def changed_files(base: str, root: Path = ROOT) -> list[str]:
     return sorted(found - {""})
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command; returns its exit status."""
+def execute(command: Sequence[str]) -> int:
+    """Run a command in the project's folder; returns its exit status."""
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def main(words: Sequence[str], run: Callable[[Sequence[str]], int] = execute, root: Path = ROOT) -> int:
+    """Run the command; returns its exit status, which is that of the tests."""
     parser = argparse.ArgumentParser(prog="python -m spec.touched", description=__doc__)
     parser.add_argument("base", help="the commit from which the change began")
     parser.add_argument("--list", action="store_true", help="print what would run, and run nothing")
     options, more = parser.parse_known_args(words)
     try:
-        changed = changed_files(options.base)
+        changed = changed_files(options.base, root)
     except ValueError as error:
         parser.error(str(error))
-    parts = touched_parts(changed, users())
-    tests = selected_tests(changed, parts)
+    parts = touched_parts(changed, users(root))
+    tests = selected_tests(changed, parts, root)
     print(f"== {len(changed)} files differ from {options.base}; parts: {', '.join(sorted(parts)) or 'none'}")
     print(f"== tests: {' '.join(tests) or 'none'}", flush=True)
     code = 0
     if tests and not options.list:
         command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-        command += ["--hypothesis-profile", "quick", *more, *tests]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        code = run([*command, "--hypothesis-profile", "quick", *more, *tests])
     owed = owed_suites(changed)
     print(
         f"== long suites owed: {', '.join(owed) or 'none'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ def project(root: Path, files: dict[str, str]) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
+
+
+def committed(root: Path) -> Callable[..., None]:
+    """Makes a checkout of a folder, with a commit that is called base; returns what runs git in it."""
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "Begin", "--allow-empty")
+    git("tag", "base")
+    return git
 
 
 ABOVE_SPARK = ["tests/bench", "tests/examples", "tests/house"]
@@ -139,21 +154,55 @@ def test_a_change_owes_the_long_suites_whose_subject_it_touches(path: str, suite
     assert touched.owed_suites([path]) == suites
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_tests_run_with_the_words_for_pytest_and_the_owed_suites_are_named(
+    code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = project(tmp_path, LAYERS)
+    committed(root)
+    for changed in ("pyruntime/ledger/writer.py", "tests/bench/test_b.py"):
+        (root / changed).write_text("import os")
+    commands: list[Sequence[str]] = []
+
+    def run(command: Sequence[str]) -> int:
+        commands.append(command)
+        return code
+
+    assert touched.main(["base", "--list"], run, root) == 0
+    assert commands == []
+    listed = capsys.readouterr().out
+    assert touched.main(["base", "-k", "one", "-x"], run, root) == code
+    (command,) = commands
+    words = list(command[command.index("pytest") + 1 :])
+    assert words[words.index("quick") + 1 :] == ["-k", "one", "-x", "tests/bench/test_b.py", "tests/ledger"]
+    assert "-m" not in words
+    said = capsys.readouterr().out
+    assert said == listed
+    assert said.splitlines() == [
+        "== 2 files differ from base; parts: ledger",
+        "== tests: tests/bench/test_b.py tests/ledger",
+        "== long suites owed: chaos",
+        "   make long SUITE=chaos",
+    ]
+
+
+def test_no_tests_run_for_a_base_that_is_no_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        touched.main(["main~7"], lambda command: pytest.fail(str(command)), tmp_path)
+    assert "BASE='main~7': must be a commit of this checkout" in capsys.readouterr().err
+
+
 def test_each_suite_that_can_be_owed_is_one() -> None:
     assert {suite for suites in touched.OWED.values() for suite in suites} <= {suite.name for suite in SUITES}
 
 
 def test_changed_files_are_those_of_commits_of_the_tree_and_new_ones(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init", "-q")
     for name in ("a.py", "b.py", "c.py", "moved.py"):
         (tmp_path / name).write_text(f"NAME = {name!r}")
-    git("add", ".")
-    git("commit", "-qm", "Begin")
-    git("tag", "base")
+    git = committed(tmp_path)
     (tmp_path / "a.py").write_text("changed = 1")
     git("commit", "-qam", "Change")
     (tmp_path / "b.py").write_text("changed = 2")
