@@ -199,6 +199,13 @@ def test_each_suite_that_can_be_owed_is_one() -> None:
     assert {suite for suites in touched.OWED.values() for suite in suites} <= {suite.name for suite in SUITES}
 
 
+def test_the_page_for_contributors_says_when_each_suite_is_owed() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| suite | owed by a change of |")[2]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| ")]
+    named = [name for cell in first_cells for name in cell.replace("`", "").replace(" ", "").split(",")]
+    assert sorted(named) == sorted(suite.name for suite in SUITES)
+
+
 def test_changed_files_are_those_of_commits_of_the_tree_and_new_ones(tmp_path: Path) -> None:
     for name in ("a.py", "b.py", "c.py", "moved.py"):
         (tmp_path / name).write_text(f"NAME = {name!r}")
