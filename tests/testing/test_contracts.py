@@ -13,9 +13,10 @@ from fuzz import contracts
 from fuzz.contracts_run import ROOT, CounterexampleError, check_contracts
 from spec.defects import seeded, with_one
 
-# For each contract; a defect is found within a second of processor time, however long that takes.
 SECONDS = 1.0
-REFUTED_WITHIN = 30.0
+"""Budget of each contract that holds."""
+REFUTED_WITHIN = 600.0
+"""Budget of one that does not: a second of processor time, however long that takes."""
 
 RETRY = "pyruntime/aio/retry.py"
 CONVICTED = {
@@ -48,7 +49,10 @@ def test_each_contract_has_a_defect_that_it_finds() -> None:
     "A contract for CrossHair is refuted by the code with a defect that it is there for.",
     convicts=["pause_beyond_maximum", "first_pause_is_doubled", "pauses_shrink", "one_attempt_too_many"],
 )
-@pytest.mark.parametrize("name", CONVICTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if at else []) for at, name in enumerate(CONVICTED)],
+)
 def test_a_contract_finds_the_defect_that_it_is_there_for(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

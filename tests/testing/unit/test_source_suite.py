@@ -22,7 +22,11 @@ TestGenerator = source_suite(
 )
 
 
-def suite_of(make: Callable[..., log.LogSource], folder: Path, timeout: float = 10.0) -> SourceSuite:
+LONG, SOON = 600.0, 0.5
+"""Seconds of waits: for what a right connector does at some time, and for what a wrong one never does."""
+
+
+def suite_of(make: Callable[..., log.LogSource], folder: Path, timeout: float = LONG) -> SourceSuite:
     """All that the kit can be told of a log on disk."""
 
     def fresh() -> Path:
@@ -49,6 +53,7 @@ def suite_of(make: Callable[..., log.LogSource], folder: Path, timeout: float = 
         lose=lambda: log.Log(str(lossy)).trim("north", 3),
         bad=(bad, "n/a"),
         secrets=[log.TOKEN],
+        wake_within=timeout,
         timeout=timeout,
     )
 
@@ -68,6 +73,13 @@ CONVICTED_BY = {
     "RangeBehindTheLog": "new_ranges",
     "SecretInSplits": "secrets",
 }
+RULE_BROKEN = {
+    "PositionOfTheClient": "what is there can be read",
+    "EmptyRangeWithoutEnd": "rows come, and a split that has an end is finished",
+    "WokenForEver": RULES["idle"],
+    "SecondRestartFindsAll": "it gives what it was restored with",
+}
+"""The words of those that break another rule than the one that the check is there for."""
 
 
 @pytest.mark.contract("A connector that keeps the contract passes every check of the kit for connectors.")
@@ -94,5 +106,6 @@ def test_a_connector_that_keeps_the_contract_passes(check: str, tmp_path: Path) 
 )
 def test_a_fault_of_a_connector_is_convicted_by_class_method_and_rule(fault: str, tmp_path: Path) -> None:
     with pytest.raises(ContractBroken) as found:
-        suite_of(log.FAULTS[fault], tmp_path, timeout=3.0).check(CONVICTED_BY[fault])
+        suite_of(log.FAULTS[fault], tmp_path, timeout=SOON).check(CONVICTED_BY[fault])
+    assert RULE_BROKEN.get(fault, RULES[CONVICTED_BY[fault]]) in found.value.rule
     assert found.value.rule in str(found.value) and "." in found.value.method
