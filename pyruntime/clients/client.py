@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from pillarbox.clients.secret import Secret, SecretHeaders
+from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
-
-UNAUTHORIZED = 401
 
 Self = TypeVar("Self", bound="Client")
 
@@ -98,6 +96,7 @@ class Client:
         opened.users -= 1
         if not opened.users:
             del self._connections[loop]
+            opened.headers.stop()
             await opened.transport.close()
 
     async def _send(
