@@ -47,6 +47,8 @@ class Client:
     """
 
     http: Http
+    gives_one_row: ClassVar[bool] = True
+    """A list that a call gives is a value, not several rows, as that of a function is."""
     _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})
     """The fields that decide nothing about results: keys, addresses and transport."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
