@@ -5,6 +5,10 @@ others are never changed; what travels or is printed instead of one is a stand-i
 redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
 texts have none. Redacting a redacted text changes nothing.
 
+A redacted text is one in UTF-8 too: half a character, as a reply that was cut in an emoji ends with, is
+written as its escape. Spark, Arrow, files and sockets take no other, and what they raise then takes the place
+of the error, or the task with it.
+
 Pure but for the filter of the package's logger and the keys that `remember_secret` was told; any thread.
 """
 
@@ -151,8 +155,8 @@ def redacted(text: str) -> str:
     Known are the keys that this process has read for its clients (`remember_secret`), passwords, keys and
     tokens that are assigned to a name that says so, HTTP's authorization, blocks of private keys, JSON web
     tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab, Slack, Google, Hugging Face and
-    SendGrid. Takes time in proportion to the text.
-    Redacting twice changes nothing.
+    SendGrid. Half characters (lone surrogates) are escaped, as UTF-8 has none. Takes time in proportion to
+    the text. Redacting twice changes nothing.
     """
     for secret in _SECRETS:
         text = text.replace(secret, MASK)
@@ -162,6 +166,17 @@ def redacted(text: str) -> str:
             if marker in low:
                 text = pattern.sub(instead, text)
                 break
+    return in_utf8(text)
+
+
+def in_utf8(text: str) -> str:
+    """`text` with the escapes of its half characters (lone surrogates), which UTF-8 has not. Any thread."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
     return text
 
 
@@ -274,7 +289,7 @@ class Redact:
             found = self.fn(text)
         except Exception as error:
             return f"<withheld: redact raised {type(error).__name__}>"
-        return found if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
+        return in_utf8(found) if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
         """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
