@@ -14,6 +14,7 @@ Pure but for the filter of the package's logger and the keys that `remember_secr
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -372,6 +373,43 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             return
         yield each
         each = each.__cause__ or each.__context__
+
+
+def errors_in_utf8(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, whose errors are all in UTF-8 when they are printed, also those of an iterator that it returns.
+
+    For what Spark calls in a worker: it hangs with an error that it cannot write to its socket.
+    """
+
+    @functools.wraps(fn)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            found = fn(*arguments, **named)
+        except Exception as error:
+            failure = _in_utf8(error)
+            if failure is error:
+                raise
+        else:
+            return _iterated(found) if isinstance(found, Iterator) else found
+        raise failure
+
+    return call
+
+
+def _iterated(found: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from found
+        return
+    except Exception as error:
+        failure = _in_utf8(error)
+        if failure is error:
+            raise
+    raise failure
+
+
+def _in_utf8(error: BaseException) -> BaseException:
+    printed = _printed(error)
+    return error if in_utf8(printed) == printed else DEFAULT.sealed(error)
 
 
 class _StandIn(Exception):

@@ -34,6 +34,7 @@ from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.options import Latency, Options
+from pillarbox.redaction import errors_in_utf8
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.progress import Progress
@@ -92,7 +93,7 @@ def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[.
     ends on a machine without it in Spark's own traceback. This one is pickled by its code, as nested
     functions are, and holds `run` as bytes.
     """
-    shipment = Shipment(run, name)
+    shipment = Shipment(partial(run_in_utf8, run), name)
 
     def shipped(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         results: Iterator[pa.Array] = shipment(batches)
@@ -128,6 +129,12 @@ def _run_named(
     """Do what `run` does, for batches whose columns have got numbers for names."""
     # Not `rename_columns`, which batches of the oldest pyarrow do not have.
     return run(type(batch).from_arrays(batch.columns, names=names) for batch in batches)
+
+
+def run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
+    """The results of `run`, whose errors Spark can write. In a worker."""
+    found: Iterator[Any] = errors_in_utf8(run)(batches)
+    return found
 
 
 class Shipment:
