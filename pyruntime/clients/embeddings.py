@@ -38,6 +38,13 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import CurrentCall, running_call
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
+from pillarbox.clients.fields import (
+    HalfCharacter,
+    Surrogates,
+    check_surrogates,
+    plain_value,
+    whole_text,
+)
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
@@ -164,6 +171,7 @@ class Embeddings(Client):
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
     body: more of the request's body, such as {"input_type": "passage"}.
+    surrogates: half characters (lone surrogates) in texts: "error" fails the row, "replace" sends U+FFFD.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
     In a call of the operator, its function or called by that, it tells the operator what each request used:
@@ -194,6 +202,7 @@ class Embeddings(Client):
     tokenizer: Any = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    surrogates: Surrogates = "error"
     http: Http = field(default_factory=Http)
     prices: Mapping[str, Price] = field(default_factory=dict, init=False)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -216,6 +225,7 @@ class Embeddings(Client):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         check_bool("normalize", self.normalize)
+        check_surrogates(self.surrogates)
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
@@ -309,18 +319,24 @@ class Embeddings(Client):
     async def __call__(self, texts: Any) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
-            (vector,) = await self._vectors([texts])
+            (vector,) = await self._vectors([whole_text("the text", texts, self.surrogates)], {})
             if isinstance(vector, BaseException):
                 raise vector
             return vector
-        rows = _texts_of(texts)
+        rows, refused = _texts_of(texts, self.surrogates)
         if not rows:
             return np.empty((0, self.dimensions or 0), np.float32)
-        return await self._vectors(rows)
+        if len(refused) == len(rows):
+            raise refused[0]
+        return await self._vectors(rows, refused)
 
-    async def _vectors(self, rows: list[str | None]) -> Any:
-        """A block with a vector for each row, or a list with vectors, None and errors."""
-        parts, errors = self._parts(rows)
+    async def _vectors(self, rows: list[str | None], refused: Mapping[int, Exception]) -> Any:
+        """A block with a vector for each row, or a list with vectors, None and errors.
+
+        refused: the errors of rows without a text, by their places.
+        """
+        parts, too_long = self._parts(rows)
+        errors = {**refused, **too_long}
         block, bad = await self._embed([piece for part in parts for piece in part])
         if len(block) == len(rows) and not errors and not bad:
             # The usual case: each row is one piece.
@@ -542,8 +558,11 @@ def _uncounted(text: str) -> float:
     return 0.0
 
 
-def _texts_of(texts: Any) -> list[str | None]:
-    """The texts of a list, of an Arrow array, or of a record batch with one column. Raises TypeError."""
+def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, Exception]]:
+    """The texts of a list, of an Arrow array, or of a record batch with one column; None for a missing one.
+
+    And the errors of what is no text, or has half a character, by its place. Raises TypeError.
+    """
     if getattr(texts, "num_columns", 1) != 1:
         raise TypeError(
             f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one"
@@ -555,7 +574,17 @@ def _texts_of(texts: Any) -> list[str | None]:
         raise TypeError(
             f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}"
         )
-    for place, text in enumerate(rows):
-        if not isinstance(text, str) and text is not None:
-            raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
-    return [*rows]
+    found: list[str | None] = []
+    errors: dict[int, Exception] = {}
+    for place, given in enumerate(rows):
+        text = plain_value(given)
+        if isinstance(text, str):
+            try:
+                found.append(whole_text(f"texts[{place}]", str.__str__(text), surrogates))
+                continue
+            except HalfCharacter as error:
+                errors[place] = error
+        elif text is not None:
+            errors[place] = TypeError(f"texts[{place}]: must be a str or None, not {type(given).__name__}")
+        found.append(None)
+    return found, errors

@@ -35,7 +35,7 @@ class Values(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Values) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/{{k}}"
         server.shutdown()
 
