@@ -82,7 +82,7 @@ def _written(value: Any, kind: type) -> Hashable:
     if isinstance(value, Mapping):
         return tuple([(exact(name), exact(each)) for name, each in value.items()])
     names = _compared_fields(kind)
-    return value if names is None else tuple([exact(getattr(value, name)) for name in names])  # type: ignore[no-any-return]
+    return value if names is None else tuple([exact(getattr(value, name)) for name in names])
 
 
 @functools.lru_cache(maxsize=256)

@@ -561,7 +561,7 @@ def _uncounted(text: str) -> float:
 def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, Exception]]:
     """The texts of a list, of an Arrow array, or of a record batch with one column; None for a missing one.
 
-    And the errors of what is no text, or has half a character, by its place. Raises TypeError.
+    And the errors of what is not a text, or has half a character, by its place. Raises TypeError.
     """
     if getattr(texts, "num_columns", 1) != 1:
         raise TypeError(

@@ -242,7 +242,7 @@ class Vault:
 
 
 def refused_rows(vault: Callable[[], Any], rows: int, **options: Any) -> list[pillarbox.Outcome]:
-    """What rows get of a service that refuses every key."""
+    """The outcomes of rows at a service that refuses every key."""
 
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": "expired"}, status=401)
