@@ -36,8 +36,6 @@ from pillarbox.clients.client import Client
 from pillarbox.clients.fields import (
     HalfCharacter,
     Prompt,
-    Surrogates,
-    check_surrogates,
     values_by_name,
     whole_text,
     without_half_escapes,
@@ -147,8 +145,6 @@ class Chat(Client):
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     body: more of the request's body, such as {"temperature": 0, "max_tokens": 200}.
-    surrogates: half characters (lone surrogates) in prompts and in replies: "error" fails the row, "replace"
-        puts U+FFFD for each.
     headers: more headers; keys in them are Secrets. http: options of the transport; unless given a reply may
         take ten minutes.
 
@@ -178,7 +174,6 @@ class Chat(Client):
     api_version: str | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
-    surrogates: Surrogates = "error"
     http: Http = field(
         default_factory=lambda: Http(read_timeout=REPLY_TIMEOUT_S, total_timeout=REPLY_TIMEOUT_S)
     )
@@ -198,7 +193,6 @@ class Chat(Client):
         if self.system is not None:
             check_text("system", self.system)
         check_choice("structure", self.structure, STRUCTURES)
-        check_surrogates(self.surrogates)
         check_int("repairs", self.repairs, 0)
         check_prices(self.prices, self.model, needs_output=True)
         self._set("body", checked_body(self.body, OWN_FIELDS))
@@ -232,7 +226,7 @@ class Chat(Client):
         answer = self._made.answer
         if text is None or answer is None:
             return text
-        return answer.parse(without_half_escapes(text) if self.surrogates == "replace" else text)
+        return answer.parse(without_half_escapes(text) if self.http.surrogates == "replace" else text)
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -300,7 +294,7 @@ class Chat(Client):
         if form is not None and form.response_format is not None:
             body["response_format"] = form.response_format
         sent = whole_text(
-            "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.surrogates
+            "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
         response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent.encode())
         if response.status != OK:
@@ -329,7 +323,7 @@ class Chat(Client):
             error.usage = usage
             raise error
         try:
-            return _Reply(whole_text("the reply", text, self.surrogates), usage)
+            return _Reply(whole_text("the reply", text, self.http.surrogates), usage)
         except HalfCharacter as half:
             # It has been paid for, and another reply may be whole.
             error = AnswerError(str(half))

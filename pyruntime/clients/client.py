@@ -65,9 +65,6 @@ class Client:
             for each in dataclasses.fields(self)  # type: ignore[arg-type]
             if each.init and each.name not in self._beside_results
         }
-        if fields.get("surrogates") == "error":
-            # Nothing is sent for a text that it decides about.
-            del fields["surrogates"]
         return {"client": type(self).__qualname__, **{name: _told(value) for name, value in fields.items()}}
 
     def _headers(self) -> SecretHeaders:

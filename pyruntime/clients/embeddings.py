@@ -40,8 +40,6 @@ from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import (
     HalfCharacter,
-    Surrogates,
-    check_surrogates,
     plain_value,
     whole_text,
 )
@@ -171,7 +169,6 @@ class Embeddings(Client):
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
     body: more of the request's body, such as {"input_type": "passage"}.
-    surrogates: half characters (lone surrogates) in texts: "error" fails the row, "replace" sends U+FFFD.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
     In a call of the operator, its function or called by that, it tells the operator what each request used:
@@ -202,7 +199,6 @@ class Embeddings(Client):
     tokenizer: Any = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
-    surrogates: Surrogates = "error"
     http: Http = field(default_factory=Http)
     prices: Mapping[str, Price] = field(default_factory=dict, init=False)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -225,7 +221,6 @@ class Embeddings(Client):
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         check_bool("normalize", self.normalize)
-        check_surrogates(self.surrogates)
         check_choice("encoding", self.encoding, ENCODINGS)
         check_tokenizer("tokenizer", self.tokenizer)
         self._check_long_texts()
@@ -319,11 +314,11 @@ class Embeddings(Client):
     async def __call__(self, texts: Any) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
-            (vector,) = await self._vectors([whole_text("the text", texts, self.surrogates)], {})
+            (vector,) = await self._vectors([whole_text("the text", texts, self.http.surrogates)], {})
             if isinstance(vector, BaseException):
                 raise vector
             return vector
-        rows, refused = _texts_of(texts, self.surrogates)
+        rows, refused = _texts_of(texts, self.http.surrogates)
         if not rows:
             return np.empty((0, self.dimensions or 0), np.float32)
         if len(refused) == len(rows):

@@ -17,14 +17,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from string import Formatter
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from uuid import UUID
 
-from pillarbox.validate import check_choice, check_text
+from pillarbox.validate import check_text
 
-Surrogates: TypeAlias = Literal["error", "replace"]
-SURROGATES = ("error", "replace")
-"""The treatments of half a character in a text that is sent or comes back."""
 SCALARS = (str, int, float, Decimal, date, time, UUID)
 """Types of a row that is a value, not a record."""
 
@@ -170,7 +167,7 @@ def whole_text(name: str, text: str, surrogates: str = "error") -> str:
         pass
     raise HalfCharacter(
         f"{name}: has half a character (a lone surrogate) at place {place} of {len(text):,}, which UTF-8 has "
-        "not; surrogates='replace' puts U+FFFD for it"
+        "not; Http(surrogates='replace') puts U+FFFD for it"
     )
 
 
@@ -191,11 +188,6 @@ def whole_json(name: str, value: Any, surrogates: str = "error") -> Any:
             for key, each in value.items()
         }
     return value
-
-
-def check_surrogates(surrogates: Any) -> None:
-    """Raise ValueError for what is not a treatment of half characters."""
-    check_choice("surrogates", surrogates, SURROGATES)
 
 
 def text_of(name: str, value: Any) -> str:

@@ -27,8 +27,6 @@ from urllib.parse import quote, urlsplit
 from pillarbox.clients.client import Client, Connections
 from pillarbox.clients.fields import (
     HalfCharacter,
-    Surrogates,
-    check_surrogates,
     json_of,
     may_have_halves,
     text_of,
@@ -70,8 +68,6 @@ class HttpLookup(Client):
     statuses: the treatment of statuses: "result" parses the answer, "null" is None, "error" raises. Without a
         word, 2xx is a result (204 and an empty body None), 404 is null, all else an error.
     params: query parameters that each request has, texts or Secrets. key: a `Secret`, sent as a bearer token.
-    surrogates: half characters (lone surrogates) in fields and in the JSON of answers: "error" fails the row,
-        "replace" puts U+FFFD for each.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for statuses that are
@@ -89,7 +85,6 @@ class HttpLookup(Client):
     params: Mapping[str, str | Secret] = field(default_factory=dict)
     key: Secret | None = None
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
-    surrogates: Surrogates = "error"
     http: Http = field(default_factory=Http)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _address: _Template = field(init=False, repr=False, compare=False)
@@ -106,7 +101,6 @@ class HttpLookup(Client):
             check_choice("parse", self.parse, PARSES)
         take = _checked_take(self.take, self.parse)
         _check_statuses(self.statuses)
-        check_surrogates(self.surrogates)
         check_key("key", self.key)
         headers = check_headers("headers", self.headers)
         params = check_headers("params", self.params)
@@ -139,7 +133,7 @@ class HttpLookup(Client):
         # As a join on null finds nothing.
         if any(value is None for value in values.values()):
             return self._nothing()
-        url = self._address.filled(values, self.surrogates)
+        url = self._address.filled(values, self.http.surrogates)
         if self.body is None:
             body, headers = None, None
         else:
@@ -154,7 +148,7 @@ class HttpLookup(Client):
             content = {name: values[name] for name in self.body}
         try:
             text = json_of(content, separators=(",", ":"), allow_nan=False)
-            return whole_text("body", text, self.surrogates).encode()
+            return whole_text("body", text, self.http.surrogates).encode()
         except HalfCharacter:
             raise
         except TypeError as error:
@@ -175,7 +169,11 @@ class HttpLookup(Client):
                 return self._nothing()
             try:
                 found = self._taken(json.loads(content))
-                return whole_json("the answer", found, self.surrogates) if may_have_halves(content) else found
+                return (
+                    whole_json("the answer", found, self.http.surrogates)
+                    if may_have_halves(content)
+                    else found
+                )
             except json.JSONDecodeError as error:
                 kind = response.headers.get("content-type", "without a content type")
                 answer = f"the answer ({kind}, {len(content)} bytes)"

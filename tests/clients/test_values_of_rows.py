@@ -23,6 +23,7 @@ from pillarbox import Outcome
 from pillarbox.clients import Chat, Embeddings, Http, HttpLookup
 
 DIRECT = Http(proxy="direct")
+REPLACING = Http(proxy="direct", surrogates="replace")
 HALF = "cut \ud83d"
 WHOLE = "\ud83d\ude00"
 
@@ -184,13 +185,13 @@ def test_a_value_without_a_form_is_the_error_of_its_row(value: Any) -> None:
 # -- half characters -----------------------------------------------------------------------------------------
 
 
-def clients(url: str, **more: Any) -> list[Any]:
+def clients(url: str, http: Http = DIRECT) -> list[Any]:
     return [
-        HttpLookup(url + "/{x}", take="v", http=DIRECT, **more),
-        HttpLookup(url + "/", method="POST", body=["x"], take="v", http=DIRECT, **more),
-        HttpLookup(url + "/", method="POST", body=lambda row: [{row["x"]: row["x"]}], http=DIRECT, **more),
-        Chat(url, "m", prompt="{x}", http=DIRECT, **more),
-        Chat(url, "m", prompt="look", system=HALF, http=DIRECT, **more),
+        HttpLookup(url + "/{x}", take="v", http=http),
+        HttpLookup(url + "/", method="POST", body=["x"], take="v", http=http),
+        HttpLookup(url + "/", method="POST", body=lambda row: [{row["x"]: row["x"]}], http=http),
+        Chat(url, "m", prompt="{x}", http=http),
+        Chat(url, "m", prompt="look", system=HALF, http=http),
     ]
 
 
@@ -205,7 +206,7 @@ def test_half_a_character_in_a_row_is_its_error_in_all_clients_and_is_never_sent
     assert bad.error is not None
     assert (bad.error.type, bad.error.attempts) == ("HalfCharacter", 1)
     assert "half a character" in bad.error.message
-    assert "surrogates='replace'" in bad.error.message
+    assert "Http(surrogates='replace')" in bad.error.message
     # Two halves beside each other are whole.
     assert last.error is None
     assert "\U0001f600" in str(last.result)
@@ -216,7 +217,7 @@ def test_half_a_character_in_a_row_is_its_error_in_all_clients_and_is_never_sent
 @pytest.mark.parametrize("number", range(5))
 def test_half_a_character_is_sent_as_the_replacement_character_where_that_is_asked_for(number: int) -> None:
     with serving() as (url, asked):
-        (found,) = outcomes([{"x": HALF}], clients(url, surrogates="replace")[number])
+        (found,) = outcomes([{"x": HALF}], clients(url, REPLACING)[number])
     assert found.error is None
     assert "cut \ufffd" in unquote(json.dumps(asked, ensure_ascii=False))
 
@@ -233,7 +234,7 @@ def test_half_a_character_in_a_text_is_the_error_of_its_row_and_not_of_its_batch
         lengths = [None if each.result is None else each.result[0] for each in found]
         assert lengths == [1.0, None, None, 1.0, None, 2.0, None, None]
         assert [body["input"] for body in asked] == [["a", "\U0001f600", "bc"]]
-        replacing = Embeddings(url, "m", surrogates="replace", http=DIRECT)
+        replacing = Embeddings(url, "m", http=REPLACING)
         (replaced,) = outcomes([HALF], replacing, batch=replacing.batch)
         assert replaced.error is None
         assert asked[-1]["input"] == ["cut \ufffd"]
@@ -265,7 +266,9 @@ def test_half_a_character_in_an_answer_is_the_error_of_its_row_or_replaced(
     reply: bytes, surrogates: Any
 ) -> None:
     with serving(reply) as (url, _):
-        (found,) = outcomes([{"x": 1}], HttpLookup(url + "/{x}", surrogates=surrogates, http=DIRECT))
+        (found,) = outcomes(
+            [{"x": 1}], HttpLookup(url + "/{x}", http=Http(proxy="direct", surrogates=surrogates))
+        )
     if surrogates == "replace":
         assert "cut \ufffd" in json.dumps(found.result, ensure_ascii=False)
     else:
@@ -278,7 +281,9 @@ def test_half_a_character_in_an_answer_is_the_error_of_its_row_or_replaced(
 def test_half_a_character_in_a_reply_is_the_error_of_its_row_or_replaced(surrogates: Any) -> None:
     reply = rb'{"choices": [{"message": {"content": "cut \ud83d"}, "finish_reason": "stop"}]}'
     with serving(reply) as (url, _):
-        (found,) = outcomes([{"x": 1}], Chat(url, "m", prompt="{x}", surrogates=surrogates, http=DIRECT))
+        (found,) = outcomes(
+            [{"x": 1}], Chat(url, "m", prompt="{x}", http=Http(proxy="direct", surrogates=surrogates))
+        )
     if surrogates == "replace":
         assert found == ("cut \ufffd", None)
     else:
@@ -300,17 +305,11 @@ def test_half_a_character_in_an_answer_of_a_schema_does_not_fit_or_is_replaced()
         assert "the answer: has half a character" in found.error.message
         # The model is asked again for it.
         assert len(asked) == 2
-        replacing = Chat(url, "m", prompt="{x}", answer=SCHEMA, surrogates="replace", http=DIRECT)
+        replacing = Chat(url, "m", prompt="{x}", answer=SCHEMA, http=REPLACING)
         (found,) = outcomes([{"x": 1}], replacing)
         assert found.result == {"a": "cut \ufffd!", "b": "\\ud83d", "c": "\U0001f600"}
 
 
-@pytest.mark.parametrize("make", range(3))
-def test_another_treatment_of_half_characters_is_refused(make: int) -> None:
-    url = "http://127.0.0.1:9/v1"
+def test_another_treatment_of_half_characters_is_refused() -> None:
     with pytest.raises(ValueError, match="surrogates='ignore': must be one of 'error', 'replace'"):
-        (
-            lambda: HttpLookup(url + "/{x}", surrogates="ignore"),  # type: ignore[arg-type]
-            lambda: Chat(url, "m", prompt="{x}", surrogates="ignore"),  # type: ignore[arg-type]
-            lambda: Embeddings(url, "m", surrogates="ignore"),  # type: ignore[arg-type]
-        )[make]()
+        Http(surrogates="ignore")  # type: ignore[arg-type]
