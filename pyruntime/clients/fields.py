@@ -75,7 +75,8 @@ def _attribute(record: Any, name: str, names: Sequence[str]) -> Any:
         raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
 
 
-_PLAIN = frozenset({str, int, bool, type(None), dict, list, tuple, bytes, datetime, date})
+_UNCHANGED = frozenset({str, int, bool, type(None)})
+_PLAIN = _UNCHANGED | {dict, list, tuple, bytes, datetime, date}
 
 
 def plain_value(value: Any) -> Any:
@@ -210,11 +211,15 @@ def json_of(value: Any, **options: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """The value with dicts for records, which JSON would take for the tuples that they are."""
-    value = plain_value(value)
-    if hasattr(value, "tolist") and _library(type(value)) == "numpy":
-        value = value.tolist()
-    if callable(getattr(type(value), "asDict", None)):
-        value = value.asDict()
+    kind = type(value)
+    if kind in _UNCHANGED:
+        return value
+    if kind is not list and kind is not dict:
+        value = plain_value(value)
+        if hasattr(value, "tolist") and _library(type(value)) == "numpy":
+            value = value.tolist()
+        if callable(getattr(type(value), "asDict", None)):
+            value = value.asDict()
     if isinstance(value, Mapping):
         return {plain_value(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
