@@ -8,13 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
 from pillarbox import Ledger
 from pillarbox.clients import Http, HttpLookup
-from pillarbox.spark import async_map, async_udf, lookup
+from pillarbox.spark import async_map, async_stream, async_udf, called_once, embed_text, lookup
 
 DIRECT = Http(proxy="direct")
 VALUES = {"one": 1, "none": [], "two": [1, 2], "null": None, "text": ["a"], "deep": [[1], []]}
@@ -120,3 +121,25 @@ def test_a_function_around_a_client_gives_several_rows_or_none(keys: DataFrame, 
 
     rows = async_map(keys.where("k in ('one', 'none', 'two')"), spread, schema="v int", keep=["k"])
     assert found(rows) == [("one", 1), ("two", 1), ("two", 2)]
+
+
+@pytest.mark.contract
+def test_a_frame_of_pandas_in_the_place_of_sparks_is_refused_in_words_and_not_printed_whole() -> None:
+    async def call(row: Any) -> Any:
+        raise AssertionError
+
+    frame: Any = pd.DataFrame({"text": ["a long text"] * 1000})
+    for make in (
+        lambda: lookup(frame, client=call, schema="v int"),
+        lambda: embed_text(frame, "text", into="v", client=call),
+        lambda: async_stream(frame, call, schema="v int"),
+        lambda: called_once(frame).__enter__(),
+    ):
+        with pytest.raises(
+            TypeError, match="must be a Spark DataFrame, such as spark.createDataFrame"
+        ) as found:
+            make()
+        assert len(str(found.value)) < 400
+    with pytest.raises(TypeError, match="must be a Column or the name of one, not Series") as found:
+        async_udf(call, "int")(frame["text"])
+    assert len(str(found.value)) < 500
