@@ -57,7 +57,6 @@ from pillarbox.spark.operator_plan import (
     check_sendable,
     name_of,
     plan_operator,
-    run_in_utf8,
     ship,
 )
 from pillarbox.spark.progress import Progress
@@ -252,8 +251,7 @@ class AsyncUdf:
         """The function that was given; in Spark's workers, once registered, what SQL calls for it."""
         if self._in_sql is None:
             return self._fn
-        run = functools.partial(run_in_utf8, self._in_sql.run)
-        return Shipment(run, name_of(self._fn), called=self._fn)
+        return Shipment(self._in_sql.run, name_of(self._fn), called=self._fn)
 
     def _signature(self) -> inspect.Signature:
         """The parameters that are columns: all but the one for a collector."""

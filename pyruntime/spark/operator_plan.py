@@ -93,7 +93,7 @@ def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[.
     ends on a machine without it in Spark's own traceback. This one is pickled by its code, as nested
     functions are, and holds `run` as bytes.
     """
-    shipment = Shipment(partial(run_in_utf8, run), name)
+    shipment = Shipment(run, name)
 
     def shipped(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         results: Iterator[pa.Array] = shipment(batches)
@@ -131,14 +131,14 @@ def _run_named(
     return run(type(batch).from_arrays(batch.columns, names=names) for batch in batches)
 
 
-def run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
+def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
     """The results of `run`, whose errors Spark can write. In a worker."""
     found: Iterator[Any] = errors_in_utf8(run)(batches)
     return found
 
 
 class Shipment:
-    """A function that becomes `run` where it is unpickled. Any thread of the driver.
+    """A function that becomes `run` where it is unpickled, with errors in UTF-8. Any thread of the driver.
 
     called: what it does where it is called on the driver; `run` itself if None.
     """
@@ -154,7 +154,8 @@ class Shipment:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # While Spark pickles, so that it sees the broadcast variables in it.
-        return _loader(), (cloudpickle.dumps(self._run), self.__name__)  # type: ignore[no-untyped-call]
+        run = partial(_run_in_utf8, self._run)
+        return _loader(), (cloudpickle.dumps(run), self.__name__)  # type: ignore[no-untyped-call]
 
 
 def _loader() -> Callable[[bytes, str], Any]:
