@@ -53,6 +53,7 @@ from pillarbox.aio.options import (
     Timeout,
     given_options,
 )
+from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.task_run import Chunk, ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
@@ -192,9 +193,10 @@ def async_map(
 ) -> Any:
     """Call `fn` with each row, many at a time: of a DataFrame a DataFrame, of an iterable an iterator.
 
-    rows: a Spark DataFrame, batch or streaming, classic or Connect; or an iterable. Lists, tuples, ranges,
-        sets and dicts are read in place, an async iterable on the event loop, anything else in a thread of
-        its own; some 256 items ahead at most.
+    rows: a Spark DataFrame, batch or streaming, classic or Connect; or an iterable. Lists, tuples, ranges
+        and sets are read in place, an async iterable on the event loop, anything else in a thread of its own;
+        some 256 items ahead at most. Refused is what is not iterated by rows: a table or column of pandas,
+        Polars or Arrow, a dict, a text.
     fn: an async function of one row; a plain one, which runs in threads; a plain one of the row and a
         `Collector`, which starts work elsewhere and returns; or an object with one of them as its `__call__`.
         An object with `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`) is opened around all calls; over
@@ -255,6 +257,7 @@ def async_map(
 
         frame: Any = rows
         return map_dataframe(frame, stages, schema=schema, keep=keep, progress=progress)
+    check_rows(rows)
     for name, value in (("schema", schema), ("keep", keep or None), ("progress", progress)):
         if value is not None:
             raise TypeError(

@@ -5,11 +5,16 @@ others are never changed; what travels or is printed instead of one is a stand-i
 redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
 texts have none. Redacting a redacted text changes nothing.
 
+A redacted text is one in UTF-8 too: half a character, as a reply that was cut in an emoji ends with, is
+written as its escape. Spark, Arrow, files and sockets take no other, and what they raise then takes the place
+of the error, or the task with it.
+
 Pure but for the filter of the package's logger and the keys that `remember_secret` was told; any thread.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -151,8 +156,8 @@ def redacted(text: str) -> str:
     Known are the keys that this process has read for its clients (`remember_secret`), passwords, keys and
     tokens that are assigned to a name that says so, HTTP's authorization, blocks of private keys, JSON web
     tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab, Slack, Google, Hugging Face and
-    SendGrid. Takes time in proportion to the text.
-    Redacting twice changes nothing.
+    SendGrid. Half characters (lone surrogates) are escaped, as UTF-8 has none. Takes time in proportion to
+    the text. Redacting twice changes nothing.
     """
     for secret in _SECRETS:
         text = text.replace(secret, MASK)
@@ -162,6 +167,17 @@ def redacted(text: str) -> str:
             if marker in low:
                 text = pattern.sub(instead, text)
                 break
+    return in_utf8(text)
+
+
+def in_utf8(text: str) -> str:
+    """`text` with the escapes of its half characters (lone surrogates), which UTF-8 has not. Any thread."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
     return text
 
 
@@ -274,7 +290,7 @@ class Redact:
             found = self.fn(text)
         except Exception as error:
             return f"<withheld: redact raised {type(error).__name__}>"
-        return found if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
+        return in_utf8(found) if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
         """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
@@ -357,6 +373,43 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             return
         yield each
         each = each.__cause__ or each.__context__
+
+
+def errors_in_utf8(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, whose errors are all in UTF-8 when they are printed, also those of an iterator that it returns.
+
+    For what Spark calls in a worker: it hangs with an error that it cannot write to its socket.
+    """
+
+    @functools.wraps(fn)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            found = fn(*arguments, **named)
+        except Exception as error:
+            failure = _in_utf8(error)
+            if failure is error:
+                raise
+        else:
+            return _iterated(found) if isinstance(found, Iterator) else found
+        raise failure
+
+    return call
+
+
+def _iterated(found: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from found
+        return
+    except Exception as error:
+        failure = _in_utf8(error)
+        if failure is error:
+            raise
+    raise failure
+
+
+def _in_utf8(error: BaseException) -> BaseException:
+    printed = _printed(error)
+    return error if in_utf8(printed) == printed else DEFAULT.sealed(error)
 
 
 class _StandIn(Exception):

@@ -38,7 +38,7 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
-from pillarbox.aio.function import check_function
+from pillarbox.aio.function import check_function, gives_one_row
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     UNSET,
@@ -235,7 +235,8 @@ class ChainPlace(NamedTuple):
     """The place of an operator among the functions of a task; by default the only one, without a name.
 
     drops: a row that failed for good here goes no further, and nobody puts it aside. identity: gives that of
-    the source of a call of the first operator; None where no ledger behind asks for it.
+    the source of a call of the first operator; None where no ledger behind asks for it. one_row: a list that
+    the function gives is one row.
     """
 
     uid: str | None = None
@@ -243,6 +244,7 @@ class ChainPlace(NamedTuple):
     is_last: bool = True
     drops: bool = False
     identity: Callable[[Call], bytes] | None = None
+    one_row: bool = False
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
@@ -285,7 +287,7 @@ class ChainPlace(NamedTuple):
             if kind is Failed:
                 # Nobody calls it, and it keeps its place.
                 append(ChainedRow(result, source, ordinal, identity))
-            elif kind is list:
+            elif kind is list and not self.one_row:
                 for place, each in enumerate(result):
                     append(ChainedRow(as_record(each), source, (*ordinal, place), identity))
             else:
@@ -327,6 +329,7 @@ def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainP
             place == len(stages) - 1,
             stage.drops and stage.options.errors.dead_letter is None,
             identity,
+            gives_one_row(stage.fn),
         )
         for place, stage in enumerate(stages)
     ]

@@ -148,6 +148,11 @@ def configuration_of(fn: Callable[..., Any]) -> Mapping[str, Any] | None:
     return configuration
 
 
+def gives_one_row(fn: Callable[..., Any]) -> bool:
+    """Return True if a result of `fn` is one row, also where it is a list, as that of a client is."""
+    return getattr(fn, "gives_one_row", False) is True
+
+
 def is_resource(fn: Callable[..., Any]) -> bool:
     """Return True if `fn` is a context manager, asynchronous or plain."""
     return hasattr(type(fn), "__aenter__") or hasattr(type(fn), "__enter__")

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio.equal_rows import copied
 from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
@@ -560,7 +561,7 @@ class LedgerSession:
             for joined in self._joined.pop(call.key, ()):
                 if self._closed:
                     return
-                self._scheduler.share_found(joined, result)
+                self._scheduler.share_found(joined, result if type(result) is Failed else copied(result))
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""

@@ -20,7 +20,7 @@ import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
@@ -42,6 +42,50 @@ IN_MEMORY = (list, tuple, range, set, frozenset, dict)
 """Collections whose iteration never waits; others may read a file or a database."""
 
 _numbers = itertools.count(1)
+
+
+_ROWS_OF_OTHERS = {
+    ("pandas", "DataFrame"): "rows.to_dict('records')",
+    ("pandas", "Series"): "rows.tolist()",
+    ("pandas", "Index"): "rows.tolist()",
+    ("polars", "DataFrame"): "rows.iter_rows(named=True)",
+    ("polars", "LazyFrame"): "rows.collect().iter_rows(named=True)",
+    ("polars", "Series"): "rows.to_list()",
+    ("pyarrow", "Table"): "rows.to_pylist()",
+    ("pyarrow", "RecordBatch"): "rows.to_pylist()",
+    ("pyarrow", "Array"): "rows.to_pylist()",
+    ("pyarrow", "ChunkedArray"): "rows.to_pylist()",
+    ("pyspark", "Frame"): "rows.to_spark()",
+    ("pyspark", "IndexOpsMixin"): "rows.to_frame().to_spark()",
+}
+"""An iterable of rows, of tables and columns of others: by the library and the name of a class."""
+
+
+def check_rows(rows: Any) -> None:
+    """Raise TypeError for rows whose iteration gives none, such as a table, which gives names of columns."""
+    kind = type(rows)
+    if isinstance(rows, str | bytes | bytearray | memoryview):
+        parts = "characters" if isinstance(rows, str) else "numbers"
+        raise TypeError(
+            f"rows: a {kind.__name__} would be called {parts} one by one; write [rows] for one row"
+        )
+    if isinstance(rows, Mapping):
+        raise TypeError(
+            f"rows: a {kind.__name__} would be called key by key; write rows.values() or rows.items(), or "
+            "[rows] for one row"
+        )
+    for each in kind.__mro__:
+        # By name: no library is imported for it. Where its tables are subclassed they are known too.
+        instead = _ROWS_OF_OTHERS.get((each.__module__.partition(".")[0], each.__name__))
+        if instead is not None:
+            break
+    else:
+        # The protocol of tables: pandas', Polars', Modin's, cuDF's, Ibis' and others'.
+        if not hasattr(kind, "__dataframe__"):
+            return
+        instead = "an iterable of its rows"
+    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    raise TypeError(f"rows: a {name} is not iterated by rows of plain values; write {instead}")
 
 
 class CollectionInput:

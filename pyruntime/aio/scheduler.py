@@ -641,7 +641,8 @@ class CallScheduler:
         if shared and type(result) is Failed:
             self._count_shared(result, len(shared))
         for sharing in shared:
-            self.hand_on(sharing, result, call)
+            # Each may change its own.
+            self.hand_on(sharing, self.flights.copied(result), call)  # type: ignore[union-attr]
 
     def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
         """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""

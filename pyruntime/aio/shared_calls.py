@@ -16,10 +16,10 @@ waits without a slot, until the answer is in the ledger or the claim is free.
 # event loop or need a thread for each row.
 
 # What is compared is compared by its value, never by a hash alone: two rows of a billion that share a hash
-# would silently get each other's results. Each row keeps an entry of its own in the result queue, so order,
-# time-outs and snapshots need not know that a call is shared. Results are kept by number and by bytes, the
-# one used longest ago goes first; failures are not kept, or one bad second of the service would last for
-# the rest of the job.
+# would silently get each other's results. How, and why results are copied, `equal_rows` says. Each row keeps
+# an entry of its own in the result queue, so order, time-outs and snapshots need not know that a call is
+# shared. Results are kept by number and by bytes, the one used longest ago goes first; failures are not kept,
+# or one bad second of the service would last for the rest of the job.
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.aio.equal_rows import copied, exact
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.ledger.lease import Claims
@@ -63,7 +64,7 @@ class SingleFlight:
 
     __slots__ = ("_flights", "_flown", "_held", "_key", "_max_bytes", "_memo", "_results")
 
-    def __init__(self, key: Callable[[Any], Hashable], memo: int, max_bytes: int | None = None) -> None:
+    def __init__(self, key: Callable[[Any], Any], memo: int, max_bytes: int | None = None) -> None:
         self._key = key
         self._memo = memo
         self._flights: dict[Hashable, list[Call]] = {}
@@ -75,13 +76,13 @@ class SingleFlight:
     def join(self, call: Call) -> Any:
         """A kept result for the row of `call`; `WAITING` where it has joined another's call; None to call it.
 
-        A result comes first in a tuple. Raises TypeError for a row that cannot be compared, and what the
-        user's function raises.
+        A result, which the row may change, comes first in a tuple. Raises TypeError for a row that cannot be
+        compared, and what the user's function raises.
         """
-        key = self._key(call.row)
+        key = exact(self._key(call.row))
         if self._memo and (kept := self._results.get(key)) is not None:
             self._results.move_to_end(key)
-            return kept
+            return copied(kept[0]), kept[1]
         joined = self._flights.get(key)
         if joined is not None:
             joined.append(call)
@@ -109,7 +110,14 @@ class SingleFlight:
         self._flights.pop(key, None)
         return joined
 
+    @staticmethod
+    def copied(result: Any) -> Any:
+        """A result for a row that has joined a call, which it may change; of a failure the same."""
+        return result if type(result) is Failed else copied(result)
+
     def _keep(self, key: Hashable, result: Any) -> None:
+        # The row that was called gets the result itself, and may change it.
+        result = copied(result)
         size = 0
         if self._max_bytes is not None:
             size = size_of(key) + (0 if type(result) in SMALL_TYPES else size_of(result))
@@ -129,9 +137,9 @@ def single_flight(dedupe: Dedupe | None, max_bytes: int | None = None) -> Single
     return SingleFlight(dedupe.key or _itself, dedupe.memo, max_bytes)
 
 
-def _itself(row: Any) -> Hashable:
-    # 1, True and 1.0 are equal, but not to a service. A row that is a view would keep its whole batch.
-    return type(row), (tuple(row) if getattr(type(row), "is_view", False) else row)
+def _itself(row: Any) -> Any:
+    # A row that is a view would keep its whole batch. All rows of a task have the same columns.
+    return tuple(row) if getattr(type(row), "is_view", False) else row
 
 
 class ClaimedCalls:

@@ -82,7 +82,8 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
             size += each_for * (49 + len(each))
         elif inner in _LEAVES:
             size += each_for * (32 if inner in SMALL_TYPES else getsizeof(each))
-        else:
+        elif inner is not type:
+            # A class, as a key of an equal row has it, is there anyway.
             stack.append((each, times * each_for))
     return size
 

@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from pillarbox.aio.errors import MESSAGE_CHARACTERS, cut, shorten
 from pillarbox.aio.usage import Usage
+from pillarbox.clients.fields import HalfCharacter, whole_json
 from pillarbox.clients.transport import MissingExtra
 
 MAX_SAID = 5
@@ -93,7 +94,10 @@ class Answer:
         ]
         if mistakes:
             raise AnswerMismatch(_said(mistakes))
-        return value
+        try:
+            return whole_json("the answer", value)
+        except HalfCharacter as error:
+            raise AnswerMismatch(str(error)) from None
 
     def _parsed_by_pydantic(self, text: str) -> Any:
         try:

@@ -33,7 +33,13 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
-from pillarbox.clients.fields import Prompt, values_by_name
+from pillarbox.clients.fields import (
+    HalfCharacter,
+    Prompt,
+    values_by_name,
+    whole_text,
+    without_half_escapes,
+)
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
@@ -218,7 +224,9 @@ class Chat(Client):
         Raises ValueError for a text that does not fit `answer`.
         """
         answer = self._made.answer
-        return text if text is None or answer is None else answer.parse(text)
+        if text is None or answer is None:
+            return text
+        return answer.parse(without_half_escapes(text) if self.http.surrogates == "replace" else text)
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -246,7 +254,7 @@ class Chat(Client):
         form, reply = await self._answered(messages, _former())
         learned = self._learned
         try:
-            answer.parse(reply.text)
+            self.parse(reply.text)
         except AnswerMismatch as error:
             if not (error.is_json or learned.is_settled):
                 # The service took the request for this form, and has ignored it.
@@ -285,8 +293,10 @@ class Chat(Client):
         body = {"model": self.model, "messages": messages, **self.body}
         if form is not None and form.response_format is not None:
             body["response_format"] = form.response_format
-        sent = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
-        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent)
+        sent = whole_text(
+            "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
+        )
+        response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent.encode())
         if response.status != OK:
             raise status_error("POST", url, response)
         try:
@@ -312,7 +322,13 @@ class Chat(Client):
             error = AnswerError(f"{without_query(url)}: the reply has no text (finish_reason={reason!r})")
             error.usage = usage
             raise error
-        return _Reply(text, usage)
+        try:
+            return _Reply(whole_text("the reply", text, self.http.surrogates), usage)
+        except HalfCharacter as half:
+            # It has been paid for, and another reply may be whole.
+            error = AnswerError(str(half))
+            error.usage = usage
+        raise error
 
     def _usage(self, reply: Mapping[str, Any]) -> Usage:
         """The usage of a reply, by the service's counts of tokens and the table of prices."""

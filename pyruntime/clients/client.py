@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from pillarbox.clients.secret import Secret, SecretHeaders
+from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
-
-UNAUTHORIZED = 401
 
 Self = TypeVar("Self", bound="Client")
 
@@ -49,6 +47,8 @@ class Client:
     """
 
     http: Http
+    gives_one_row: ClassVar[bool] = True
+    """A list that a call gives is a value, not several rows, as that of a function is."""
     _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})
     """The fields that decide nothing about results: keys, addresses and transport."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
@@ -98,6 +98,7 @@ class Client:
         opened.users -= 1
         if not opened.users:
             del self._connections[loop]
+            opened.headers.stop()
             await opened.transport.close()
 
     async def _send(

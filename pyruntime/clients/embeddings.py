@@ -38,6 +38,11 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import CurrentCall, running_call
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
+from pillarbox.clients.fields import (
+    HalfCharacter,
+    plain_value,
+    whole_text,
+)
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
@@ -309,18 +314,24 @@ class Embeddings(Client):
     async def __call__(self, texts: Any) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
-            (vector,) = await self._vectors([texts])
+            (vector,) = await self._vectors([whole_text("the text", texts, self.http.surrogates)], {})
             if isinstance(vector, BaseException):
                 raise vector
             return vector
-        rows = _texts_of(texts)
+        rows, refused = _texts_of(texts, self.http.surrogates)
         if not rows:
             return np.empty((0, self.dimensions or 0), np.float32)
-        return await self._vectors(rows)
+        if len(refused) == len(rows):
+            raise refused[0]
+        return await self._vectors(rows, refused)
 
-    async def _vectors(self, rows: list[str | None]) -> Any:
-        """A block with a vector for each row, or a list with vectors, None and errors."""
-        parts, errors = self._parts(rows)
+    async def _vectors(self, rows: list[str | None], refused: Mapping[int, Exception]) -> Any:
+        """A block with a vector for each row, or a list with vectors, None and errors.
+
+        refused: the errors of rows without a text, by their places.
+        """
+        parts, too_long = self._parts(rows)
+        errors = {**refused, **too_long}
         block, bad = await self._embed([piece for part in parts for piece in part])
         if len(block) == len(rows) and not errors and not bad:
             # The usual case: each row is one piece.
@@ -542,8 +553,11 @@ def _uncounted(text: str) -> float:
     return 0.0
 
 
-def _texts_of(texts: Any) -> list[str | None]:
-    """The texts of a list, of an Arrow array, or of a record batch with one column. Raises TypeError."""
+def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, Exception]]:
+    """The texts of a list, of an Arrow array, or of a record batch with one column; None for a missing one.
+
+    And the errors of what is not a text, or has half a character, by its place. Raises TypeError.
+    """
     if getattr(texts, "num_columns", 1) != 1:
         raise TypeError(
             f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one"
@@ -555,7 +569,17 @@ def _texts_of(texts: Any) -> list[str | None]:
         raise TypeError(
             f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}"
         )
-    for place, text in enumerate(rows):
-        if not isinstance(text, str) and text is not None:
-            raise TypeError(f"texts[{place}]: must be a str or None, not {type(text).__name__}")
-    return [*rows]
+    found: list[str | None] = []
+    errors: dict[int, Exception] = {}
+    for place, given in enumerate(rows):
+        text = plain_value(given)
+        if isinstance(text, str):
+            try:
+                found.append(whole_text(f"texts[{place}]", str.__str__(text), surrogates))
+                continue
+            except HalfCharacter as error:
+                errors[place] = error
+        elif text is not None:
+            errors[place] = TypeError(f"texts[{place}]: must be a str or None, not {type(given).__name__}")
+        found.append(None)
+    return found, errors

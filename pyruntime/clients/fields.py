@@ -1,8 +1,18 @@
-"""Fields of a row, by their names, and the texts that a client sends for them. Pure; any thread."""
+"""Fields of a row, by their names, and the texts that a client sends for them. Pure; any thread.
+
+All clients take the same values: those of Python, and the scalars of NumPy, pandas and Arrow for the values
+of Python that they are. None, NaN, NaT, pandas' NA and NumPy's masked are one thing, a value that is missing.
+"""
+
+# Half a character, a lone surrogate, is what is left where somebody has cut a text in the middle of one, by
+# UTF-16. UTF-8 has none, so it cannot be sent as it is, and what encoders do instead differs: an error for
+# the whole request, a question mark, an escape that some services refuse. Both halves beside each other are a
+# character, and are joined.
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -26,22 +36,26 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
     if len(row) == 1:
         record = row[0]
         if _has_items(record):
-            return {name: _item(record, name, names) for name in names}
+            return {name: plain_value(_item(record, name, names)) for name in names}
+        record = plain_value(record)
         # A tuple without names is the values, as several arguments are; `count` is not a name of it.
         if isinstance(record, tuple | list) and not (
             hasattr(record, "_fields") or (hasattr(record, names[0]) and not hasattr(list, names[0]))
         ):
             row = tuple(record)
         elif record is not None and not isinstance(record, SCALARS):
-            return {name: _attribute(record, name, names) for name in names}
+            return {name: plain_value(_attribute(record, name, names)) for name in names}
     if len(row) != len(names):
         raise ValueError(f"{len(row)} values where {len(names)} are needed: {', '.join(names)}")
-    return dict(zip(names, row, strict=True))
+    return dict(zip(names, map(plain_value, row), strict=True))
 
 
 def _has_items(record: Any) -> bool:
     """True for mappings and for rows: an attribute of these may be their own, as `count` of a tuple is."""
-    if isinstance(record, Mapping):
+    if isinstance(record, Mapping) or _library(type(record)) == "pandas":
+        return isinstance(record, Mapping) or hasattr(record, "keys")
+    if getattr(getattr(record, "dtype", None), "names", None):
+        # A record of NumPy.
         return True
     has_names = not isinstance(record, tuple) or hasattr(record, "__fields__") or hasattr(record, "_fields")
     return has_names and callable(getattr(type(record), "asDict", None))
@@ -59,6 +73,122 @@ def _attribute(record: Any, name: str, names: Sequence[str]) -> Any:
         return getattr(record, name)
     except AttributeError:
         raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
+
+
+_UNCHANGED = frozenset({str, int, bool, type(None)})
+_PLAIN = _UNCHANGED | {dict, list, tuple, bytes, datetime, date}
+
+
+def plain_value(value: Any) -> Any:
+    """The value of Python that a scalar of NumPy, pandas or Arrow is; None for one that is missing.
+
+    All others are given as they are.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, float) and value != value:
+        return None
+    if kind is float:
+        return value
+    library = _library(kind)
+    if library == "numpy":
+        return _of_numpy(value)
+    if library == "pandas":
+        return None if kind.__name__ in ("NAType", "NaTType") else value
+    if library == "pyarrow" and hasattr(value, "as_py"):
+        return plain_value(value.as_py())
+    return None if isinstance(value, Decimal) and value.is_nan() else value
+
+
+def _library(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _of_numpy(value: Any) -> Any:
+    if type(value).__name__ == "MaskedConstant":
+        return None
+    if getattr(value, "shape", None) != () or value.dtype.names:
+        return value
+    kind = value.dtype.kind
+    if kind == "f":
+        # As it is written: 0.1 of 32 bits is 0.1, and not the nearest double.
+        return None if value != value else float(str(value))
+    if kind == "M":
+        return _moment_of_numpy(value)
+    return value.item() if kind in "biuUO" else value
+
+
+def _moment_of_numpy(value: Any) -> Any:
+    text = str(value)
+    if text == "NaT":
+        return None
+    finest = value if str(value.dtype) == "datetime64[D]" else value.astype("datetime64[us]")
+    found = finest.item()
+    # Nanoseconds, and years that Python does not know, are known as text only.
+    return found if finest == value and isinstance(found, date) else text
+
+
+_HALF_ESCAPES = re.compile(
+    r"\\(?:u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def without_half_escapes(text: str) -> str:
+    """The text of JSON with the escape of U+FFFD in place of each escape of half a character."""
+    if "\\u" not in text:
+        return text
+    return _HALF_ESCAPES.sub(lambda found: "\\ufffd" if found[1] else found[0], text)
+
+
+class HalfCharacter(ValueError):
+    """Raised for a text with half a character (a lone surrogate), which cannot be sent. Never tried again."""
+
+    is_permanent = True
+
+
+def whole_text(name: str, text: str, surrogates: str = "error") -> str:
+    """`text` as UTF-8 has it: halves of a character that stand beside each other are joined.
+
+    surrogates: "replace" puts U+FFFD for a half without the other one. Raises HalfCharacter for "error".
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = error.start
+    else:
+        return text
+    units = text.encode("utf-16-le", "surrogatepass")
+    try:
+        return units.decode("utf-16-le", "replace" if surrogates == "replace" else "strict")
+    except UnicodeDecodeError:
+        pass
+    raise HalfCharacter(
+        f"{name}: has half a character (a lone surrogate) at place {place} of {len(text):,}, which UTF-8 has "
+        "not; Http(surrogates='replace') puts U+FFFD for it"
+    )
+
+
+def may_have_halves(content: bytes) -> bool:
+    """Return True if the texts in bytes of JSON may have half characters: as escapes, or as they are."""
+    return b"\\u" in content or b"\xed" in content
+
+
+def whole_json(name: str, value: Any, surrogates: str = "error") -> Any:
+    """The value of JSON with the texts in it as `whole_text` gives them. Raises HalfCharacter."""
+    if isinstance(value, str):
+        return whole_text(name, value, surrogates)
+    if isinstance(value, list):
+        return [whole_json(name, each, surrogates) for each in value]
+    if isinstance(value, dict):
+        return {
+            whole_text(name, key, surrogates): whole_json(name, each, surrogates)
+            for key, each in value.items()
+        }
+    return value
 
 
 def text_of(name: str, value: Any) -> str:
@@ -81,10 +211,17 @@ def json_of(value: Any, **options: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """The value with dicts for records, which JSON would take for the tuples that they are."""
-    if callable(getattr(type(value), "asDict", None)):
-        value = value.asDict()
+    kind = type(value)
+    if kind in _UNCHANGED:
+        return value
+    if kind is not list and kind is not dict:
+        value = plain_value(value)
+        if hasattr(value, "tolist") and _library(type(value)) == "numpy":
+            value = value.tolist()
+        if callable(getattr(type(value), "asDict", None)):
+            value = value.asDict()
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {plain_value(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 

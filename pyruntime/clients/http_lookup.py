@@ -25,7 +25,15 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from pillarbox.clients.client import Client, Connections
-from pillarbox.clients.fields import json_of, text_of, values_by_name
+from pillarbox.clients.fields import (
+    HalfCharacter,
+    json_of,
+    may_have_halves,
+    text_of,
+    values_by_name,
+    whole_json,
+    whole_text,
+)
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
 from pillarbox.redaction import has_secret, redacted, shown_address
@@ -123,9 +131,9 @@ class HttpLookup(Client):
         """Look up one row: see the class."""
         values = values_by_name(row, self._fields)
         # As a join on null finds nothing.
-        if None in values.values():
+        if any(value is None for value in values.values()):
             return self._nothing()
-        url = self._address.filled(values)
+        url = self._address.filled(values, self.http.surrogates)
         if self.body is None:
             body, headers = None, None
         else:
@@ -139,7 +147,10 @@ class HttpLookup(Client):
             assert self.body is not None
             content = {name: values[name] for name in self.body}
         try:
-            return json_of(content, separators=(",", ":"), allow_nan=False).encode()
+            text = json_of(content, separators=(",", ":"), allow_nan=False)
+            return whole_text("body", text, self.http.surrogates).encode()
+        except HalfCharacter:
+            raise
         except TypeError as error:
             raise TypeError(f"body: {error}") from None
         except ValueError as error:
@@ -157,7 +168,12 @@ class HttpLookup(Client):
             if not content:
                 return self._nothing()
             try:
-                return self._taken(json.loads(content))
+                found = self._taken(json.loads(content))
+                return (
+                    whole_json("the answer", found, self.http.surrogates)
+                    if may_have_halves(content)
+                    else found
+                )
             except json.JSONDecodeError as error:
                 kind = response.headers.get("content-type", "without a content type")
                 answer = f"the answer ({kind}, {len(content)} bytes)"
@@ -256,11 +272,11 @@ class _Template:
         """The names of the fields, in order."""
         return [name for name, _, _ in self._rest]
 
-    def filled(self, values: Mapping[str, Any]) -> str:
+    def filled(self, values: Mapping[str, Any], surrogates: str) -> str:
         """The address of a row. Raises ValueError for a value that would name another place."""
         parts = [self._first]
         for name, in_path, literal in self._rest:
-            value = text_of(name, values[name])
+            value = whole_text(name, text_of(name, values[name]), surrogates)
             if in_path and value in ("", ".", ".."):
                 # Servers read these as the folder itself, or the one above.
                 raise ValueError(f"{name}={value!r}: is not a part of a path")

@@ -14,6 +14,11 @@ keys of one client, on the thread of its event loop, and reads them again when a
 # knows by identity: the mapping that a request was sent with is either still the current one, or somebody has
 # read since. So `current` is replaced and never changed.
 #
+# Why there are pauses between readings, whatever they bring. A key that stays refused would be read once for
+# each row, and a vault gets a thousand calls for a thousand rows; one that issues a new token each time as
+# well. The pauses begin anew once nothing was refused for a while. Who asks in a pause gets the outcome of
+# the last reading: the same key is refused, and a vault that is down is told.
+#
 # Why errors name the argument and never quote its value: what stands there by mistake is, nearly always, the
 # key itself.
 
@@ -23,6 +28,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +42,26 @@ HINT = (
 )
 
 
+UNAUTHORIZED = 401
+"""The status with which a service refuses a key."""
+MIN_PAUSE_S = 1.0
+MAX_PAUSE_S = 15.0
+"""Seconds between two readings of the keys that a service refuses: the first pause, and the longest."""
+
+
 class SecretError(ValueError):
     """Raised where a secret cannot be read. Its text never holds one."""
+
+
+class SecretUnavailable(SecretError):
+    """Raised where a function of `Secret.call` raises, and where refused keys cannot be read again.
+
+    The service itself was not asked, or has refused the old key: then `status` is 401, and `headers` has the
+    seconds until the keys are read again, as `Retry-After`, so that the operator calls the row again.
+    """
+
+    status: int | None = None
+    headers: Mapping[str, str] | None = None
 
 
 class Secret:
@@ -99,7 +123,8 @@ class Secret:
     async def read(self) -> str:
         """Return the key, read now, in this process, whose errors and log lines mask it from now on.
 
-        Raises SecretError that names the place, and what a function of `Secret.call` raises.
+        Raises SecretError that names the place, and SecretUnavailable from what a function of `Secret.call`
+        raises.
         """
         value: Any = self._source
         if self._kind == "env":
@@ -116,7 +141,10 @@ class Secret:
                 reason = getattr(error, "strerror", None) or "is not text in UTF-8"
                 raise SecretError(f"{self!r}: cannot be read on this worker: {reason}") from None
         elif self._kind == "call":
-            value = await self._called()
+            try:
+                value = await self._called()
+            except Exception as error:
+                raise SecretUnavailable(f"{self!r}: cannot be read: {_said(error)}") from error
         return _checked(value, repr(self))
 
     async def _called(self) -> Any:
@@ -125,6 +153,17 @@ class Secret:
         # A function may ask a vault over the network, and the loop must go on meanwhile.
         value = await asyncio.to_thread(self._source)
         return await value if inspect.isawaitable(value) else value
+
+
+def _said(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    if isinstance(error, SecretError):
+        # It names the place.
+        return text
+    return redacted(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _checked(value: Any, name: str) -> str:
@@ -182,11 +221,40 @@ class SecretHeaders:
         self._headers = headers
         self._key = key
         self._scheme = scheme
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        # When they were last read, what that failed with, and the pause behind it.
+        self._read_at = 0.0
+        self._failure: str | None = None
+        self._pause = 0.0
         self.current: dict[str, str] = {}
 
     async def read(self) -> None:
-        """Read all keys. Raises what `Secret.read` raises."""
+        """Read all keys, once for all who ask meanwhile. Raises what `Secret.read` raises."""
+        reading = self._reading
+        if reading is None:
+            # A task of its own: a row that has no more time must not take the key away from the others.
+            reading = self._reading = asyncio.ensure_future(self._read_for_all())
+            # Perhaps nobody waits any more for what it raises.
+            reading.add_done_callback(lambda over: over.cancelled() or over.exception())
+        await asyncio.shield(reading)
+
+    def stop(self) -> None:
+        """Read no more. For the end of a client."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_for_all(self) -> None:
+        try:
+            await self._read()
+            self._failure = None
+        except Exception as error:
+            self._failure = _said(error)
+            raise
+        finally:
+            self._reading = None
+            self._read_at = asyncio.get_running_loop().time()
+
+    async def _read(self) -> None:
         fresh = {
             name: await value.read() if isinstance(value, Secret) else value
             for name, value in self._headers.items()
@@ -206,9 +274,25 @@ class SecretHeaders:
         """Read the keys again if `used` is still current; returns True if they have changed since.
 
         For a 401: keys are rotated and tokens expire while a job runs. Of many requests that are refused at
-        once, one reads.
+        once, one reads, and then none for a pause. Raises SecretUnavailable if the keys could not be read.
         """
-        async with self._lock:
-            if self.current is used:
+        clock = asyncio.get_running_loop().time
+        if self.current is used and (self._reading is not None or clock() >= self._read_at + self._pause):
+            if self._reading is None:
+                quiet = clock() - self._read_at - self._pause
+                longer = 0.0 if quiet > 2 * self._pause else 2 * self._pause
+                self._pause = min(max(longer, MIN_PAUSE_S), MAX_PAUSE_S)
+            # What it raises is kept, for those too who ask in the pause.
+            with suppress(Exception):
                 await self.read()
-            return self.current is not used
+        if self.current is not used:
+            return True
+        if self._failure is None:
+            return False
+        # Without that for its context: that a vault is not reached says nothing of the service.
+        error = SecretUnavailable(
+            f"the service refuses the key (401), and it cannot be read again: {self._failure}"
+        )
+        error.status = UNAUTHORIZED
+        error.headers = {"Retry-After": f"{max(self._read_at + self._pause - clock(), 0.0):.3f}"}
+        raise error

@@ -26,6 +26,8 @@ from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
 
 BACKENDS = ("auto", "libcurl", "aiohttp")
+SURROGATES = ("error", "replace")
+Surrogates: TypeAlias = Literal["error", "replace"]
 Backend: TypeAlias = Literal["auto", "libcurl", "aiohttp"]
 
 MAX_ERROR_BODY_BYTES = 65_536
@@ -54,6 +56,8 @@ class Http:
     certificate. ca_file: a file in PEM, on the worker, with the certificates to trust instead of the
     system's. http2: offer HTTP/2 to servers with TLS, for which libcurl is needed. backend: the HTTP client;
     "auto" takes libcurl (Linux, `pip install 'pillarbox[libcurl]'`) where it is installed, aiohttp elsewhere.
+    surrogates: half characters (lone surrogates) in texts that are sent and in JSON that comes back: "error"
+    fails their row, "replace" puts U+FFFD for each.
 
     A picklable value; any thread. Raises TypeError and ValueError.
     """
@@ -67,6 +71,7 @@ class Http:
     ca_file: str | None = None
     http2: bool = False
     backend: Backend = "auto"
+    surrogates: Surrogates = "error"
 
     def __post_init__(self) -> None:
         check_positive_int("connections", self.connections)
@@ -83,6 +88,7 @@ class Http:
                 )
         check_bool("http2", self.http2)
         check_choice("backend", self.backend, BACKENDS)
+        check_choice("surrogates", self.surrogates, SURROGATES)
         if self.http2 and self.backend == "aiohttp":
             raise ValueError("http2=True: aiohttp speaks HTTP/1.1 only; leave http2 or backend out")
 

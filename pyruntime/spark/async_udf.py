@@ -315,7 +315,7 @@ class AsyncUdf:
             # Classic and Connect have a Column class each, and neither imports the other's.
             if not isinstance(argument, str) and type(argument).__name__ != "Column":
                 raise TypeError(
-                    f"{name}: argument {argument!r} must be a Column or the name of one, "
+                    f"{name}: argument {shorten(argument)} must be a Column or the name of one, "
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
         task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)), where is not None)

@@ -47,6 +47,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from pillarbox.redaction import errors_in_utf8
 from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
@@ -341,6 +342,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read what is there, and end."""
         self._batches.only_what_is_there(self._read.limit)
 
+    @errors_in_utf8
     def latestOffset(self, start: Json, limit: Any) -> Json:
         """The offset after the next micro-batch; `start` itself if there is nothing to read.
 
@@ -364,6 +366,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = min(2 * self._idle, MAX_IDLE_S)
         return start
 
+    @errors_in_utf8
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
         # spec: SplitAssignment!Run
@@ -385,6 +388,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return [TaskPartition(*part) for part in enumerate(batches.thread.call(packed))]
 
+    @errors_in_utf8
     def commit(self, end: Json) -> None:
         """Tell the source that what was read up to `end` is durable; do not wait for it."""
         # spec: SplitAssignment!NotifyCommitted
@@ -407,6 +411,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- in a task -----------------------------------------------------------------------------------
 
+    @errors_in_utf8
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one part of a micro-batch."""
         assert isinstance(partition, TaskPartition)
@@ -443,6 +448,7 @@ class PillarboxSource(DataSource):
         """The format's name."""
         return cls.format_name
 
+    @errors_in_utf8
     def schema(self) -> StructType:
         """The columns that the source has. Raises what making the source from its options raises."""
         # Only whether the class can be loaded is asked: to look for columns might ask a service.
@@ -450,6 +456,7 @@ class PillarboxSource(DataSource):
             return StructType()
         return spark_schema(Read.of(self.registered, self.options).source.arrow_schema())
 
+    @errors_in_utf8
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises ValueError for a source without an end."""
         read = self._read(schema)
@@ -465,6 +472,7 @@ class PillarboxSource(DataSource):
                 )
         return BatchReader(read)
 
+    @errors_in_utf8
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""
         if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -485,6 +493,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, read: Read) -> None:
         self._read = read
 
+    @errors_in_utf8
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks, to which all splits are dealt out by rule. Raises what discovery raises."""
         read = self._read
@@ -495,6 +504,7 @@ class BatchReader(DataSourceReader):
             parts = pack(found, read.partitions, enumerator.assigned_to)
             return [TaskPartition(*part) for part in enumerate(parts)]
 
+    @errors_in_utf8
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task. Spark makes a partition itself where there is none."""
         return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())

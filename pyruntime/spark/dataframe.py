@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import Stage, form_of_failures
+from pillarbox.aio.function import gives_one_row
 from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
@@ -192,4 +193,5 @@ class MapTask:
             drops=() if self._errors == "drop" else drops,
             of_chain=plans[0].uid is not None,
             is_behind=len(plans) > 1,
+            one_row=gives_one_row(plans[-1].fn),
         )

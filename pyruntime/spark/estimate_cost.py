@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
 from pillarbox.spark.ledger_plan import is_connect
@@ -195,7 +196,11 @@ class SampleTask:
 
             options = dataclasses.replace(plan.options, rate=dataclasses.replace(rate, weight=watched))
             plan = dataclasses.replace(plan, options=options)
-        encoder = None if self._schema is None else RowEncoder(self._schema, plan.time_zone)
+        encoder = (
+            None
+            if self._schema is None
+            else RowEncoder(self._schema, plan.time_zone, one_row=gives_one_row(plan.fn))
+        )
         with closing(run_job(plan, ArrowInput(sliced(batches)), convert=encoder, ended=ended.append)) as job:
             for _ in job:
                 pass

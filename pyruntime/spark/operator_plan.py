@@ -34,6 +34,7 @@ from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.options import Latency, Options
+from pillarbox.redaction import errors_in_utf8
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.progress import Progress
@@ -130,8 +131,14 @@ def _run_named(
     return run(type(batch).from_arrays(batch.columns, names=names) for batch in batches)
 
 
+def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
+    """The results of `run`, whose errors Spark can write. In a worker."""
+    found: Iterator[Any] = errors_in_utf8(run)(batches)
+    return found
+
+
 class Shipment:
-    """A function that becomes `run` where it is unpickled. Any thread of the driver.
+    """A function that becomes `run` where it is unpickled, with errors in UTF-8. Any thread of the driver.
 
     called: what it does where it is called on the driver; `run` itself if None.
     """
@@ -147,7 +154,8 @@ class Shipment:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # While Spark pickles, so that it sees the broadcast variables in it.
-        return _loader(), (cloudpickle.dumps(self._run), self.__name__)  # type: ignore[no-untyped-call]
+        run = partial(_run_in_utf8, self._run)
+        return _loader(), (cloudpickle.dumps(run), self.__name__)  # type: ignore[no-untyped-call]
 
 
 def _loader() -> Callable[[bytes, str], Any]:

@@ -151,11 +151,20 @@ class RowEncoder:
     """Makes Arrow columns of the rows that a function gave.
 
     schema: the columns of a result row. zone: where naive datetimes are. drop: whether a `Failed` gives no
-    row at all, otherwise it gives a row of nulls. `convert` takes a result when it comes; `is_plain` says
-    whether one is a single row that `convert` gives back as it is.
+    row at all, otherwise it gives a row of nulls. one_row: a list is a value, not several rows.
+    `convert` takes a result when it comes; `is_plain` says whether one is a single row that `convert` gives
+    back as it is.
     """
 
-    def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None, *, drop: bool = False) -> None:
+    def __init__(
+        self,
+        schema: T.StructType,
+        zone: datetime.tzinfo | None,
+        *,
+        drop: bool = False,
+        one_row: bool = False,
+    ) -> None:
+        self._one_row = one_row
         self._columns = [_Column(field, zone) for field in schema.fields]
         self._names = schema.names
         self._read = row_reader(schema.names)
@@ -194,7 +203,7 @@ class RowEncoder:
         if type(result) is EncodedRow:
             return result
         try:
-            if isinstance(result, list):
+            if isinstance(result, list) and not self._one_row:
                 return [row if self.is_plain(row) else self._row(row) for row in result]
             return self._row(result)
         except Exception as error:
@@ -209,6 +218,13 @@ class RowEncoder:
         return tuple([column.convert(value) for column, value in zip(self._columns, values, strict=True)])
 
     def _values(self, row: Any) -> Sequence[Any]:
+        if self._one_row and isinstance(row, list):
+            if self._single:
+                return (row,)
+            raise TypeError(
+                f"a client gives one row for each row, and a list of {len(row)} is none: name its fields "
+                "with `take`, or call the client in an async function that returns the rows"
+            )
         if self._bare:
             if isinstance(row, tuple | Mapping) or field_names(row) is not None:
                 return self._read(row)

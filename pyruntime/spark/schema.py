@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pillarbox.aio.errors import shorten
 from pillarbox.clients.answers import moment
 
 # Not PySpark's `to_arrow_type`: its parameters are others in each minor version, and it takes types of which
@@ -104,7 +105,10 @@ def time_zone(name: str) -> datetime.tzinfo | None:
 def check_frame(df: Any) -> None:
     """Raise TypeError unless `df` is a DataFrame, classic or of Connect."""
     if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+        raise TypeError(
+            f"df={shorten(df)}: must be a Spark DataFrame, such as spark.createDataFrame makes of others, "
+            f"not {type(df).__name__}"
+        )
 
 
 def parse_type(name: str, value: Any) -> T.DataType:

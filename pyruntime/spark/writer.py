@@ -45,7 +45,7 @@ class RowWriter:
     whether results come in the order of their rows. dead_letters: where rows that failed in a function are
     put aside, by its name. drops: functions whose failed rows leave nothing else, whatever `errors` says.
     of_chain: failed rows say in which function they did. is_behind: the rows of the input are those of the
-    first function's calls, and the results those of another one.
+    first function's calls, and the results those of another one. one_row: as for a `RowEncoder`.
     `encoder` converts the results that it takes. `counts` are the rows of each result that was written last;
     None for one each.
     """
@@ -62,6 +62,7 @@ class RowWriter:
         drops: Collection[str | None] = (),
         of_chain: bool = False,
         is_behind: bool = False,
+        one_row: bool = False,
     ) -> None:
         self._kept = list(kept)
         self._ordered = ordered
@@ -72,7 +73,7 @@ class RowWriter:
         self._dead_letters = dead_letters or {}
         self._drops = drops
         self._is_behind = is_behind
-        self.encoder = RowEncoder(schema, zone, drop=errors == "drop")
+        self.encoder = RowEncoder(schema, zone, drop=errors == "drop", one_row=one_row)
         self._types = [arrow_field(field).type for field in schema.fields]
         self._names = [*kept, *schema.names, *([] if self._error_type is None else [ERROR])]
 

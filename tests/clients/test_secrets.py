@@ -8,7 +8,7 @@ import logging
 import pickle
 import secrets
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -20,7 +20,8 @@ from aiohttp import web
 
 import pillarbox
 from pillarbox import Errors, Ledger
-from pillarbox.clients import Embeddings, Http, Secret
+from pillarbox.clients import Embeddings, Http, HttpLookup, Secret
+from pillarbox.clients.secret import SecretUnavailable
 from pillarbox.clients.transport import HttpStatusError
 from tests.clients.conftest import serve_handler
 from tests.clients.embedding_service import Service, serving
@@ -213,16 +214,128 @@ def test_a_key_that_cannot_be_read_is_told_by_its_place(make: Any, message: str,
     assert "half" not in str(found.value)
 
 
-def test_what_a_function_of_a_key_raises_comes_through() -> None:
-    def fetch() -> str:
-        raise ConnectionError("the vault is closed")
+@pytest.mark.contract
+def test_a_vault_that_is_down_when_connections_open_is_named_and_what_it_raised_is_the_cause() -> None:
+    def fetch_key() -> str:
+        raise ConnectionError("no route to it")
 
     async def run() -> None:
-        async with Embeddings("http://127.0.0.1:9/v1", "e5", key=Secret.call(fetch), http=DIRECT):
+        async with Embeddings("http://127.0.0.1:9/v1", "e5", key=Secret.call(fetch_key), http=DIRECT):
             pass
 
-    with pytest.raises(ConnectionError, match="the vault is closed"):
+    said = r"fetch_key\): cannot be read: ConnectionError: no route to it"
+    with pytest.raises(SecretUnavailable, match=said) as found:
         asyncio.run(run())
+    assert isinstance(found.value.__cause__, ConnectionError)
+
+
+class Vault:
+    """A vault that counts how often it is asked; `answer` makes the key of the number of the call."""
+
+    def __init__(self, answer: Callable[[int], str]) -> None:
+        self.answer = answer
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        return self.answer(self.calls)
+
+
+def refused_rows(vault: Callable[[], Any], rows: int, **options: Any) -> list[pillarbox.Outcome]:
+    """The outcomes of rows at a service that refuses every key."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response({"error": "expired"}, status=401)
+
+    async def run() -> list[pillarbox.Outcome]:
+        async with serve_handler(refuse) as url:
+            client = HttpLookup(url + "/{x}", key=Secret.call(vault), http=DIRECT)
+            found = pillarbox.async_map([{"x": i} for i in range(rows)], client, errors="column", **options)
+            return [outcome async for outcome in found]
+
+    return asyncio.run(run())
+
+
+def same_key(number: int) -> str:
+    return "the-key-of-always"
+
+
+def fresh_key(number: int) -> str:
+    return f"key-number-{number}"
+
+
+def down(number: int) -> str:
+    if number > 1:
+        raise ConnectionError("vault is down")
+    return "the-key-of-the-start"
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("capacity", [1, 64])
+@pytest.mark.parametrize("answer", [same_key, fresh_key, down])
+def test_a_key_that_stays_refused_is_read_again_a_few_times_and_not_for_each_row(
+    answer: Callable[[int], str], capacity: int
+) -> None:
+    vault = Vault(answer)
+    outcomes = refused_rows(vault, 300, capacity=capacity)
+    assert all(outcome.error is not None and outcome.error.status == 401 for outcome in outcomes)
+    assert 2 <= vault.calls <= 10
+
+
+@pytest.mark.contract
+def test_a_vault_that_is_down_while_a_job_runs_is_told_as_that_and_not_as_the_service() -> None:
+    outcomes = refused_rows(Vault(down), 100)
+    for outcome in outcomes:
+        assert outcome.error is not None
+        assert outcome.error.type == "SecretUnavailable"
+        assert "Secret.call(Vault): cannot be read: ConnectionError: vault is down" in outcome.error.message
+
+
+@pytest.mark.contract
+def test_rows_whose_key_cannot_be_read_again_are_called_again_until_the_vault_is_back() -> None:
+    def answer(number: int) -> str:
+        if number == 2:
+            raise ConnectionError("vault is down")
+        return "old-key-of-the-test" if number == 1 else "new-key-of-the-test"
+
+    async def check(request: web.Request) -> web.Response:
+        is_new = request.headers["Authorization"] == "Bearer new-key-of-the-test"
+        return web.json_response({"x": 1}, status=200 if is_new else 401)
+
+    async def run() -> list[Any]:
+        async with serve_handler(check) as url:
+            client = HttpLookup(url + "/{x}", key=Secret.call(Vault(answer)), take="x", http=DIRECT)
+            rows = pillarbox.async_map([{"x": i} for i in range(20)], client, retry=5)
+            return [result async for result in rows]
+
+    assert asyncio.run(run()) == [1] * 20
+
+
+@pytest.mark.contract
+def test_rows_that_time_out_while_a_vault_hangs_do_not_ask_it_again() -> None:
+    asked: list[int] = []
+
+    async def hang() -> str:
+        asked.append(len(asked))
+        if len(asked) > 1:
+            await asyncio.Event().wait()
+        return "the-key-of-always"
+
+    outcomes = refused_rows(hang, 20, capacity=4, timeout=0.1)
+    assert [outcome.error and outcome.error.type for outcome in outcomes] == ["CallTimeout"] * 20
+    assert len(asked) == 2
+
+
+@pytest.mark.contract
+def test_a_batch_is_not_divided_for_a_vault_that_is_down() -> None:
+    async def run() -> Service:
+        async with serving(Service(key=("Authorization", "another"))) as service:
+            client = Embeddings(f"{service.url}/v1", "e5", key=Secret.call(Vault(down)), http=DIRECT)
+            rows = pillarbox.async_map(["love"] * 16, client, batch=client.batch, errors="null")
+            assert [row async for row in rows] == [None] * 16
+        return service
+
+    assert len(asyncio.run(run()).headers) == 1
 
 
 def test_secrets_are_equal_by_their_place() -> None:

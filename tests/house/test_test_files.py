@@ -17,6 +17,7 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.clients.answers": {"AnswerMismatch"},
         "pillarbox.clients.chat": {"AnswerInvalid", "ReplyCut", "ReplyRefused"},
         "pillarbox.clients.openai_api": {"AnswerError"},
+        "pillarbox.clients.secret": {"SecretUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
         "pillarbox.sources.connectors.files": {"FileSource"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},

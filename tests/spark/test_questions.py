@@ -237,7 +237,7 @@ def test_wrong_arguments_of_questions_are_refused_at_the_call(texts: DataFrame) 
             refuse(batch=Batch(8))
         with pytest.raises(ValueError, match="max_cost=1.0: needs to know what a call costs"):
             refuse(budget=Budget(max_cost=1.0), errors="null")
-    with pytest.raises(TypeError, match="df=5: must be a Spark DataFrame, not int"):
+    with pytest.raises(TypeError, match="df=5: must be a Spark DataFrame, .* not int"):
         ask(5, client=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="client=.*: must be a pillarbox.clients.Chat"):
         ask(texts, client=len, into="x")  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ from pillarbox.spark.operator_plan import (
     output_schema,
     plan_operator,
 )
-from pillarbox.spark.schema import arrow_type, check_column, holds, parse_schema
+from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
@@ -107,8 +107,7 @@ def async_stream(
         together, otherwise `rate` for each task alone.
     """
     given = given_options(locals())
-    if not callable(getattr(df, "mapInArrow", None)):
-        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    check_frame(df)
     if not df.isStreaming:
         raise ValueError("df: is not a stream, so that nothing could leave later; use async_map")
     resolved = resolve_options(options, given)

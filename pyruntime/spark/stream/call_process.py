@@ -45,7 +45,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
-from pillarbox.aio.function import with_parse
+from pillarbox.aio.function import gives_one_row, with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
@@ -120,7 +120,9 @@ class _Stream:
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
             convert=with_parse(
-                operator.fn, RowEncoder(plan.schema, operator.time_zone), keeps=ledger_session is not None
+                operator.fn,
+                RowEncoder(plan.schema, operator.time_zone, one_row=gives_one_row(operator.fn)),
+                keeps=ledger_session is not None,
             ),
             dead_letters=operator.dead_letters,
             after=[each.calls for each in after],

@@ -274,5 +274,5 @@ def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
     assert stream._run is not None
     flights = stream._run.operators[0]._flights
     assert flights is not None
-    assert [*flights._results] == [(View, (10 + number,)) for number in range(5)]
+    assert [*flights._results] == [((int,), (10 + number,)) for number in range(5)]
     results.close()

@@ -190,7 +190,7 @@ def test_bad_arguments_of_an_estimate_are_named(spark: SparkSession) -> None:
         estimate_cost(df.where("id < 0"), same)
     with pytest.raises(TypeError, match="where=7: must be a Column or SQL, not int"):
         estimate_cost(df, same, options=Options(where=7))
-    with pytest.raises(TypeError, match="must be a Spark DataFrame, not int"):
+    with pytest.raises(TypeError, match="must be a Spark DataFrame, .* not int"):
         estimate_cost(5, same)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="df: is a stream"):
         estimate_cost(spark.readStream.format("rate").load(), same)
