@@ -82,6 +82,11 @@ def preparations(which: Callable[[str], str | None] = shutil.which) -> list[list
     return commands + ([["make", "s3-server"]] if which("go") else [])
 
 
+def forget_report() -> None:
+    """Delete the report of a run before."""
+    (ROOT / REPORT).unlink(missing_ok=True)
+
+
 def run(
     start: Callable[[Sequence[str], float, Mapping[str, str]], int | None],
     *,
@@ -90,6 +95,7 @@ def run(
     now: Callable[[], float] = time.monotonic,
     home: Callable[[], Mapping[str, str]] = java_home,
     which: Callable[[str], str | None] = shutil.which,
+    forget: Callable[[], None] = forget_report,
 ) -> int:
     """Run the steps by `start(command, seconds, environment)`; returns the exit status."""
     began = now()
@@ -114,7 +120,7 @@ def run(
         step(" ".join(command), command)
     if step("make lint", ["make", "lint"]) != 0:
         failed.append("make lint")
-    (ROOT / REPORT).unlink(missing_ok=True)
+    forget()
     tested = step("make test", ["make", "test", f"PYTEST=--report-log={REPORT}"])
     if step("make docs", ["make", "docs"]) != 0:
         failed.append("make docs")

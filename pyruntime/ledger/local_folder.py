@@ -225,6 +225,9 @@ MAX_MAKE_TRIES = 100
 LOCK_POLL_MIN_S = 0.0001
 LOCK_POLL_MAX_S = 0.002
 """Seconds between two looks at a lock that another process holds."""
+LOCKED_OUT_S = 0.5
+"""Seconds in which another user's process says who may use a folder that it has made: a hundred times what it
+takes, and some ten times what a process waits for its turn on a machine that is busy."""
 
 
 SHARE_HINT = "Ledger(mode=0o660)"
@@ -236,7 +239,7 @@ def explained(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(folder: LocalFolder, *arguments: Any) -> Any:
-        pause_s = LOCK_POLL_MIN_S
+        pause_s, waited_s = LOCK_POLL_MIN_S, 0.0
         while True:
             try:
                 with naming_full_disk(folder.path):
@@ -244,11 +247,13 @@ def explained(method: Method) -> Method:
             except PermissionError as error:
                 # Another user's process makes a folder or file, and then says who may use it: the umask may
                 # have taken that away.
-                if not folder.is_shared or pause_s > LOCK_POLL_MAX_S:
+                if not folder.is_shared or waited_s >= LOCKED_OUT_S:
                     path = folder.path if error.filename is None else str(error.filename)
                     raise LedgerError(locked_out(path, SHARE_HINT)) from error
                 time.sleep(pause_s)
-                pause_s *= 2
+                waited_s += pause_s
+                # Half of what was waited so far: few looks, and none much later than it could have been.
+                pause_s = max(pause_s, waited_s / 2)
 
     return cast("Method", call)
 

@@ -41,6 +41,7 @@ class Machine:
         self.ran: list[list[str]] = []
         self.environments: list[Mapping[str, str]] = []
         self.said: list[str] = []
+        self.forgotten: list[str] = []
 
     def start(self, command: Sequence[str], seconds: float, environment: Mapping[str, str]) -> int | None:
         self.ran.append(list(command))
@@ -58,6 +59,7 @@ class Machine:
             now=lambda: self.clock,
             home=dict,
             which=lambda name: None,
+            forget=lambda: self.forgotten.append(self.names[-1]),
         )
         return int(found)
 
@@ -73,6 +75,8 @@ def test_the_steps_and_their_seeds_are_the_same_each_time() -> None:
     first, second = Machine(), Machine(minutes={"test": 40.0})
     assert first.run() == second.run() == 0
     assert first.ran == second.ran
+    # The report of a run before is none of this one's.
+    assert first.forgotten == ["lint"]
     assert first.names == [
         "env",
         ".ci/programs",
