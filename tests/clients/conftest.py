@@ -19,7 +19,7 @@ async def serve_handler(handler: Handler, *, tls: ssl.SSLContext | None = None) 
     """Serve all paths with `handler`; gives the address without a slash at its end."""
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, shutdown_timeout=0.05)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)

@@ -26,7 +26,7 @@ from tests.clients.chat_service import ChatService, Messages, error, serving
 pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
 
 ROWS = [{"text": "all is well"}, {"text": "no"}, {"text": "peace on earth"}]
-DIRECT = Http(proxy="direct", read_timeout=5.0)
+DIRECT = Http(proxy="direct", read_timeout=600.0)
 
 
 class Counted(pydantic.BaseModel):  # type: ignore[misc, name-defined]

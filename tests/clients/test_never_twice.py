@@ -21,7 +21,7 @@ from tests.clients.conftest import serve_handler
 
 pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
 
-DIRECT = Http(proxy="direct", read_timeout=5.0)
+DIRECT = Http(proxy="direct", read_timeout=600.0)
 ROWS = [{"id": number, "text": text} for number, text in enumerate(["all is well", "no", "all is well"])]
 
 

@@ -361,7 +361,7 @@ def test_everything_arrives_once_and_in_order_with_either_side_waiting(max_items
     def consume() -> None:
         try:
             while True:
-                got.append(handover.take(timeout=600))
+                got.append(handover.take())
                 got.extend(handover.take_all())
         except HandoverClosedError:
             pass

@@ -18,8 +18,8 @@ from tests.kernel.asleep import look, needs_looks, wait_until_asleep
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
-LONG = 600.0
-"""Seconds of a wait that something else is to end; the time-out of a test is no longer."""
+LONG = 30.0
+"""Seconds after which a wait that a defect leaves asleep gives up: the test fails before its time-out."""
 
 
 def nothing() -> None:

@@ -31,7 +31,7 @@ def test_the_mailbox_keeps_its_contract(backend: str) -> None:
     def make() -> TaskMailbox:
         return TaskMailbox(urgent_burst=2, backend=backend)
 
-    how = settings(MODEST, max_examples=examples(250))
+    how = settings(MODEST, max_examples=examples(100))
     mailbox_suite(make, urgent_burst=2, settings=how)().runTest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from concurrent.futures import Future
 from typing import Any
@@ -180,7 +179,7 @@ class Doubles(Operator):
 def test_a_test_can_wait_for_what_other_threads_complete() -> None:
     with OperatorHarness(Doubles()) as harness:
         harness.push(1, 2, 3)
-        harness.run_until(lambda: len(harness.records) == 3)
+        harness.run_until(lambda: len(harness.records) == 3, timeout=600)
         assert sorted(harness.records) == [2, 4, 6]
 
 
@@ -204,18 +203,16 @@ class Busy(Map):
 def test_waiting_in_vain_ends_though_there_is_always_work() -> None:
     harness = OperatorHarness(Busy(str))
     harness.input.push(1)
-    stop = time.monotonic() + 20.0
     with pytest.raises(TimeoutError, match="does not hold after 0.05 seconds"):
-        harness.run_until(lambda: time.monotonic() >= stop, timeout=0.05)
+        harness.run_until(lambda: False, timeout=0.05)
     harness.close()
 
 
 def test_waiting_in_vain_ends_though_the_mailbox_takes_no_mail() -> None:
     harness = OperatorHarness(Map(str))
     harness.task.processor.prepare_close()
-    stop = time.monotonic() + 20.0
     with pytest.raises(TimeoutError, match="does not hold after 0.05 seconds"):
-        harness.run_until(lambda: time.monotonic() >= stop, timeout=0.05)
+        harness.run_until(lambda: False, timeout=0.05)
     harness.close()
 
 

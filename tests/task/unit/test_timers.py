@@ -18,7 +18,7 @@ from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.testing import FakeClock
 from tests.search import examples
 
-LONG = 60.0
+HOUR, MINUTE = 3600.0, 60.0
 
 
 class Task:
@@ -359,14 +359,14 @@ def test_with_a_real_clock_a_timer_fires_when_its_time_has_come(real: Any) -> No
         if len(fired) == 3:
             processor.all_actions_completed()
 
-    known = set(threading.enumerate())
-    timers.register_timer(timers.current_processing_time() + LONG, fired.append)
+    known, far = set(threading.enumerate()), list[float]()
+    timers.register_timer(timers.current_processing_time() + HOUR, far.append)
     for seconds in (0.02, 0.01, 0.0):
         timers.register_timer(timers.current_processing_time() + seconds, callback)
     assert len(timer_threads(known)) == 1
     processor.run_mailbox_loop()
-    assert len(fired) == 3
-    assert all(0.0 <= late < LONG / 2 for late in fired)
+    assert len(fired) == 3 and min(fired) >= 0.0
+    assert far == []
 
 
 def test_no_wake_up_is_lost_while_timers_are_registered_cancelled_and_fired() -> None:
@@ -426,7 +426,7 @@ def test_another_thread_may_move_the_clock_and_each_timer_fires_once() -> None:
 def test_shutdown_ends_the_thread_of_the_timers(real: Any) -> None:
     _, timers = real
     known = set(threading.enumerate())
-    timers.register_timer(timers.current_processing_time() + LONG, print)
+    timers.register_timer(timers.current_processing_time() + HOUR, print)
     (thread,) = timer_threads(known)
     timers.shutdown()
     assert not thread.is_alive()
@@ -477,4 +477,4 @@ def test_the_usual_clock_is_the_time_of_day_and_never_goes_back() -> None:
     before = time.time()
     readings = [clock() for _ in range(1000)]
     assert readings == sorted(readings)
-    assert abs(readings[0] - before) < LONG
+    assert before - MINUTE < readings[0] < time.time() + MINUTE
