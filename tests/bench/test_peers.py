@@ -28,6 +28,8 @@ from bench.peers.targets import memory_verdicts, tail_verdict, throughput_verdic
 
 WORKERS = Contender("asyncio, fixed workers", "local", "fixed workers", (False,))
 OURS = "pillarbox.spark.async_map"
+LONG = 600.0
+"""Seconds that a peer may take for a job."""
 
 
 def job(rows: int, **more: object) -> Job:
@@ -114,7 +116,7 @@ def test_an_ideal_window_gives_more_the_larger_it_is_and_never_more_than_the_cei
 @pytest.mark.parametrize("contender", ["fixed workers", "semaphore window", "ordered window", "async_map"])
 def test_a_peer_does_a_job_and_says_what_it_took(contender: str, tmp_path: Path) -> None:
     with PeerProcess(Path(sys.executable), "bench.peers.run_local", tmp_path / "log") as peer:
-        done = peer.run(asked(contender, 400), 60.0)
+        done = peer.run(asked(contender, 400), LONG)
     assert (done["answers"], done["wrong"], done["missing"], done["twice"]) == (400, 0, 0, 0)
     assert 1 <= done["most"] <= 8
     assert 0 < done["seconds"] <= done["job_seconds"]
@@ -126,8 +128,8 @@ def test_a_peer_does_a_job_and_says_what_it_took(contender: str, tmp_path: Path)
 def test_a_peer_that_raises_is_told_and_can_be_asked_again(tmp_path: Path) -> None:
     with PeerProcess(Path(sys.executable), "bench.peers.run_local", tmp_path / "log") as peer:
         with pytest.raises(PeerFailed, match="KeyError: 'nobody'"):
-            peer.run(asked("nobody", 1), 60.0)
-        assert peer.run(asked("fixed workers", 10), 60.0)["answers"] == 10
+            peer.run(asked("nobody", 1), LONG)
+        assert peer.run(asked("fixed workers", 10), LONG)["answers"] == 10
 
 
 def test_a_peer_that_does_not_end_its_job_is_ended(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_peer_without_an_environment_is_reported_and_the_others_go_on(tmp_path
     asks = [Ask(each, "service", False, 8, 50) for each in (missing, WORKERS)]
     said: list[str] = []
     with Peers(python_of, tmp_path) as peers:
-        failed, good = run_all(asks, peers, 2, 60.0, said.append)
+        failed, good = run_all(asks, peers, 2, LONG, said.append)
     assert failed.failed == "no such package"
     assert not failed.seconds
     assert len(good.seconds) == 2

@@ -42,7 +42,7 @@ def run(*arguments: str) -> str:
     """The output of the demo; asserts that it ended well and printed no control character."""
     with start(*arguments) as process:
         try:
-            output, _ = process.communicate(timeout=110)
+            output, _ = process.communicate(timeout=500)
         except BaseException:
             process.kill()
             raise
@@ -118,7 +118,7 @@ def test_an_interrupted_job_leaves_no_process_behind(tmp_path: Path, gone: Calla
         servers = children(process.pid)
         assert any("bench.demo.lookup_service" in command for command in servers.values())
         os.kill(process.pid, signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=500)
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
     assert all(gone(pid) for pid in servers)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.versions import needs_source_streams
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow]
 
@@ -85,16 +85,19 @@ def test_a_job_that_is_killed_and_started_again_writes_every_order_once(how: str
                     script("job.py", *words), start_new_session=True, stderr=said, cwd=tmp_path
                 )
             try:
-                while calls(url)["answered"] < KILLED_AT:
+
+                def is_far_enough() -> bool:
                     assert killed.poll() is None, (tmp_path / "first.txt").read_text()[-5000:]
-                    time.sleep(0.01)
+                    return calls(url)["answered"] >= KILLED_AT
+
+                wait_until(is_far_enough)
             finally:
                 os.killpg(killed.pid, signal.SIGKILL)
                 killed.wait(LONG)
             before = calls(url)
             assert before["orders"] < ORDERS
             again = subprocess.run(
-                script("job.py", *words), capture_output=True, text=True, timeout=300, cwd=tmp_path
+                script("job.py", *words), capture_output=True, text=True, timeout=LONG, cwd=tmp_path
             )
             assert again.returncode == 0, again.stderr[-5000:]
             after = calls(url)

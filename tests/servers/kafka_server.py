@@ -5,17 +5,16 @@ Its jars are those of Maven Central; `make kafka-server` fetches them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 from bench.demo.ports import Ports
 from tests.servers.maven import KAFKA, java
+from tests.waiting import wait_until
 
 USER = "reader"
 PASSWORD = "correct-horse-staple"
@@ -94,16 +93,16 @@ class KafkaServer:
             self.process = subprocess.Popen(
                 [*command(), "kafka.Kafka", str(self._settings)], stdout=log, stderr=log, cwd=self._folder
             )
-        until = time.monotonic() + LONG
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
         host, port = self.bootstrap.split(":")
-        while True:
-            try:
-                socket.create_connection((host, int(port)), 1.0).close()
-                return
-            except OSError:
-                alive = self.process.poll() is None and time.monotonic() < until
-                assert alive, (self._folder / "log").read_text()
-                time.sleep(0.02)
+        try:
+            socket.create_connection((host, int(port)), 1.0).close()
+        except OSError:
+            assert self.process.poll() is None, (self._folder / "log").read_text()
+            return False
+        return True
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send it a signal, such as one that holds it up or has it go on."""
@@ -123,20 +122,21 @@ class KafkaServer:
 
     def create(self, topic: str, partitions: int = 1, **settings: str) -> None:
         """Make a topic, and wait until its partitions have a leader. Settings: with `_` for a dot."""
-        from confluent_kafka import TopicCollection
+        from confluent_kafka import KafkaException, TopicCollection
         from confluent_kafka.admin import NewTopic
 
         config = {name.replace("_", "."): value for name, value in settings.items()}
         admin = self.admin
         admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(LONG)
-        until = time.monotonic() + LONG
-        while True:
-            with contextlib.suppress(Exception):
+
+        def is_led() -> bool:
+            try:
                 found = admin.describe_topics(TopicCollection([topic]))[topic].result(LONG)
-                if len(found.partitions) == partitions and all(each.leader for each in found.partitions):
-                    return
-            assert time.monotonic() < until, f"topic {topic} does not come"
-            time.sleep(0.01)
+            except KafkaException:
+                return False
+            return len(found.partitions) == partitions and all(each.leader for each in found.partitions)
+
+        wait_until(is_led)
 
     def produce(self, topic: str, *values: object, partition: int = 0, at: float | None = None) -> None:
         """Append the texts of `values`, all with the time `at` in seconds, and wait until they are there."""
@@ -157,9 +157,7 @@ class KafkaServer:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         try:
             records: list[Any] = []
-            until = time.monotonic() + LONG
             while len(records) < count:
-                assert time.monotonic() < until, f"topic {topic} has only {len(records)} records"
                 records += [each for each in consumer.consume(count - len(records), 1.0) if not each.error()]
             return [(each.key(), each.value()) for each in records]
         finally:

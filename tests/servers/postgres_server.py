@@ -12,7 +12,6 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import psutil
 import pytest
 
 from bench.demo.ports import Ports
+from tests.waiting import wait_until
 
 PASSWORD = "battery-staple"
 SETTINGS = {
@@ -110,14 +110,16 @@ class PostgresServer:
             stderr=subprocess.DEVNULL,
             **self._account,
         )
-        until = time.monotonic() + 60.0
-        while True:
+
+        def answers() -> bool:
             try:
                 psycopg.connect(self.url, connect_timeout=5).close()
-                return
             except psycopg.OperationalError:
-                assert self._process.poll() is None and time.monotonic() < until, "PostgreSQL does not start"
-                time.sleep(0.02)
+                assert self._process.poll() is None, "PostgreSQL does not start"
+                return False
+            return True
+
+        wait_until(answers)
 
     def kill(self) -> None:
         """End it and all its processes at once."""

@@ -10,12 +10,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from bench.demo.ports import Ports
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse"
@@ -77,18 +77,17 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C"},
         )
-        until = time.monotonic() + 20.0
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1.0) as talk:
-                    # While it reads what is on its disk, it says so instead.
-                    talk.sendall(f"AUTH {PASSWORD}\r\nPING\r\nQUIT\r\n".encode())
-                    if b"+PONG" in talk.makefile("rb").read():
-                        return
-                    time.sleep(0.01)
-            except OSError:
-                assert self._process.poll() is None and time.monotonic() < until, "Redis does not start"
-                time.sleep(0.01)
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1.0) as talk:
+                # While it reads what is on its disk, it says so instead.
+                talk.sendall(f"AUTH {PASSWORD}\r\nPING\r\nQUIT\r\n".encode())
+                return b"+PONG" in talk.makefile("rb").read()
+        except OSError:
+            assert self._process.poll() is None, "Redis does not start"
+            return False
 
     def kill(self) -> None:
         """End it at once; what it knew is gone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -26,6 +25,7 @@ from pillarbox.aio.observe.exporters import (
 )
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
+from tests.waiting import wait_until
 
 
 class Source:
@@ -199,9 +199,7 @@ def test_a_closed_server_leaves_no_thread_and_no_port_although_a_client_says_not
         fetch(server.url)
         server.close()
     server.close()
-    deadline = time.monotonic() + 20
-    while {*threading.enumerate()} - before:
-        assert time.monotonic() < deadline
+    wait_until(lambda: {*threading.enumerate()} <= before)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port)).close()
 
