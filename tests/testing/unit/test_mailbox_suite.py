@@ -405,7 +405,7 @@ def test_the_first_wake_up_that_is_lost_is_heard_within_a_second(monkeypatch: py
 
     with pytest.raises(Disagreement, match=r"take while another thread does .*nothing for 0\.005 s at least"):
         run(Counted)
-    # Nobody ends these waits; what must come to its end sooner is no such wait. Hypothesis repeats what has
+    # Nothing ends these waits; shorter ones are for what must come to its end. Hypothesis repeats what has
     # failed, once.
     waited = [limit for limit in limits if limit is None or limit > suites.SOON_S]
     assert len(waited) <= 2
