@@ -1,6 +1,7 @@
 // Small programs whose outcomes C++ defines, to see that the scheduler finds all that it allows and nothing else.
 //
-// `litmus` tries every schedule of each, and prints a line: its name, and the outcomes that some schedule has.
+// `litmus [NAME...]` tries every schedule of each, or of those that are named, and prints a line: its name, and the
+// outcomes that some schedule has.
 // Each is named as in the literature on memory models. Build with -DPILLARBOX_SCHED.
 #include <set>
 
@@ -18,6 +19,7 @@ constexpr auto ACQ_REL = std::memory_order_acq_rel;
 constexpr auto SEQ_CST = std::memory_order_seq_cst;
 
 std::set<std::string> outcomes;
+std::set<std::string> wanted;
 
 struct Litmus : sched::Scenario {
     Atomic<int> x{0}, y{0};
@@ -41,6 +43,7 @@ struct Litmus : sched::Scenario {
 };
 
 void attempt(const char* name, int registers, const std::vector<std::function<void(Litmus&)>>& threads) {
+    if (!wanted.empty() && wanted.count(name) == 0) return;
     outcomes.clear();
     sched::Explorer explorer([&] { return std::make_unique<Litmus>(registers, threads); });
     const bool well = explorer.all(1000, 1000);
@@ -79,7 +82,8 @@ void independent(const char* name, std::memory_order store, std::memory_order lo
 
 }  // namespace
 
-int main() {
+int main(int count, char** names) {
+    wanted.insert(names + 1, names + count);
     message("message-relaxed", RELAXED, RELAXED);
     message("message-release-only", RELEASE, RELAXED);
     message("message-acquire-only", RELAXED, ACQUIRE);

@@ -371,7 +371,7 @@ def test_a_call_that_times_out_has_one_span_which_ends_with_its_function() -> No
             if row == 5 and current_call().attempt == 1:
                 await asyncio.sleep(60)
             return Result(row, used)
-        given = dict(capacity=1, timeout=Timeout(attempt=0.2), retry=2)
+        given = dict(capacity=1, timeout=Timeout(attempt=1.0), retry=2)
         assert [*async_map(range(10), call, **given)] == [*range(10)]
         print(json.dumps(spans()))
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from socketserver import BaseServer
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -26,6 +27,13 @@ from pillarbox.aio.observe.exporters import (
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
 from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _impatient_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets servers see soon that they are to end: they look each half a second otherwise."""
+    serve_forever = BaseServer.serve_forever
+    monkeypatch.setattr(BaseServer, "serve_forever", lambda server: serve_forever(server, 0.01))
 
 
 class Source:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, async_map
-from pillarbox.aio.observe import Watch
+from pillarbox import Batch
 from pillarbox.aio.observe.series import Point, Series, intervals, point
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot
+from tests.aio.unit.virtual import Rig, Service, play
 from tests.search import examples
 
 
@@ -90,16 +90,17 @@ def test_steps_are_few_touch_and_cover_the_whole_time(looks: int, most: int) -> 
 
 
 def test_a_real_operator_with_busy_slots_runs_at_its_limit() -> None:
-    async def call(rows: list[int]) -> list[int]:
-        await asyncio.sleep(0.01)
-        return rows
+    async def script() -> None:
+        series, rig = Series(), Rig(Service(0.01), capacity=4, batch=Batch(size=5))
+        rig.push(*range(3000))
+        while len(rig.emitted) < 3000:
+            series.add(rig.loop.now, totals := rig.operator.statistics() or Totals())
+            await asyncio.sleep(0.02)
+        await rig.end()
+        found = [step for step in intervals(series.points(), totals, 10) if step.limit]
+        assert found
+        for step in found:
+            assert step.limit == pytest.approx(4 * 5 / 0.01, rel=1 / 16)
+            assert step.rows == pytest.approx(4 * 5 / 0.01, rel=1 / 16)
 
-    batch = Batch(size=5, linger=0.001)
-    results = async_map(range(3000), call, capacity=4, batch=batch)
-    with results, Watch(results, interval=0.02) as watch:
-        assert len(list(results)) == 3000
-    found = [step for step in intervals(watch.series, watch.totals, 10) if step.limit]
-    assert found
-    rows = sum(step.rows * (step.end - step.begin) for step in found)
-    allowed = sum((step.limit or 0.0) * (step.end - step.begin) for step in found)
-    assert 0.6 < rows / allowed < 1.1
+    play(script)
