@@ -155,7 +155,7 @@ def test_the_run_of_a_defective_coordinator_is_refused(
         # A coordinator or a reader may notice itself: then its run has no end.
         with suppress(Exception):
             try:
-                make_run(seed, tmp_path, timeout_s=2.0)
+                make_run(seed, tmp_path)
             except AssertionError:
                 wrong.append(len(runs))
         runs.append(run_of(read_events(tmp_path / f"{seed}.trace")))
