@@ -17,8 +17,8 @@ from bench.chunks import ROOT
 from bench.walk import BATCH_ROWS, FEW, MORE, files_of, passed
 
 LIMIT = 17
-"""Files that a row may pass. It only falls, where fewer are found; it rose once, for the guard around what Spark
-runs, by which an error is written in UTF-8 (one step for each batch)."""
+"""Files that a row may pass. It only falls, where fewer are found. It rose once, for the guard around what
+Spark runs, by which errors are written in UTF-8: one step for each batch."""
 
 
 SPLIT_LIMITS = 18, 4
