@@ -321,7 +321,7 @@ def test_rows_that_time_out_while_a_vault_hangs_do_not_ask_it_again() -> None:
             await asyncio.Event().wait()
         return "the-key-of-always"
 
-    outcomes = refused_rows(hang, 20, capacity=4, timeout=0.1)
+    outcomes = refused_rows(hang, 20, capacity=10, timeout=0.3)
     assert [outcome.error and outcome.error.type for outcome in outcomes] == ["CallTimeout"] * 20
     assert len(asked) == 2
 
