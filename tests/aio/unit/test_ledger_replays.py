@@ -155,8 +155,8 @@ for row in async_map(range(4000), call, ledger=Ledger(sys.argv[1], uid="uid", ru
     taken: list[int] = []
     for life in range(LIVES):
         before = set(taken)
-        # Beyond what it finds in the ledger, and to the end in the last life.
-        enough = len(before) + 100 if life < LIVES - 1 else 4000
+        # Beyond what may be in the ledger and was not taken; to the end in the last life.
+        enough = len(before) + 500 if life < LIVES - 1 else 4000
         command = [sys.executable, "-W", "error", "-c", program, str(tmp_path / "ledger")]
         with (
             open(tmp_path / "calls", "w+") as calls,
@@ -172,7 +172,8 @@ for row in async_map(range(4000), call, ledger=Ledger(sys.argv[1], uid="uid", ru
             # A warning of a loaded machine may stand among them.
             asked = {int(line) for line in calls.read().splitlines() if line.isdecimal()}
         assert taken == [*range(len(taken))]
-        assert asked
+        # Where the process was killed late, the next one may find everything.
+        assert asked or life
         assert not before & asked
         if len(taken) == 4000:
             # Killed too late, by a machine that is busy.
