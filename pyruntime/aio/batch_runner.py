@@ -19,8 +19,8 @@ from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import CallThreads, Execution, Runner
-from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.usage import Result
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
 if TYPE_CHECKING:
     from pillarbox.aio.scheduler import CallScheduler

@@ -28,11 +28,11 @@ from pillarbox.aio.errors import (
     KeptError,
     NotCalled,
     TooManyFailures,
+    describe,
     said,
     shorten,
 )
 from pillarbox.aio.options import UNSET, Options
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.usage import Meter
 from pillarbox.ledger.private_files import FILE_MODE, open_own
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.wire import leaves, status_of
 
 _ROW_CHARACTERS = 200
 MESSAGE_CHARACTERS = 1000
@@ -55,17 +55,6 @@ def said(error: BaseException, redact: Redact = DEFAULT) -> str:
         more = len(members) - len(parts)
         text = f"{text}: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
     return cut(text, MESSAGE_CHARACTERS)
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group of errors, at whatever depth; an error that is not a group is its own."""
-    members = getattr(error, "exceptions", None)
-    # By its shape: Python 3.10 has no such class of its own.
-    if isinstance(members, tuple) and members and hasattr(error, "derive"):
-        for each in members:
-            yield from leaves(each)
-    else:
-        yield error
 
 
 def cut(text: str, limit: int) -> str:
@@ -233,6 +222,11 @@ class ResultRejected(_ErrorOfFields):
 
     result: object
 
+    @property
+    def wire_carrier(self) -> object:
+        """The result, which may be an answer of a client with a status and headers."""
+        return self.result
+
     def __str__(self) -> str:
         return f"the result {shorten(self.result)} is not accepted"
 
@@ -293,6 +287,13 @@ class ErrorInfo(NamedTuple):
         if self.uid is None:
             del told["uid"]
         return told
+
+
+def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> ErrorInfo:
+    """Build what `errors="column"` and dead letters say about an error."""
+    cause = error.cause if isinstance(error, CallFailed) else error
+    message = cut(error.reason, MESSAGE_CHARACTERS)
+    return ErrorInfo(type(cause).__name__, message, error.attempts, latency, status_of(cause))
 
 
 class Outcome(NamedTuple):

@@ -27,9 +27,8 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any
 
-from pillarbox.aio.errors import ResultRejected, leaves
+from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.limits.rate import SlidingCounts
-from pillarbox.aio.service_errors import is_permanent, retry_after_of
 from pillarbox.validate import (
     check_bool,
     check_function_or_none,
@@ -38,6 +37,7 @@ from pillarbox.validate import (
     check_positive_int,
     check_positive_number,
 )
+from pillarbox.wire import is_permanent, leaves, retry_after_of
 
 MAX_RETRY_AFTER = 300.0
 """Seconds: a service that asks for more is called again after these, if nobody says otherwise."""

@@ -21,11 +21,11 @@ from pillarbox.aio.limits.rate import open_limiter
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
-from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.shared_calls import single_flight
 from pillarbox.aio.throttle import CircuitBreaker, Throttle
 from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from aiohttp import ClientError, web
 
-from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of
 from pillarbox.clients import Http
 from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
 from pillarbox.clients.vectors import FLOAT32, block_of_bytes, decode_openai
+from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of
 from tests.certificates import make_certificate
 
 BACKENDS: list[Backend] = ["aiohttp", "libcurl"]
