@@ -9,22 +9,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
 import ssl
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pycurl
 
+from pillarbox.clients.codings import decoded
 from pillarbox.clients.transport import (
+    CODINGS,
     KEEP_ALIVE_S,
     USER_AGENT,
+    AnsweredBadly,
+    AnswerTooLarge,
+    BrokenAnswer,
+    CertificateRefused,
     ConnectTimeout,
     Http,
+    HttpStatusError,
+    Names,
+    NotReached,
+    NotSent,
+    Places,
     ReadTimeout,
     Response,
     VectorBytes,
+    error_before_answer,
     proxy_finder,
 )
 from pillarbox.kernel import ForkedError, libcurl
@@ -32,19 +44,25 @@ from pillarbox.kernel import ForkedError, libcurl
 RECEIVE_BUFFER_BYTES = 1 << 17
 """libcurl's default, 16 kB, hands a large answer over in many small pieces."""
 
-_TLS_CODES = frozenset(
-    getattr(pycurl, name)
-    for name in (
-        *("E_SSL_CACERT_BADFILE", "E_SSL_CERTPROBLEM", "E_SSL_CIPHER", "E_SSL_CONNECT_ERROR"),
-        *(
-            "E_SSL_ENGINE_INITFAILED",
-            "E_SSL_ISSUER_ERROR",
-            "E_SSL_PEER_CERTIFICATE",
-            "E_PEER_FAILED_VERIFICATION",
-        ),
-    )
-    if hasattr(pycurl, name)
+SUPPRESS_CONNECT_HEADERS = 265
+"""An option that pycurl does not name: the headers of a proxy's tunnel are not those of the answer."""
+
+
+def _codes(*names: str) -> frozenset[int]:
+    return frozenset(getattr(pycurl, name) for name in names if hasattr(pycurl, name))
+
+
+_CERTIFICATE_CODES = _codes("E_SSL_PEER_CERTIFICATE", "E_PEER_FAILED_VERIFICATION", "E_SSL_ISSUER_ERROR")
+_TLS_CODES = _codes(
+    *("E_SSL_CACERT_BADFILE", "E_SSL_CERTPROBLEM", "E_SSL_CIPHER", "E_SSL_CONNECT_ERROR"),
+    "E_SSL_ENGINE_INITFAILED",
 )
+_CONNECT_CODES = _codes("E_COULDNT_CONNECT", "E_PROXY")
+_RESOLVER_CODES = _codes("E_COULDNT_RESOLVE_HOST", "E_COULDNT_RESOLVE_PROXY")
+_CLOSED_CODES = _codes("E_GOT_NOTHING", "E_SEND_ERROR", "E_RECV_ERROR", "E_SEND_FAIL_REWIND")
+"""Codes of a connection that ended; some of them also of an answer that cannot be read."""
+_CUT_CODES = _codes("E_PARTIAL_FILE", "E_HTTP2", "E_HTTP2_STREAM") | {libcurl.BROKEN_OFF}
+_RESETS = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 
 
 # The extension is linked with libcurl, or is a module of pycurl's package that is.
@@ -90,13 +108,18 @@ class LibcurlTransport:
 
     def __init__(self, options: Http) -> None:
         self._proxy_of = proxy_finder(options)
+        self._max_answer_bytes = options.max_answer_bytes
+        self._places = None if options.connections is None else Places(options.connections)
+        self._names = Names()
         self._loop = asyncio.get_running_loop()
         self._headers: dict[str, str] | None = None
         self._lines = libcurl.HeaderLines([])
         self._will_flush = False
         self._closed = False
         self._thread = libcurl.HttpThread(
-            _options_of(options), [(pycurl.M_MAX_HOST_CONNECTIONS, options.connections)]
+            _options_of(options),
+            [(pycurl.M_MAX_HOST_CONNECTIONS, options.connections or 0)],
+            options.max_answer_bytes,
         )
         # Before the interpreter ends, or libcurl's own end would find it at work.
         self._end_thread = weakref.finalize(self, _end, self._thread)
@@ -111,17 +134,62 @@ class LibcurlTransport:
         body: bytes | None = None,
         vectors: int = 0,
     ) -> Response:
-        """Send one request: see `Transport.request`. Errors are those of the standard library."""
+        """Send one request: see `Transport.request`."""
         if self._closed:
             raise RuntimeError("the transport is closed")
         if headers != self._headers:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
         scheme, _, rest = url.partition("://")
-        proxy = self._proxy_of(scheme.lower(), rest.partition("/")[0]) or ""
+        host = rest.partition("/")[0]
+        proxy = self._proxy_of(scheme.lower(), host) or ""
+        if self._places is None:
+            sent = await self._sent(method, url, self._lines, proxy, body, vectors)
+        else:
+            lines = self._lines
+            async with self._places.of(f"{scheme}://{host}"):
+                sent = await self._sent(method, url, lines, proxy, body, vectors)
+        if sent.has_vectors:
+            return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
+        if not sent.has_other_coding:
+            return Response(sent.status, _Headers(sent.head), sent.body)
+        found = _Headers(sent.head)
+        whole = await decoded(sent.body, found.get("content-encoding", ""), self._max_answer_bytes)
+        return Response(sent.status, found, whole)
+
+    async def _sent(
+        self,
+        method: str,
+        url: str,
+        lines: libcurl.HeaderLines,
+        proxy: str,
+        body: bytes | None,
+        vectors: int,
+    ) -> libcurl.HttpRequest:
+        """Send one request, and once more where nothing of it was read. Raises the error of the last."""
+        sent = await self._sent_once(method, url, lines, proxy, body, vectors, False)
+        if sent.code:
+            error = await self._error_of(sent, url, proxy, body)
+            if not isinstance(error, NotSent) or self._closed:
+                raise error
+            sent = await self._sent_once(method, url, lines, proxy, body, vectors, True)
+            if sent.code:
+                raise await self._error_of(sent, url, proxy, body)
+        return sent
+
+    async def _sent_once(
+        self,
+        method: str,
+        url: str,
+        lines: libcurl.HeaderLines,
+        proxy: str,
+        body: bytes | None,
+        vectors: int,
+        is_fresh: bool,
+    ) -> libcurl.HttpRequest:
         future: asyncio.Future[None] = self._loop.create_future()
         sent = self._thread.send(
-            future, method.encode(), url.encode("ascii"), self._lines, proxy.encode(), body, vectors
+            future, method.encode(), url.encode("ascii"), lines, proxy.encode(), body, vectors, is_fresh
         )
         self._flush_soon()
         try:
@@ -131,10 +199,17 @@ class LibcurlTransport:
                 self._thread.cancel(sent)
                 self._flush_soon()
             raise
-        if sent.code:
-            raise _error_of(sent)
-        found = VectorBytes(sent, sent.tokens) if sent.has_vectors else None
-        return Response(sent.status, _Headers(sent.head), sent.body, found)
+        return sent
+
+    async def _error_of(
+        self, sent: libcurl.HttpRequest, url: str, proxy: str, body: bytes | None
+    ) -> Exception:
+        if sent.code in _RESOLVER_CODES:
+            named = proxy if sent.code == pycurl.E_COULDNT_RESOLVE_PROXY else url
+            return await self._names.error_of(urlsplit(named).hostname or named)
+        if sent.code == libcurl.TOO_LARGE:
+            return AnswerTooLarge.of(self._max_answer_bytes)
+        return _error_of(sent, len(body or b""))
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
@@ -168,7 +243,10 @@ def _options_of(options: Http) -> list[tuple[int, int | bytes]]:
         (pycurl.NOSIGNAL, 1),
         (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
         (pycurl.USERAGENT, USER_AGENT.encode()),
-        (pycurl.ACCEPT_ENCODING, b""),
+        # The thread decompresses: libcurl takes a stream that is cut for a whole one.
+        (pycurl.ACCEPT_ENCODING, CODINGS.encode()),
+        (pycurl.HTTP_CONTENT_DECODING, 0),
+        (SUPPRESS_CONNECT_HEADERS, 1),
         (pycurl.BUFFERSIZE, RECEIVE_BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, int(KEEP_ALIVE_S)),
         (pycurl.PATH_AS_IS, 1),
@@ -198,26 +276,44 @@ def _options_of(options: Http) -> list[tuple[int, int | bytes]]:
     return found
 
 
-def _error_of(sent: libcurl.HttpRequest) -> Exception:
-    """The error of the standard library that says the same, for `pillarbox.aio.service_errors`."""
+def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
+    """The error that says what happened, the same as of the other backend."""
     code, message = sent.code, sent.message
     if code == libcurl.CLOSED_MEANWHILE:
         return ConnectionAbortedError("the transport was closed during the request")
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return ReadTimeout(message) if sent.request_nbytes > 0 else ConnectTimeout(message)
+    if sent.connect_code >= 300:
+        words = f"the proxy refuses a tunnel with the status {sent.connect_code}"
+        return HttpStatusError(words, sent.connect_code, {}, b"")
+    if code in _CERTIFICATE_CODES:
+        return CertificateRefused(message)
     if code in _TLS_CODES:
-        return ssl.SSLError(code, message)
-    if code in (pycurl.E_COULDNT_RESOLVE_HOST, pycurl.E_COULDNT_RESOLVE_PROXY):
-        return socket.gaierror(socket.EAI_NONAME, message)
-    if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL):
+        return NotReached(_with_errno(sent)) if sent.os_errno else AnsweredBadly(message)
+    if code in _CONNECT_CODES:
+        return NotReached(_with_errno(sent))
+    if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL) and not sent.request_nbytes:
         return ValueError(f"url: {message}")
     if code == pycurl.E_OUT_OF_MEMORY:
         return MemoryError(message)
-    if code == pycurl.E_SEND_FAIL_REWIND:
-        return ConnectionResetError(errno.ECONNRESET, "the server closed the connection before it answered")
-    if sent.os_errno:
-        return OSError(sent.os_errno, f"{os.strerror(sent.os_errno)}: {message}")
-    return ConnectionError(f"{message} (libcurl's error {code})")
+    if code in _CLOSED_CODES and not sent.head:
+        is_reset = sent.os_errno in _RESETS
+        if is_reset or code in (pycurl.E_GOT_NOTHING, pycurl.E_SEND_FAIL_REWIND):
+            return error_before_answer(
+                is_reused=sent.is_reused,
+                is_reset=is_reset,
+                quiet_s=sent.quiet_seconds,
+                body_bytes=body_bytes,
+            )
+    is_switched = sent.head.rpartition(b"HTTP/")[2].partition(b" ")[2][:3] == b"101"
+    if code in _CUT_CODES or sent.os_errno or (code == pycurl.E_GOT_NOTHING and not is_switched):
+        return BrokenAnswer(_with_errno(sent) if message else "the answer broke off")
+    return AnsweredBadly("the answer does not decompress" if code == libcurl.BADLY_CODED else message)
+
+
+def _with_errno(sent: libcurl.HttpRequest) -> str:
+    number = sent.os_errno
+    return f"[Errno {number}] {os.strerror(number)}: {sent.message}" if number else sent.message
 
 
 def header_lines(headers: Mapping[str, str]) -> list[bytes]:

@@ -17,7 +17,15 @@ import pytest
 from aiohttp import ClientError, web
 
 from pillarbox.clients import Http
-from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
+from pillarbox.clients import transport as transport_module
+from pillarbox.clients.transport import (
+    Backend,
+    BrokenAnswer,
+    HttpStatusError,
+    Transport,
+    open_transport,
+    status_error,
+)
 from pillarbox.clients.vectors import FLOAT32, block_of_bytes, decode_openai
 from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of
 from tests.certificates import make_certificate
@@ -215,16 +223,32 @@ async def closing_server() -> AsyncIterator[tuple[str, list[bytes]]]:
         server.close()
 
 
-def test_a_request_that_a_closed_connection_lost_is_sent_again_only_if_it_may_be(backend: Backend) -> None:
+def test_a_request_that_a_closed_kept_connection_lost_is_sent_once_more(backend: Backend) -> None:
     async def test() -> None:
         async with closing_server() as (url, received), opened(Http(backend=backend)) as transport:
             for _ in range(2):
                 assert (await transport.request("GET", url, headers={})).body == b"ok"
             assert received == [b"GET"] * 3
-            with pytest.raises(CONNECTION_ERRORS) as raised:
+            answer = await transport.request("POST", url, headers={}, body=b"a question")
+            assert answer.body == b"ok"
+            assert received[3:] == [b"POST"] * 2
+
+    run(test)
+
+
+def test_a_request_that_a_server_may_have_worked_for_is_not_sent_again(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each wait is a long one.
+    monkeypatch.setattr(transport_module, "SOON_S", 0.0)
+
+    async def test() -> None:
+        async with closing_server() as (url, received), opened(Http(backend=backend)) as transport:
+            await transport.request("POST", url, headers={}, body=b"first")
+            with pytest.raises(BrokenAnswer) as raised:
                 await transport.request("POST", url, headers={}, body=b"once")
-            assert is_unreached(raised.value)
-            assert received[3:] == [b"POST"]
+            assert not is_unreached(raised.value)
+            assert received == [b"POST"] * 2
 
     run(test)
 
