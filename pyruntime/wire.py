@@ -11,23 +11,53 @@ Pure; any thread. No client library is imported: an error is known by its attrib
 # of its request (a body that was cut) than the socket below it (a reset). Properties of clients can raise
 # anything, so each is read under a guard.
 #
-# All that is known stands in `TABLE`, and docs/wire.md is written from it.
+# All that is known stands in the table of `pillarbox.wire_table`.
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timezone
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from http import HTTPStatus
 from typing import Any, NamedTuple
+
+from pillarbox.wire_table import (
+    CODES,
+    CODES_BESIDE,
+    ERRNOS,
+    ERRORS,
+    HTTPX_WORDS,
+    OF_CONNECTIONS,
+    RESOLVER,
+    TRAITS,
+    Kind,
+    kind_of_status,
+)
+
+__all__ = [
+    "Kind",
+    "Reading",
+    "delay_of",
+    "error_in",
+    "is_overload",
+    "is_permanent",
+    "is_unreached",
+    "is_unsent",
+    "kind_of_status",
+    "leaves",
+    "may_have_poison_row",
+    "of_all_rows",
+    "read_answer",
+    "read_error",
+    "retry_after_of",
+    "status_of",
+]
 
 MAX_CAUSES = 8
 """Errors looked at along each chain of causes: a chain can be a circle."""
@@ -37,55 +67,12 @@ MAX_MESSAGE_CHARACTERS = 1_000
 """Characters kept of a service's own words."""
 
 
-class Kind(Enum):
-    """The class of an event on the wire."""
-
-    NOT_SENT = "not sent"
-    NOT_REACHED = "not reached"
-    BROKEN = "broken answer"
-    ANSWERED_BADLY = "answered badly"
-    REFUSED_ROW = "refused for this row"
-    REFUSED_SIZE = "refused for its size"
-    REFUSED_ALL = "refused for all rows"
-    OVERLOADED = "overloaded"
-    OUT_OF_QUOTA = "out of quota"
-    CUT = "cut"
-    OTHER_KIND = "of another kind"
-    FAILED = "failed"
-    LATE = "late"
-    UNKNOWN = "unknown"
-    ANSWER = "answer"
-
-
-class Traits(NamedTuple):
-    """The consequences of a kind.
-
-    meaning: in words. is_final: the same request would end so again. is_overload: the service gets more
-    calls than it takes. is_unreached: a sign of an outage. may_have_poison_row: one row of a batch may be the
-    cause, so that dividing the batch may help. of_all_rows: every row would meet it until somebody acts.
-    """
-
-    meaning: str
-    is_final: bool = False
-    is_overload: bool = False
-    is_unreached: bool = False
-    may_have_poison_row: bool = False
-    of_all_rows: bool = False
-
-
-class Rule(NamedTuple):
-    """One line of the table: events that are of one kind.
-
-    by: "status", "code" (of an error object, of AWS or of gRPC), "error" (the name of a class), "errno"
-    or "resolver" (of the operating system). names: of the events. only_with: statuses beside which a code
-    counts; empty for all. why: a remark for readers.
-    """
-
-    by: str
-    kind: Kind
-    names: tuple[str, ...]
-    why: str
-    only_with: tuple[int, ...] = ()
+_NAMES_MODEL = re.compile(
+    r"\b(model|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
+    r"|\b(no such|unknown) (model|deployment)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
 
 
 class Reading(NamedTuple):
@@ -110,267 +97,6 @@ class Reading(NamedTuple):
         if self.is_marked_final or self.kind is Kind.OUT_OF_QUOTA:
             return True
         return TRAITS[self.kind].is_final and self.retry_after is None
-
-
-# -- the table -------------------------------------------------------------------------------------
-
-TRAITS: Mapping[Kind, Traits] = {
-    Kind.NOT_SENT: Traits(
-        "the connection ended before the first byte of an answer: most often one that was kept, and that the "
-        "server had closed. Sent once more at once on a fresh connection; a second time in a row it is a "
-        "sign of an outage",
-        is_unreached=True,
-    ),
-    Kind.NOT_REACHED: Traits(
-        "no connection was made, or a gateway does not reach the service: tried again, and waited for as an "
-        "outage where several rows in a row end so",
-        is_unreached=True,
-    ),
-    Kind.BROKEN: Traits(
-        "the answer broke off: tried again; no part of it is read, not even one that is whole by luck",
-        may_have_poison_row=True,
-    ),
-    Kind.ANSWERED_BADLY: Traits(
-        "an answer that cannot be read as HTTP, or a fault of TLS: a fault of the service, tried again; it "
-        "has no status, since nobody sent one",
-        may_have_poison_row=True,
-    ),
-    Kind.REFUSED_ROW: Traits(
-        "refused for what this row asks: final for the row", is_final=True, may_have_poison_row=True
-    ),
-    Kind.REFUSED_SIZE: Traits(
-        "too large: final for one row; a batch is divided", is_final=True, may_have_poison_row=True
-    ),
-    Kind.REFUSED_ALL: Traits(
-        "refused for who calls, where or how: final, and every other row would be refused too",
-        is_final=True,
-        of_all_rows=True,
-    ),
-    Kind.OVERLOADED: Traits(
-        "more calls than the service takes: all calls wait, for as long as it asks; no attempt of the row",
-        is_overload=True,
-    ),
-    Kind.OUT_OF_QUOTA: Traits(
-        "the account has no credit left: final for all rows", is_final=True, of_all_rows=True
-    ),
-    Kind.CUT: Traits("the reply ended at a limit of tokens: final", is_final=True, may_have_poison_row=True),
-    Kind.OTHER_KIND: Traits(
-        "an answer, but not of the kind that was asked for: final", is_final=True, may_have_poison_row=True
-    ),
-    Kind.FAILED: Traits("a fault that time may mend: tried again", may_have_poison_row=True),
-    Kind.LATE: Traits("no answer in time: tried again", may_have_poison_row=True),
-    Kind.UNKNOWN: Traits("tells nothing of the wire: tried again", may_have_poison_row=True),
-    Kind.ANSWER: Traits("an answer", may_have_poison_row=True),
-}
-"""The traits of each kind."""
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-def _statuses(kind: Kind, names: str, why: str) -> Rule:
-    return Rule("status", kind, _words(names), why)
-
-
-def _codes(kind: Kind, names: str, why: str, only_with: tuple[int, ...] = ()) -> Rule:
-    return Rule("code", kind, _words(names), why, only_with)
-
-
-def _errors(kind: Kind, names: str, why: str) -> Rule:
-    return Rule("error", kind, _words(names), why)
-
-
-TABLE: tuple[Rule, ...] = (
-    # Statuses (RFC 9110, 6585, 7725). Others, and those that services made up, are `FAILED` from 400 on.
-    _statuses(Kind.REFUSED_ROW, "400 404 410 412 416 422 451", "of what was asked for"),
-    _statuses(Kind.REFUSED_SIZE, "413 414", "of a request that is too large"),
-    _statuses(Kind.REFUSED_ALL, "401 403 407", "of who calls"),
-    _statuses(
-        Kind.REFUSED_ALL, "405 406 411 415 417 426 428 431 501 505 511", "of how the service is called"
-    ),
-    _statuses(Kind.REFUSED_ALL, "300 301 302 303 304 305 307 308", "redirects, which are not followed"),
-    _statuses(Kind.OUT_OF_QUOTA, "402", "Payment Required"),
-    _statuses(Kind.OVERLOADED, "429 503 529", "with or without `Retry-After`; so is 403 with one"),
-    _statuses(Kind.NOT_REACHED, "502 504 521 522 523", "a gateway does not reach the service"),
-    _statuses(Kind.FAILED, "408 409 421 423 424 425 500", "and all other statuses from 400 on"),
-    # Words of error objects; a service's own beside a success or without a status.
-    _codes(
-        Kind.OUT_OF_QUOTA,
-        "billing_hard_limit_reached billing_not_active insufficient_balance insufficient_credits "
-        "insufficient_quota",
-        "an account without credit, whatever the status (most often 429)",
-    ),
-    _codes(
-        Kind.REFUSED_ALL,
-        "DeploymentNotFound ModelNotFound OperationNotSupported deployment_not_found model_not_available "
-        "model_not_found unknown_model",
-        "names the model or the deployment; so does a 404 whose message says that a model does not exist",
-        (400, 404),
-    ),
-    _codes(
-        Kind.OVERLOADED,
-        "rateLimitExceeded userRateLimitExceeded rate_limit_exceeded",
-        "limits of Google's services, which come with 403",
-        (403,),
-    ),
-    _codes(
-        Kind.OVERLOADED,
-        "engine_overloaded overloaded overloaded_error rate_limit_error rate_limit_exceeded "
-        "server_overloaded slow_down too_many_requests",
-        "the same, in an error beside a success",
-        (200,),
-    ),
-    _codes(
-        Kind.REFUSED_ALL,
-        "authentication_error invalid_api_key model_not_found permission_error",
-        "the same, in an error beside a success",
-        (200,),
-    ),
-    _codes(
-        Kind.REFUSED_ROW,
-        "bad_request context_length_exceeded invalid_request_error not_found_error string_above_max_length",
-        "the same, in an error beside a success",
-        (200,),
-    ),
-    _codes(Kind.REFUSED_SIZE, "request_too_large", "the same, in an error beside a success", (200,)),
-    _codes(
-        Kind.OVERLOADED,
-        "BandwidthLimitExceeded EC2ThrottledException LimitExceededException "
-        "ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled "
-        "RequestThrottledException RESOURCE_EXHAUSTED SlowDown ThrottledException Throttling "
-        "ThrottlingException TooManyRequestsException",
-        "throttling by AWS, whatever the status, and the code of gRPC",
-    ),
-    _codes(
-        Kind.FAILED,
-        "PriorRequestNotComplete RequestTimeout RequestTimeoutException TransactionInProgressException "
-        "ABORTED CANCELLED INTERNAL UNKNOWN",
-        "of AWS, though their status is 400, and of gRPC",
-    ),
-    _codes(
-        Kind.REFUSED_ALL,
-        "AccessDenied AccessDeniedException ExpiredToken ExpiredTokenException InvalidAccessKeyId "
-        "InvalidClientTokenId InvalidSignatureException MissingAuthenticationToken "
-        "MissingAuthenticationTokenException SignatureDoesNotMatch UnrecognizedClientException "
-        "PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED",
-        "of AWS about who calls, and of gRPC",
-    ),
-    _codes(
-        Kind.REFUSED_ROW,
-        "ALREADY_EXISTS DATA_LOSS FAILED_PRECONDITION INVALID_ARGUMENT NOT_FOUND OUT_OF_RANGE",
-        "of gRPC, about what was asked for",
-    ),
-    _codes(Kind.NOT_REACHED, "UNAVAILABLE", "of gRPC"),
-    _codes(Kind.LATE, "DEADLINE_EXCEEDED", "of gRPC"),
-    # Errors without an answer, by the names of their classes or of those that they derive from.
-    _errors(
-        Kind.NOT_SENT,
-        "ServerDisconnectedError ClientConnectionResetError RemoteDisconnected ConnectionClosedError",
-        "aiohttp, http.client (requests, urllib3), botocore",
-    ),
-    _errors(
-        Kind.NOT_REACHED,
-        "ConnectTimeout ConnectTimeoutError ConnectionTimeoutError EndpointConnectionError "
-        "NewConnectionError ProxyConnectionError",
-        "httpx, requests, urllib3, aiohttp, botocore",
-    ),
-    _errors(
-        Kind.BROKEN,
-        "ClientPayloadError ChunkedEncodingError IncompleteRead IncompleteReadError ResponseStreamingError",
-        "aiohttp, requests, http.client and urllib3, asyncio, botocore",
-    ),
-    _errors(
-        Kind.ANSWERED_BADLY,
-        "HttpProcessingError BadStatusLine LineTooLong UnknownProtocol DecodingError ContentDecodingError "
-        "DecodeError APIResponseValidationError",
-        "aiohttp (whose error has the status 400, which nobody sent), http.client, httpx, requests, urllib3, "
-        "openai",
-    ),
-    _errors(
-        Kind.REFUSED_ALL,
-        "TooManyRedirects NoCredentialsError PartialCredentialsError",
-        "httpx and requests, botocore",
-    ),
-    _errors(
-        Kind.LATE,
-        "ReadTimeout WriteTimeout PoolTimeout ReadTimeoutError SocketTimeoutError TimeoutException",
-        "httpx, requests, urllib3, botocore, aiohttp; so is every other `TimeoutError`",
-    ),
-    _errors(Kind.CUT, "LengthFinishReasonError", "openai"),
-    _errors(Kind.REFUSED_ROW, "ContentFilterFinishReasonError", "openai"),
-    # Of the operating system.
-    Rule(
-        "errno",
-        Kind.NOT_REACHED,
-        _words("ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ETIMEDOUT"),
-        "no connection",
-    ),
-    Rule(
-        "errno",
-        Kind.NOT_SENT,
-        _words("ECONNABORTED ECONNRESET ENETRESET EPIPE"),
-        "a connection that broke before an answer; while a large body is sent it is `REFUSED_SIZE` for the "
-        "clients of Pillarbox, which know the body",
-    ),
-    Rule("resolver", Kind.NOT_REACHED, ("EAI_AGAIN",), "the name server gives no answer for now"),
-    Rule(
-        "resolver",
-        Kind.REFUSED_ALL,
-        _words("EAI_NONAME EAI_NODATA EAI_ADDRFAMILY EAI_FAIL"),
-        "the name does not exist",
-    ),
-)
-"""All that is known, one rule for each line of docs/wire.md."""
-
-OF_CONNECTIONS = frozenset(
-    _words(
-        "APIConnectionError ClientConnectionError ConnectionError HTTPClientError NetworkError "
-        "RemoteProtocolError"
-    )
-)
-"""Names of errors of connections that say no more: built in, of openai, aiohttp, botocore, httpx."""
-
-HTTPX_WORDS = (
-    ("without sending a response", Kind.NOT_SENT),
-    ("without sending complete message body", Kind.BROKEN),
-    ("", Kind.ANSWERED_BADLY),
-)
-"""The texts of httpx' `RemoteProtocolError`, one class for three events; the first that is in it counts."""
-
-
-def _by_name(by: str, only_with: int | None = None) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
-    for rule in TABLE:
-        if rule.by == by and (only_with in rule.only_with if only_with is not None else not rule.only_with):
-            found |= dict.fromkeys(rule.names, rule.kind)
-    return found
-
-
-_STATUSES = {int(name): kind for name, kind in _by_name("status").items()}
-_CODES = _by_name("code")
-_CODES_BESIDE = {status: _by_name("code", status) for status in (200, 400, 403, 404)}
-_ERRORS = _by_name("error")
-_ERRNOS = {number: kind for name, kind in _by_name("errno").items() if (number := getattr(errno, name, None))}
-_RESOLVER = {
-    number: kind
-    for name, kind in _by_name("resolver").items()
-    if (number := getattr(socket, name, None)) is not None
-}
-_NAMES_MODEL = re.compile(
-    r"\b(model|deployment)\b.{0,200}\b(not (be )?found|does not exist|doesn't exist|is not available)"
-    r"|\b(no such|unknown) (model|deployment)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
-
-
-def kind_of_status(status: int) -> Kind:
-    """Return the kind of a status by itself; `read_answer` looks at headers and body too."""
-    found = _STATUSES.get(status)
-    if found is not None:
-        return found
-    return Kind.FAILED if status >= 400 else Kind.REFUSED_ALL if status >= 300 else Kind.ANSWER
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -427,7 +153,7 @@ def _read_inner_error(error: Any, retry_after: float | None) -> Reading:
         kind, code = _classify(status, None, words, message, retry_after)
         return Reading(kind, status, code, retry_after, None, message)
     for word in words:
-        kind_of_word = _CODES.get(word) or _CODES_BESIDE[200].get(word)
+        kind_of_word = CODES.get(word) or CODES_BESIDE[200].get(word)
         if kind_of_word is not None:
             return Reading(kind_of_word, None, word, retry_after, None, message)
     if message is not None and _NAMES_MODEL.search(message):
@@ -453,15 +179,15 @@ def _classify(
     """
     words = [*words]
     for word in words:
-        if _CODES.get(word) is Kind.OUT_OF_QUOTA:
+        if CODES.get(word) is Kind.OUT_OF_QUOTA:
             return Kind.OUT_OF_QUOTA, word
-    if code is not None and code in _CODES:
-        return _CODES[code], code
+    if code is not None and code in CODES:
+        return CODES[code], code
     if code is None:
         code = next(iter(words), None)
     if status is None:
         return Kind.UNKNOWN, code
-    beside = _CODES_BESIDE.get(status)
+    beside = CODES_BESIDE.get(status)
     if beside is not None and status != 200:
         for word in words:
             if word in beside:
@@ -555,8 +281,9 @@ def _read_chain(error: BaseException, chain: list[BaseException]) -> Reading:
         kind = _get(each, "kind")
         if isinstance(kind, Kind):
             return _with_own_kind(each, kind)
-        if _is_parse_error(each):
-            return Reading(Kind.ANSWERED_BADLY)
+        kind = _kind_of_parser(each)
+        if kind is not None:
+            return Reading(kind)
         answer = _answer_of(each)
         if answer.kind is not Kind.UNKNOWN:
             if answer.retry_after is None and delay is not None:
@@ -585,15 +312,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = cause if isinstance(cause, BaseException) else each.__cause__
 
 
-def _is_parse_error(error: BaseException) -> bool:
-    """Return True for aiohttp's error of an answer that it cannot parse: its status 400 is its own."""
-    cause = error.__cause__
-    return any(
-        kind.__name__ == "HttpProcessingError"
-        for each in (error, cause)
-        if each is not None
-        for kind in type(each).__mro__
-    )
+def _kind_of_parser(error: BaseException) -> Kind | None:
+    """Return the kind of aiohttp's error of an answer that it cannot parse: its status 400 is its own."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    causes = {kind.__name__ for kind in type(error.__cause__).__mro__}
+    if "ClientPayloadError" in names:
+        return Kind.ANSWERED_BADLY if "ContentEncodingError" in causes else Kind.BROKEN
+    return Kind.ANSWERED_BADLY if "HttpProcessingError" in names | causes else None
 
 
 def _answer_of(error: BaseException) -> Reading:
@@ -696,7 +421,10 @@ def _kind_by_name(error: BaseException) -> Kind | None:
     for kind in type(error).__mro__:
         if kind.__name__ == "RemoteProtocolError":
             return next(found for words, found in HTTPX_WORDS if words in _text(error))
-        found = _ERRORS.get(kind.__name__)
+        if kind.__name__ == "ServerDisconnectedError" and not isinstance(_get(error, "message"), str):
+            # aiohttp gives the beginning of an answer for a message.
+            return Kind.BROKEN
+        found = ERRORS.get(kind.__name__)
         if found is not None:
             return found
     # Before Python 3.11 these are two.
@@ -710,15 +438,15 @@ def _errno_kind(error: BaseException) -> Kind | None:
     if not isinstance(error, OSError):
         return None
     if isinstance(error, socket.gaierror):
-        return _RESOLVER.get(error.errno or 0)
+        return RESOLVER.get(error.errno or 0)
     if error.errno is not None:
-        return _ERRNOS.get(error.errno)
+        return ERRNOS.get(error.errno)
     if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):
         return Kind.NOT_SENT
     if isinstance(error, ConnectionError):
         return Kind.NOT_REACHED
     # Of a host with several addresses asyncio tells the errors in words only.
-    numbers = [_ERRNOS.get(int(number)) for number in _ERRNO_IN_TEXT.findall(_text(error))]
+    numbers = [ERRNOS.get(int(number)) for number in _ERRNO_IN_TEXT.findall(_text(error))]
     return Kind.NOT_REACHED if len(numbers) > 1 and None not in numbers else None
 
 

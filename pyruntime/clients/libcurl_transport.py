@@ -63,6 +63,8 @@ _CLOSED_CODES = _codes("E_GOT_NOTHING", "E_SEND_ERROR", "E_RECV_ERROR", "E_SEND_
 """Codes of a connection that ended; some of them also of an answer that cannot be read."""
 _CUT_CODES = _codes("E_PARTIAL_FILE", "E_HTTP2", "E_HTTP2_STREAM") | {libcurl.BROKEN_OFF}
 _RESETS = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+_LOST = _RESETS | {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
+"""Numbers of the system that end a connection. libcurl keeps older ones, as that of a connect that waits."""
 
 
 # The extension is linked with libcurl, or is a module of pycurl's package that is.
@@ -207,7 +209,7 @@ class LibcurlTransport:
         if sent.code in _RESOLVER_CODES:
             named = proxy if sent.code == pycurl.E_COULDNT_RESOLVE_PROXY else url
             return await self._names.error_of(urlsplit(named).hostname or named)
-        if sent.code == libcurl.TOO_LARGE:
+        if sent.code in (libcurl.TOO_LARGE, pycurl.E_FILESIZE_EXCEEDED):
             return AnswerTooLarge.of(self._max_answer_bytes)
         return _error_of(sent, len(body or b""))
 
@@ -247,6 +249,7 @@ def _options_of(options: Http) -> list[tuple[int, int | bytes]]:
         (pycurl.ACCEPT_ENCODING, CODINGS.encode()),
         (pycurl.HTTP_CONTENT_DECODING, 0),
         (SUPPRESS_CONNECT_HEADERS, 1),
+        (pycurl.MAXFILESIZE_LARGE, options.max_answer_bytes),
         (pycurl.BUFFERSIZE, RECEIVE_BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, int(KEEP_ALIVE_S)),
         (pycurl.PATH_AS_IS, 1),
@@ -289,7 +292,7 @@ def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
     if code in _CERTIFICATE_CODES:
         return CertificateRefused(message)
     if code in _TLS_CODES:
-        return NotReached(_with_errno(sent)) if sent.os_errno else AnsweredBadly(message)
+        return NotReached(_with_errno(sent)) if sent.os_errno in _LOST else AnsweredBadly(message)
     if code in _CONNECT_CODES:
         return NotReached(_with_errno(sent))
     if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL) and not sent.request_nbytes:
@@ -305,15 +308,21 @@ def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
                 quiet_s=sent.quiet_seconds,
                 body_bytes=body_bytes,
             )
-    is_switched = sent.head.rpartition(b"HTTP/")[2].partition(b" ")[2][:3] == b"101"
-    if code in _CUT_CODES or sent.os_errno or (code == pycurl.E_GOT_NOTHING and not is_switched):
+    is_lost = code in _CLOSED_CODES and sent.os_errno in _LOST
+    if code in _CUT_CODES or is_lost or (code == pycurl.E_GOT_NOTHING and _is_interim(sent.head)):
         return BrokenAnswer(_with_errno(sent) if message else "the answer broke off")
     return AnsweredBadly("the answer does not decompress" if code == libcurl.BADLY_CODED else message)
 
 
 def _with_errno(sent: libcurl.HttpRequest) -> str:
-    number = sent.os_errno
+    number = sent.os_errno if sent.os_errno in _LOST or sent.code in _CONNECT_CODES else 0
     return f"[Errno {number}] {os.strerror(number)}: {sent.message}" if number else sent.message
+
+
+def _is_interim(head: bytes) -> bool:
+    """True if the last status is one before an answer; another protocol is none that was asked for."""
+    status = head.rpartition(b"HTTP/")[2].split(None, 2)[1:2]
+    return bool(status) and len(status[0]) == 3 and status[0][:1] == b"1" and status[0] != b"101"
 
 
 def header_lines(headers: Mapping[str, str]) -> list[bytes]:

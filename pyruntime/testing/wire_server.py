@@ -1,4 +1,4 @@
-"""A server on loopback that says on the wire exactly what a script tells it to: bytes, pauses, closes, resets.
+"""A server on loopback that says on the wire exactly what a script tells it to: bytes, closes, resets.
 
 Plain sockets in threads, so that nothing is read that the script does not read, and nothing is closed in
 another way than it says. Any thread.
