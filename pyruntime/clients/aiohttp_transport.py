@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import inspect
 import io
+import socket
 import ssl
 import time
+import traceback
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
@@ -68,22 +70,17 @@ class Body(io.BytesIO):
 class Handler(ResponseHandler):
     """A connection of aiohttp that remembers how it was used, and how it ended."""
 
-    requests = 0
-    began = 0.0
-    has_received = False
+    made_at = received_at = 0.0
     was_reset = False
 
-    def set_response_params(self, *args: Any, **options: Any) -> None:
-        """Begin a request."""
-        _USED.set(self)
-        self.requests += 1
-        self.began = time.monotonic()
-        self.has_received = False
-        super().set_response_params(*args, **options)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note when the connection was made."""
+        self.made_at = time.monotonic()
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Note that an answer has begun."""
-        self.has_received = True
+        """Note when bytes of an answer came last."""
+        self.received_at = time.monotonic()
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -91,8 +88,10 @@ class Handler(ResponseHandler):
         self.was_reset = isinstance(exc, OSError)
         super().connection_lost(exc)
 
-
-_USED: ContextVar[Handler | None] = ContextVar("handler", default=None)
+    def set_exception(self, exc: Any, *others: Any) -> None:
+        """Name the connection in its error."""
+        exc.pillarbox_handler = self
+        super().set_exception(exc, *others)
 
 
 class AiohttpTransport:
@@ -175,8 +174,8 @@ class AiohttpTransport:
         # aiohttp asks for a file where a body is large, which it writes in pieces.
         data = body if body is None or len(body) < FILE_BODY_BYTES else Body(body)
         proxy = self._proxy_of(address.scheme, address.authority)
-        _USED.set(None)
         has_answer = False
+        began = time.monotonic()
         try:
             async with session.request(
                 method, address, headers=headers, data=data, allow_redirects=False, proxy=proxy
@@ -188,7 +187,11 @@ class AiohttpTransport:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             if self._session.closed:
                 raise ConnectionAbortedError("the transport was closed during the request") from None
-            raise await self._error_of(error, has_answer, data, body, proxy or str(address)) from error
+            if not has_answer:
+                found = _error_before_answer(error, began, data, body)
+                if found is not None:
+                    raise found from error
+            raise await self._error_of(error, proxy or str(address)) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> Response:
         """Read an answer as a whole, and take its codings away."""
@@ -196,12 +199,12 @@ class AiohttpTransport:
         if response.status == SWITCHING_PROTOCOLS:
             response.close()
             raise AnsweredBadly("the server switches to another protocol, which nobody has asked for")
-        transfer = found.get("Transfer-Encoding")
+        transfer, length = found.get("Transfer-Encoding"), found.get("Content-Length")
         if transfer is not None and transfer.strip().lower() != "chunked":
             response.close()
             raise AnsweredBadly(f"the answer has the transfer coding {transfer[:40]!r}, which is not known")
         limit, content = self._limit, response.content
-        if (response.content_length or 0) > limit:
+        if length is not None and int(length) > limit:
             response.close()
             raise AnswerTooLarge.of(limit)
         body = await content.readany()
@@ -216,52 +219,37 @@ class AiohttpTransport:
             body = b"".join(parts)
         if len(body) > limit:
             raise AnswerTooLarge.of(limit)
-        handler = _USED.get()
-        if handler is not None and handler.was_reset and transfer is None and response.content_length is None:
+        if length is None and transfer is None:
             # aiohttp takes what came before a reset for the whole.
-            raise BrokenAnswer("the connection was reset in the middle of the answer")
-        codings = found.getall("Content-Encoding", ())
-        if codings:
-            body = await decoded(body, ", ".join(codings), limit)
+            handler = getattr(response, "_protocol", None)
+            if isinstance(handler, Handler) and handler.was_reset:
+                raise BrokenAnswer("the connection was reset in the middle of the answer")
+        if "Content-Encoding" not in found:
+            return Response(response.status, found, body)
+        codings = ", ".join(found.getall("Content-Encoding"))
         # These headers are found by names in any case.
-        return Response(response.status, found, body)
+        return Response(response.status, found, await decoded(body, codings, limit))
 
-    async def _error_of(
-        self, error: Exception, has_answer: bool, data: bytes | Body | None, body: bytes | None, url: str
-    ) -> Exception:
+    async def _error_of(self, error: Exception, url: str) -> Exception:
         """The error that says what happened, the same as of the other backend."""
         message = f"{type(error).__name__}: {error}"
-        if isinstance(error, aiohttp.ClientConnectorDNSError if _HAS_DNS_ERROR else _NoError):
-            return await self._names.error_of(URL(url).host or url)
         if isinstance(error, ssl.CertificateError | aiohttp.ClientConnectorCertificateError):
             return CertificateRefused(message)
         if isinstance(error, asyncio.TimeoutError):
-            is_connecting = isinstance(error, _CONNECT_TIMEOUTS) or _USED.get() is None
+            is_connecting = isinstance(error, _CONNECT_TIMEOUTS) or _was_connecting(error)
             return ConnectTimeout(message) if is_connecting else ReadTimeout(message)
         if isinstance(error, aiohttp.ClientConnectorError):
             return await self._connector_error(error, url, message)
         if isinstance(error, aiohttp.ClientHttpProxyError):
             words = f"the proxy refuses a tunnel with the status {error.status}"
             return HttpStatusError(words, error.status, {}, b"")
-        if isinstance(error.__cause__, HttpProcessingError) and not isinstance(
-            error, aiohttp.ClientPayloadError
-        ):
+        is_of_body = isinstance(error, aiohttp.ClientPayloadError)
+        if isinstance(error.__cause__, HttpProcessingError) and not is_of_body:
             return AnsweredBadly(message)
-        if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        if isinstance(error, ValueError):
+            # An address that is none.
             return error
-        if has_answer or isinstance(error, aiohttp.ClientPayloadError):
-            return BrokenAnswer(message)
-        handler = _USED.get()
-        if handler is None or handler.has_received:
-            return NotReached(message) if handler is None else BrokenAnswer(message)
-        since = data.taken_at if isinstance(data, Body) else handler.began
-        is_reset = handler.was_reset or getattr(error, "errno", None) in _RESETS
-        return error_before_answer(
-            is_reused=handler.requests > 1,
-            is_reset=is_reset,
-            quiet_s=time.monotonic() - since,
-            body_bytes=len(body or b""),
-        )
+        return BrokenAnswer(message)
 
     async def _connector_error(
         self, error: aiohttp.ClientConnectorError, url: str, message: str
@@ -272,8 +260,8 @@ class AiohttpTransport:
             return CertificateRefused(message)
         if isinstance(cause, ssl.SSLError):
             return AnsweredBadly(message)
-        if cause.errno is None or (isinstance(cause, OSError) and type(cause).__name__ == "gaierror"):
-            # A resolver of another kind has no number.
+        if cause.errno is None or isinstance(cause, socket.gaierror):
+            # Resolvers of other kinds give no number.
             return await self._names.error_of(URL(url).host or url)
         return NotReached(message)
 
@@ -284,11 +272,36 @@ class AiohttpTransport:
             await self._fresh.close()
 
 
-class _NoError(Exception):
-    """Stands for an error that this version of aiohttp does not have."""
+def _was_connecting(error: BaseException) -> bool:
+    """True if the total time-out has ended an attempt to connect, by the place where it was cancelled."""
+    cause = error.__cause__ or error.__context__ or error
+    places = traceback.walk_tb(cause.__traceback__)
+    return any(frame.f_globals.get("__name__") == "aiohttp.connector" for frame, _ in places)
 
 
-_HAS_DNS_ERROR = hasattr(aiohttp, "ClientConnectorDNSError")
+def _error_before_answer(
+    error: Exception, began: float, data: bytes | Body | None, body: bytes | None
+) -> TransportError | None:
+    """The error for a connection that ended before the first byte of an answer; None for another event."""
+    if not isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError) or isinstance(
+        error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError
+    ):
+        return None
+    named = getattr(error, "pillarbox_handler", getattr(error.__cause__, "pillarbox_handler", None))
+    if not isinstance(named, Handler):
+        # The connection had ended when the request was to be written.
+        return error_before_answer(is_reused=True, is_reset=True, quiet_s=0.0, body_bytes=0)
+    if named.received_at > began:
+        return None
+    since = data.taken_at if isinstance(data, Body) else max(began, named.made_at)
+    return error_before_answer(
+        is_reused=named.made_at < began,
+        is_reset=named.was_reset or getattr(error, "errno", None) in _RESETS,
+        quiet_s=time.monotonic() - since,
+        body_bytes=len(body or b""),
+    )
+
+
 _CONNECT_TIMEOUTS: tuple[type[BaseException], ...] = tuple(
     found for name in ("ConnectionTimeoutError",) if (found := getattr(aiohttp, name, None)) is not None
 )
@@ -297,8 +310,6 @@ _RESETS = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 
 def _limits() -> dict[str, Any]:
     """The bounds of headers that this version of aiohttp lets one set."""
-    import inspect
-
     known = inspect.signature(aiohttp.ClientSession.__init__).parameters
     wanted = {"max_line_size": MAX_LINE_BYTES, "max_field_size": MAX_LINE_BYTES, "max_headers": MAX_HEADERS}
     return {name: value for name, value in wanted.items() if name in known}

@@ -24,6 +24,7 @@ from pillarbox.clients.transport import (
     AnswerTooLarge,
     Backend,
     CertificateRefused,
+    ConnectTimeout,
     HostUnknown,
     NotReached,
     NotSent,
@@ -147,10 +148,21 @@ def test_a_certificate_that_is_not_believed_is_a_fault_of_all_rows(backend: Back
 
 
 def test_a_server_that_speaks_no_tls_answers_badly(backend: Backend) -> None:
-    with WireServer(saying(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n")) as server:
+    def script(connection: Connection) -> None:
+        connection.read_some(1)
+        connection.send(answered(b"", status="400 Bad"))
+        connection.wait_for_end()
+
+    with WireServer(script) as server:
         error = error_of(backend, server.url.replace("http:", "https:"))
     assert read_error(error).kind in (Kind.ANSWERED_BADLY, Kind.NOT_REACHED)
     assert not is_permanent(error)
+
+
+def test_a_server_that_never_ends_the_handshake_of_tls_is_not_reached(backend: Backend) -> None:
+    with WireServer(Connection.wait_for_end) as server:
+        error = error_of(backend, server.url.replace("http:", "https:"), total_timeout=0.5)
+    assert isinstance(error, ConnectTimeout)
 
 
 def test_a_proxy_that_refuses_a_tunnel_is_read_by_its_status(backend: Backend) -> None:
