@@ -57,7 +57,7 @@ from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.progress_channel import ProgressReporter
-from pillarbox.spark.records import arrow_function
+from pillarbox.spark.records import arrow_function, import_for_values
 
 if TYPE_CHECKING:
     from pillarbox.spark.writer import SkippedRows
@@ -223,6 +223,8 @@ class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
+        # Before the loop opens, and not with the first value on it.
+        import_for_values()
         # What Spark, pandas and pyarrow have made so far stays as long as the worker. Without this the
         # collector walks through all of it again and again, driven by the objects of each row.
         gc.collect()
