@@ -169,22 +169,22 @@ TABLE: tuple[Rule, ...] = (
         Kind.OVERLOADED,
         "engine_overloaded overloaded overloaded_error rate_limit_error rate_limit_exceeded "
         "server_overloaded slow_down too_many_requests",
-        "the same, in an error beside a success",
+        "in an error beside a success",
         (200,),
     ),
     _codes(
         Kind.REFUSED_ALL,
         "authentication_error invalid_api_key model_not_found permission_error",
-        "the same, in an error beside a success",
+        "in an error beside a success",
         (200,),
     ),
     _codes(
         Kind.REFUSED_ROW,
         "bad_request context_length_exceeded invalid_request_error not_found_error string_above_max_length",
-        "the same, in an error beside a success",
+        "in an error beside a success",
         (200,),
     ),
-    _codes(Kind.REFUSED_SIZE, "request_too_large", "the same, in an error beside a success", (200,)),
+    _codes(Kind.REFUSED_SIZE, "request_too_large", "in an error beside a success", (200,)),
     _codes(
         Kind.OVERLOADED,
         "BandwidthLimitExceeded EC2ThrottledException LimitExceededException "
@@ -268,7 +268,7 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "resolver",
         Kind.REFUSED_ALL,
-        _words("EAI_NONAME EAI_NODATA EAI_ADDRFAMILY EAI_FAIL"),
+        _words("EAI_NONAME EAI_NODATA EAI_ADDRFAMILY"),
         "the name does not exist",
     ),
 )

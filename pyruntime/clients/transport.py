@@ -27,7 +27,7 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
-from pillarbox.wire import Kind
+from pillarbox.wire import Kind, read_error
 
 _log = logging.getLogger(__name__)
 
@@ -401,11 +401,11 @@ async def _error_of_name(host: str) -> TransportError:
     try:
         await loop.run_in_executor(None, socket.getaddrinfo, host, None)
     except socket.gaierror as error:
-        if error.errno == socket.EAI_AGAIN:
-            return NotReached(f"the name server gives no answer for {host!r} for now: {error.strerror}")
-        return HostUnknown(f"the host {host!r} does not exist: {error.strerror}; look at the address")
+        if read_error(error).kind is Kind.REFUSED_ALL:
+            return HostUnknown(f"the host {host!r} does not exist: {error.strerror}; look at the address")
+        return NotReached(f"the name server gives no answer for {host!r} for now: {error.strerror}")
     except (OSError, UnicodeError) as error:
-        return HostUnknown(f"the host {host!r} is no name: {error}")
+        return HostUnknown(f"the host {host!r} is not a name: {error}")
     return NotReached(f"the host {host!r} was not resolved at first")
 
 

@@ -195,7 +195,7 @@ def rows_of(url: str, backend: Backend, rows: int, http: Any = None, **options: 
     return list(async_map([{"id": row} for row in range(rows)], client, errors="column", **options))
 
 
-@pytest.mark.contract("A request that was lost with a kept connection is no attempt of its row.")
+@pytest.mark.contract("A request that was lost with a kept connection is not an attempt of its row.")
 @pytest.mark.parametrize("end", [Connection.close, Connection.reset])
 def test_a_service_that_closes_each_kept_connection_loses_no_row(
     backend: Backend, end: Callable[[Connection], None]
@@ -241,7 +241,7 @@ def test_a_large_answer_is_decompressed_on_another_thread() -> None:
         assert len(made) == 2
 
 
-@pytest.mark.contract("A parse error of aiohttp is no status of the service, in functions of users too.")
+@pytest.mark.contract("A parse error of aiohttp is not a status of the service, in functions of users too.")
 def test_a_garbled_answer_is_asked_for_again_in_a_function_of_a_user() -> None:
     import aiohttp
 
