@@ -87,6 +87,8 @@ public:
     bool begin(const zlib::functions_t& zlib, bool is_gzip) noexcept {
         is_gzip_ = is_gzip;
         has_begun_ = is_whole_ = false;
+        may_be_raw_ = !is_gzip;
+        taken_ = 0;
         const int bits = is_gzip ? zlib::GZIP : zlib::WRAPPED;
         if (zlib_ != nullptr) return zlib_->inflateReset2(&stream_, bits) == zlib::OK;
         stream_ = zlib::stream_t();
@@ -126,9 +128,9 @@ private:
         if (out.capacity() < size + room && !out.reserve(2 * size > size + room ? 2 * size : size + room)) {
             return inflated_t::NO_MEMORY;
         }
-        const bool is_first = !has_begun_;
         const auto* const first = stream_.next_in;
         const unsigned int count = stream_.avail_in;
+        if (may_be_raw_ && taken_ == 0 && count != 0) first_byte_ = *first;
         stream_.next_out = reinterpret_cast<unsigned char*>(out.data()) + size;
         stream_.avail_out = static_cast<unsigned int>(room);
         has_begun_ = true;
@@ -141,16 +143,31 @@ private:
             is_whole_ = true;
             return inflated_t::OK;
         }
-        if (code == zlib::OK) return inflated_t::OK;
-        if (code == zlib::BUFFER_ERROR) {
-            goes_on_ = false;
+        if (code == zlib::OK || code == zlib::BUFFER_ERROR) {
+            goes_on_ = goes_on_ && code == zlib::OK;
+            taken_ += count - stream_.avail_in;
+            may_be_raw_ = may_be_raw_ && taken_ < 2;
             return inflated_t::OK;
         }
         if (code == zlib::MEMORY_ERROR) return inflated_t::NO_MEMORY;
-        if (is_gzip_ || !is_first || made != 0) return inflated_t::BAD;
-        // Some servers send deflate without the wrapping of zlib.
+        if (!may_be_raw_) return inflated_t::BAD;
+        return begin_raw(first, count);
+    }
+
+    // Some servers send deflate without the wrapping of zlib, whose two bytes are checked when the second is there.
+    inflated_t begin_raw(const unsigned char* bytes, unsigned int count) noexcept {
+        may_be_raw_ = false;
         if (zlib_->inflateReset2(&stream_, zlib::RAW) != zlib::OK) return inflated_t::NO_MEMORY;
-        stream_.next_in = first;
+        if (taken_ == 1) {
+            unsigned char nowhere = 0;
+            stream_.next_in = &first_byte_;
+            stream_.avail_in = 1;
+            stream_.next_out = &nowhere;
+            stream_.avail_out = 0;
+            const int code = zlib_->inflate(&stream_, 0);
+            if (code != zlib::OK && code != zlib::BUFFER_ERROR) return inflated_t::BAD;
+        }
+        stream_.next_in = bytes;
         stream_.avail_in = count;
         goes_on_ = true;
         return inflated_t::OK;
@@ -174,6 +191,9 @@ private:
     const zlib::functions_t* zlib_ = nullptr;
     zlib::stream_t stream_;
     bool is_gzip_ = false;
+    bool may_be_raw_ = false;
+    unsigned char first_byte_ = 0;
+    std::size_t taken_ = 0;
     bool has_begun_ = false;
     bool is_whole_ = false;
     bool goes_on_ = false;

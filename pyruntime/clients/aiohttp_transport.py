@@ -30,6 +30,7 @@ from pillarbox.clients.transport import (
     KEEP_ALIVE_S,
     MAX_HEADERS,
     MAX_LINE_BYTES,
+    OWN_LIMITS,
     USER_AGENT,
     AnsweredBadly,
     AnswerTooLarge,
@@ -46,6 +47,7 @@ from pillarbox.clients.transport import (
     Response,
     TransportError,
     error_before_answer,
+    most_connections,
     proxy_finder,
     tls_context,
 )
@@ -110,7 +112,7 @@ class AiohttpTransport:
     def _opened(self, keep: bool) -> aiohttp.ClientSession:
         options, kept = self._options, {} if not keep else {"keepalive_timeout": KEEP_ALIVE_S}
         connector = aiohttp.TCPConnector(
-            limit=0,
+            limit=most_connections(),
             limit_per_host=options.connections or 0,
             force_close=not keep,
             ssl=self._tls,
@@ -251,9 +253,7 @@ class AiohttpTransport:
             return error
         return BrokenAnswer(message)
 
-    async def _connector_error(
-        self, error: aiohttp.ClientConnectorError, url: str, message: str
-    ) -> TransportError:
+    async def _connector_error(self, error: aiohttp.ClientConnectorError, url: str, message: str) -> OSError:
         """The error for a connection that was not made."""
         cause = error.os_error
         if isinstance(cause, ssl.CertificateError):
@@ -263,6 +263,8 @@ class AiohttpTransport:
         if cause.errno is None or isinstance(cause, socket.gaierror):
             # Resolvers of other kinds give no number.
             return await self._names.error_of(URL(url).host or url)
+        if cause.errno in OWN_LIMITS:
+            return OSError(cause.errno, message)
         return NotReached(message)
 
     async def close(self) -> None:

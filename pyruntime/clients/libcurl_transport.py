@@ -21,6 +21,7 @@ from pillarbox.clients.codings import decoded
 from pillarbox.clients.transport import (
     CODINGS,
     KEEP_ALIVE_S,
+    OWN_LIMITS,
     USER_AGENT,
     AnsweredBadly,
     AnswerTooLarge,
@@ -37,6 +38,7 @@ from pillarbox.clients.transport import (
     Response,
     VectorBytes,
     error_before_answer,
+    most_connections,
     proxy_finder,
 )
 from pillarbox.kernel import ForkedError, libcurl
@@ -120,7 +122,10 @@ class LibcurlTransport:
         self._closed = False
         self._thread = libcurl.HttpThread(
             _options_of(options),
-            [(pycurl.M_MAX_HOST_CONNECTIONS, options.connections or 0)],
+            [
+                (pycurl.M_MAX_HOST_CONNECTIONS, options.connections or 0),
+                (pycurl.M_MAX_TOTAL_CONNECTIONS, most_connections()),
+            ],
             options.max_answer_bytes,
         )
         # Before the interpreter ends, or libcurl's own end would find it at work.
@@ -294,6 +299,8 @@ def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
     if code in _TLS_CODES:
         return NotReached(_with_errno(sent)) if sent.os_errno in _LOST else AnsweredBadly(message)
     if code in _CONNECT_CODES:
+        if sent.os_errno in OWN_LIMITS:
+            return OSError(sent.os_errno, f"{os.strerror(sent.os_errno)}: {message}")
         return NotReached(_with_errno(sent))
     if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL) and not sent.request_nbytes:
         return ValueError(f"url: {message}")

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -51,6 +52,10 @@ SOON_S = 1.0
 """Seconds after the last byte of a request within which a closed connection tells that nothing was read."""
 MAX_LINE_BYTES = 102_400
 """Bytes of one line of an answer's headers, libcurl's own bound."""
+OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
+"""Numbers of the system for limits of this machine: descriptors and ports. They tell nothing of a service."""
+DESCRIPTORS_SHARE = 0.75
+"""The share of the descriptors that this process may have which connections take at most."""
 MAX_HEADERS = 5_000
 """Headers of an answer, libcurl's own bound."""
 KEEP_ALIVE_S = 4.0
@@ -67,7 +72,8 @@ class Http:
     """Options of the HTTP transport of one client.
 
     connections: open connections to one endpoint (scheme, host, port), at least 1; requests above wait. None
-    for as many as requests are in flight, which the operator's capacity bounds.
+    for as many as requests are in flight, which the operator's capacity bounds, and three quarters of the
+    descriptors that the process may have.
     connect_timeout: seconds for a connection with its TLS handshake. read_timeout: seconds without a byte
     from the server. total_timeout: seconds for a whole request, without the wait for one of `connections`.
     Each may be None for no limit. proxy: `http://host:port` for all requests; None for what HTTP_PROXY,
@@ -377,6 +383,16 @@ def _backend(name: str, package: str, extra: str) -> Any:
         raise MissingExtra(
             f"the HTTP client {name} needs the package {package}: pip install 'pillarbox[{extra}]'"
         ) from None
+
+
+def most_connections() -> int:
+    """Connections that the descriptors of this process allow for; 0 for no bound."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 0 if soft == resource.RLIM_INFINITY else max(1, int(soft * DESCRIPTORS_SHARE))
 
 
 class Names:

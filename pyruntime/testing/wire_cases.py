@@ -235,6 +235,16 @@ def _not_sent() -> Iterator[WireCase]:
         answer=b"ok",
         reads=2,
     )
+    late = answer(b"", "Connection: close", status="408 Request Timeout")
+    yield WireCase(
+        "kept_closed_with_a_late_notice",
+        "a kept connection is closed with an answer that nobody has asked for",
+        (Kind.ANSWER, Kind.FAILED),
+        first(once(lambda connection: connection.send(late))),
+        before=1,
+        answer=b"ok",
+        reads=2,
+    )
     yield WireCase(
         "first_connection_reset",
         "a fresh connection is reset before an answer, the next one is well",
@@ -383,6 +393,15 @@ def _answers() -> Iterator[WireCase]:
         ("http_1_0_without_a_length", head(version="1.0") + b"ok"),
     ):
         yield WireCase(name, "an answer ends with the connection", (Kind.ANSWER,), saying(data), answer=b"ok")
+    for name, data, coding in (
+        ("gzip_byte_by_byte", GZIPPED, "gzip"),
+        ("deflate_byte_by_byte", DEFLATED, "deflate"),
+        ("deflate_without_a_wrapping_byte_by_byte", RAW_DEFLATED, "deflate"),
+    ):
+        script = in_pieces(answer(data, f"Content-Encoding: {coding}"))
+        yield WireCase(
+            name, "a coded answer comes byte by byte", (Kind.ANSWER,), script, answer=TEXT, reads=1
+        )
     yield WireCase(
         "byte_by_byte", "an answer comes byte by byte", (Kind.ANSWER,), in_pieces(OK), answer=b"ok", reads=1
     )

@@ -115,9 +115,7 @@ def resolver(number: int, words: str) -> Callable[..., Any]:
     return refuse
 
 
-@pytest.mark.contract(
-    "A silent name server is waited for, a name that does not exist is told at once."
-)
+@pytest.mark.contract("A silent name server is waited for, a name that does not exist is told at once.")
 def test_a_silent_name_server_is_told_from_a_name_that_does_not_exist(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +303,16 @@ def test_a_bound_on_connections_holds_and_the_wait_for_them_is_told(
     assert all(outcome.result == "ok" for outcome in outcomes)
     told = [record.getMessage() for record in caplog.records if "connections=3" in record.getMessage()]
     assert len(told) == 1
+
+
+def test_connections_leave_descriptors_to_others(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (4, 4))
+    meeting = Meeting(3)
+    with WireServer(meeting) as server:
+        outcomes = rows_of(server.url, backend, 30, capacity=12)
+    assert meeting.most == 3
+    assert all(outcome.result == "ok" for outcome in outcomes)
 
 
 # -- clients of users --------------------------------------------------------------------------------------
