@@ -192,8 +192,9 @@ class AiohttpTransport:
             if not has_answer:
                 found = _error_before_answer(error, began, data, body)
                 if found is not None:
-                    raise found from error
-            raise await self._error_of(error, proxy or str(address)) from error
+                    raise found from None
+            # aiohttp's error quotes the address, whose query may hold keys.
+            raise await self._error_of(error, proxy or str(address)) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> Response:
         """Read an answer as a whole, and take its codings away."""
@@ -239,7 +240,9 @@ class AiohttpTransport:
             return CertificateRefused(message)
         if isinstance(error, asyncio.TimeoutError):
             is_connecting = isinstance(error, _CONNECT_TIMEOUTS) or _was_connecting(error)
-            return ConnectTimeout(message) if is_connecting else ReadTimeout(message)
+            if is_connecting:
+                return ConnectTimeout(f"no connection to {URL(url).host} in time")
+            return ReadTimeout("no answer in time")
         if isinstance(error, aiohttp.ClientConnectorError):
             return await self._connector_error(error, url, message)
         if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -247,7 +250,9 @@ class AiohttpTransport:
             return HttpStatusError(words, error.status, {}, b"")
         is_of_body = isinstance(error, aiohttp.ClientPayloadError)
         if isinstance(error.__cause__, HttpProcessingError) and not is_of_body:
-            return AnsweredBadly(message)
+            return AnsweredBadly(
+                f"{type(error.__cause__).__name__}: {' '.join(error.__cause__.message.split())}"
+            )
         if isinstance(error, ValueError):
             # An address that is none.
             return error

@@ -1,4 +1,4 @@
-"""The native thread of libcurl under load, its reader of vectors, its decompression; also under sanitizers."""
+"""The native thread of libcurl under load, its reader of vectors, its decompression; under sanitizers too."""
 
 from __future__ import annotations
 

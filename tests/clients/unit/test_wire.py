@@ -9,6 +9,7 @@ import pickle
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -181,6 +182,15 @@ def test_the_errors_of_transports_travel_between_processes() -> None:
         found = pickle.loads(pickle.dumps(error))
         assert (type(found), str(found)) == (type(error), str(error))
         assert read_error(found).kind is error.kind
+
+
+@pytest.mark.parametrize("name", ["garbage", "no_answer", "length_not_reached", "reset_without_an_answer"])
+def test_no_error_of_a_transport_shows_the_query_of_the_address(backend: Backend, name: str) -> None:
+    script = CASES[name].script
+    assert script is not None
+    with WireServer(script) as server:
+        error = error_of(backend, f"{server.url}/path?key=sk-hidden", total_timeout=0.5)
+    assert "sk-hidden" not in "".join(traceback.format_exception(error))
 
 
 # -- as the operator takes them ----------------------------------------------------------------------------
