@@ -24,7 +24,7 @@ from pillarbox.aio.shared_calls import single_flight
 from pillarbox.aio.throttle import CircuitBreaker, Throttle, open_throttle
 from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
-from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
+from pillarbox.wire import is_overload, is_unreached, is_unsent, may_have_poison_row
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
@@ -448,6 +448,9 @@ class CallScheduler:
         """Return True if `error` asks for another attempt at once, and may still do so, and count that."""
         # spec: Operator!AskAgain
         repeats = repeats_of(error)
+        if not repeats and self._retry is not None and is_unsent(error):
+            # Nothing of the request was read: a kept connection was closed. It is asked whether it is wanted.
+            repeats = int(self._retry.pause_of_overload(1, error) is not None)
         if any(call.repeats >= repeats for call in calls):
             return False
         for call in calls:

@@ -31,7 +31,7 @@ from pillarbox.clients.transport import (
     NotSent,
     open_transport,
 )
-from pillarbox.testing.wire_cases import CASES, first, once, saying, staying
+from pillarbox.testing.wire_cases import CASES, after_request, first, once, saying, staying
 from pillarbox.testing.wire_cases import answer as answered
 from pillarbox.testing.wire_server import Connection, WireServer
 from pillarbox.testing.wire_suite import Send, WireSuite, WrongReading, wire_suite
@@ -268,6 +268,35 @@ def test_a_garbled_answer_is_asked_for_again_in_a_function_of_a_user() -> None:
     with WireServer(first(saying(b"garbage\r\n\r\n"))) as server:
         outcomes = list(async_map([1, 2], Own(), retry=Retry(2, initial=0.001), errors="column", capacity=1))
     assert [outcome.result for outcome in outcomes] == ["ok", "ok"]
+
+
+@pytest.mark.contract(
+    "A request of a user's client that was lost with a kept connection is not an attempt of its row."
+)
+@pytest.mark.parametrize(
+    ("retry", "fails"), [(Retry(1), False), (Retry(1, on=(ValueError,)), True), (None, True)]
+)
+def test_a_request_of_a_client_of_a_user_that_was_not_sent_is_sent_once_more(
+    retry: Retry | None, fails: bool
+) -> None:
+    import aiohttp
+
+    class Own:
+        async def __aenter__(self) -> Own:
+            self.session = aiohttp.ClientSession()
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            await self.session.close()
+
+        async def __call__(self, row: int) -> str:
+            async with self.session.post(server.url, data=b"a question") as answer:
+                return await answer.text()
+
+    with WireServer(first(once(after_request(Connection.close)))) as server:
+        outcomes = list(async_map([1, 2], Own(), retry=retry, errors="column", capacity=1))
+    assert [outcome.error is not None for outcome in outcomes] == [False, fails]
+    assert len(server.requests) == (2 if fails else 3)
 
 
 # -- connections -------------------------------------------------------------------------------------------
