@@ -13,7 +13,8 @@ import re
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pillarbox.aio.errors import CallFailed, leaves
+from pillarbox.aio.errors import CallFailed
+from pillarbox.wire import leaves
 
 CAUSE_CHARACTERS = 400
 """Characters of an error's text that are compared."""

@@ -119,7 +119,8 @@ class AiohttpTransport:
             **kept,  # type: ignore[arg-type]
         )
         if hasattr(connector, "_factory"):
-            connector._factory = functools.partial(Handler, loop=asyncio.get_running_loop())
+            factory: Any = functools.partial(Handler, loop=asyncio.get_running_loop())
+            connector._factory = factory
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
