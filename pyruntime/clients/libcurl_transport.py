@@ -147,15 +147,18 @@ class LibcurlTransport:
         if headers != self._headers:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
+        lines = self._lines
         scheme, _, rest = url.partition("://")
         host = rest.partition("/")[0]
         proxy = self._proxy_of(scheme.lower(), host) or ""
-        if self._places is None:
-            sent = await self._sent(method, url, self._lines, proxy, body, vectors)
-        else:
-            lines = self._lines
-            async with self._places.of(f"{scheme}://{host}"):
-                sent = await self._sent(method, url, lines, proxy, body, vectors)
+        place = None if self._places is None else self._places.of(f"{scheme}://{host}")
+        if place is not None:
+            await place.acquire()
+        try:
+            sent = await self._sent(method, url, lines, proxy, body, vectors)
+        finally:
+            if place is not None:
+                place.release()
         if sent.has_vectors:
             return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
         if not sent.has_other_coding:
@@ -174,39 +177,26 @@ class LibcurlTransport:
         vectors: int,
     ) -> libcurl.HttpRequest:
         """Send one request, and once more where nothing of it was read. Raises the error of the last."""
-        sent = await self._sent_once(method, url, lines, proxy, body, vectors, False)
-        if sent.code:
+        is_fresh = False
+        while True:
+            future: asyncio.Future[None] = self._loop.create_future()
+            sent = self._thread.send(
+                future, method.encode(), url.encode("ascii"), lines, proxy.encode(), body, vectors, is_fresh
+            )
+            self._flush_soon()
+            try:
+                await future
+            except BaseException:
+                if not self._closed and not self._loop.is_closed():
+                    self._thread.cancel(sent)
+                    self._flush_soon()
+                raise
+            if not sent.code:
+                return sent
             error = await self._error_of(sent, url, proxy, body)
-            if not isinstance(error, NotSent) or self._closed:
+            if is_fresh or self._closed or not isinstance(error, NotSent):
                 raise error
-            sent = await self._sent_once(method, url, lines, proxy, body, vectors, True)
-            if sent.code:
-                raise await self._error_of(sent, url, proxy, body)
-        return sent
-
-    async def _sent_once(
-        self,
-        method: str,
-        url: str,
-        lines: libcurl.HeaderLines,
-        proxy: str,
-        body: bytes | None,
-        vectors: int,
-        is_fresh: bool,
-    ) -> libcurl.HttpRequest:
-        future: asyncio.Future[None] = self._loop.create_future()
-        sent = self._thread.send(
-            future, method.encode(), url.encode("ascii"), lines, proxy.encode(), body, vectors, is_fresh
-        )
-        self._flush_soon()
-        try:
-            await future
-        except BaseException:
-            if not self._closed and not self._loop.is_closed():
-                self._thread.cancel(sent)
-                self._flush_soon()
-            raise
-        return sent
+            is_fresh = True
 
     async def _error_of(
         self, sent: libcurl.HttpRequest, url: str, proxy: str, body: bytes | None
