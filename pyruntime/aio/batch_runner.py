@@ -411,7 +411,7 @@ class BatchRunner(Runner):
     # -- inquiries: what batches that fail alike wait for ----------------------------------------
 
     def _inquire(self, calls: list[Call], failed: _BatchExecution, cause: Cause) -> bool:
-        """Look into what `failed` has failed with, for all batches that fail so; returns False if it is not."""
+        """Look into why `failed` has failed, for all batches that do; returns False where it is not worth it."""
         search, sent = self._search, len(failed.calls)
         if sent > search.most:
             # Of before the size was known, or larger to see whether that is still so.
@@ -490,7 +490,7 @@ class BatchRunner(Runner):
         elif inquiry.is_sizing:
             # Those that have just failed are the next ones.
             inquiry.calls.rotate(len(calls))
-            inquiry.well = 0
+            inquiry.well, inquiry.high = 0, min(inquiry.high, sent)
             if sent <= inquiry.low:
                 self._release()
             else:

@@ -1,22 +1,22 @@
-"""Finds out what makes batches fail: one of their rows, their number of rows, or something that all rows meet.
+"""Finds out what makes batches fail: one of their rows, their number of rows, or a fault that all rows meet.
 
 Decides which rows are called next of those that failed; `BatchRunner` calls them. Confined to the mailbox
 thread.
 """
 
-# Halving finds one bad row of n with 2 log2(n) calls. Where every row fails it needs 2n, and for a service that
-# takes ten texts at a time it is done anew for each batch. So the first batch that fails while none does well
-# is looked into for all: others that fail alike wait for what is found.
+# Halving finds one bad row of n with 2 log2(n) calls. Where every row fails it needs 2n, and for a service
+# that takes ten texts at a time it is done anew for each batch. So where several batches fail alike, one after
+# the other, the cause is looked for once, and those that fail so meanwhile wait for what is found.
 #
 # - Single rows are tried, far apart. Where one does well, the batch has a bad row or is too large. Where ten
 #   in a row fail alike, so do all: the batch fails, those that wait with it, and the next ones are not taken
 #   apart.
-# - Pieces are tried one after the other, to find the largest that does well: a bisection of the number of rows.
-#   A row that fails alone, or a piece that fails though a larger one did well, says that it is not the number.
+# - Pieces are tried one after the other, to find the largest that does well, by bisecting the number of rows.
+#   A row that fails alone, or a piece that fails though a larger one did well, says that it is not that.
 #
-# Ten rows prove nothing of the next batch. So whatever was found is tried again, with one row of each batch that
-# fails later, and is dropped with the first that does well; a limit of the number with a larger batch now and
-# then. What that costs is a call for each batch, or for some: the alternative, to believe what was found,
+# Ten rows prove nothing of the next batch. So whatever was found is tried again, with one row of the batches
+# that fail later, and is dropped with the first that does well; a limit of the number with a larger batch now
+# and then. What that costs is a call for each batch, or for some: the alternative, to believe what was found,
 # loses rows, and the other one, to take each batch apart, costs two calls a row for ever.
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _known: dict[tuple[str, Cause], float] = {}
 
 
 class Inquiry:
-    """The batches that wait for what is found of one cause. `calls` are their rows, but for those in a call."""
+    """The batches that wait for what is found of one cause; `calls` are their rows that wait."""
 
     __slots__ = ("_tried", "calls", "cause", "failed_alone", "high", "is_sizing", "leader", "low", "well")
 
@@ -63,7 +63,7 @@ class Inquiry:
 
     @property
     def is_over(self) -> bool:
-        """True if the size is known, and the rows of the smallest call that failed do well in smaller ones."""
+        """True if the size is known, and the rows of the smallest failed call do well in smaller ones."""
         return self.high - self.low <= 1 and self.well >= self.high
 
     def next_calls(self) -> list[Call]:
@@ -171,8 +171,8 @@ class BatchSearch:
     def _believe(self, cause: Cause) -> None:
         if self._all != cause:
             log.warning(
-                "%s: %d rows, called alone, failed alike, as the batches that they were in: batches that fail so "
-                "are not taken apart from now on (%s)",
+                "%s: %d rows failed alone with %s, and alike, as their batches did: batches that fail so are not "
+                "taken apart from now on",
                 self._name,
                 SCOUTS,
                 cause.type,
@@ -194,7 +194,7 @@ class BatchSearch:
         self._limited_by = inquiry.cause
         self._at_most = 0
         log.warning(
-            "%s fails with more than %d in a call: it is called with as many rows from now on; give Batch(%d)",
+            "%s fails with more than %d rows in a call: it is called with no more from now on; give Batch(%d)",
             self._name,
             self.most,
             self.most,

@@ -42,11 +42,13 @@ def cause_of(error: BaseException) -> Cause:
         status = status if isinstance(status, int) else getattr(error, "status_code", None)
     except BaseException:
         text, status = "", None
-    return Cause(type(error).__name__, status if isinstance(status, int) else None, _OF_ONE_ROW.sub("#", text))
+    return Cause(
+        type(error).__name__, status if isinstance(status, int) else None, _OF_ONE_ROW.sub("#", text)
+    )
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Return True if `error` says that the program is wrong, so that another attempt would end in the same way.
+    """Return True if `error` says that the program is wrong: another attempt would end in the same way.
 
     Those are a name that is not defined (`NameError`), a module that is not there (`ImportError`), a
     `SyntaxError`, a `NotImplementedError`, and an attribute of None or of a module that does not exist. Other
@@ -54,7 +56,11 @@ def is_mistake(error: BaseException) -> bool:
     """
     return any(
         isinstance(each, _MISTAKES)
-        or (isinstance(each, AttributeError) and isinstance(each.obj, ModuleType | type(None)) and _is_set(each))
+        or (
+            isinstance(each, AttributeError)
+            and isinstance(each.obj, ModuleType | type(None))
+            and _is_set(each)
+        )
         for each in leaves(error)
     )
 
