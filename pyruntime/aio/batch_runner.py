@@ -411,7 +411,7 @@ class BatchRunner(Runner):
     # -- inquiries: what batches that fail alike wait for ----------------------------------------
 
     def _inquire(self, calls: list[Call], failed: _BatchExecution, cause: Cause) -> bool:
-        """Look into why `failed` has failed, for all batches that do; returns False where it is not worth it."""
+        """Look into why `failed` has failed, for all batches that do. False where it is not worth it."""
         search, sent = self._search, len(failed.calls)
         if sent > search.most:
             # Of before the size was known, or larger to see whether that is still so.

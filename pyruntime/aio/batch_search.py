@@ -5,8 +5,8 @@ thread.
 """
 
 # Halving finds one bad row of n with 2 log2(n) calls. Where every row fails it needs 2n, and for a service
-# that takes ten texts at a time it is done anew for each batch. So where several batches fail alike, one after
-# the other, the cause is looked for once, and those that fail so meanwhile wait for what is found.
+# that takes ten texts at a time it is done anew for each batch. So where several batches in a row fail alike,
+# the cause is looked for once, and those that fail so meanwhile wait for what is found.
 #
 # - Single rows are tried, far apart. Where one does well, the batch has a bad row or is too large. Where ten
 #   in a row fail alike, so do all: the batch fails, those that wait with it, and the next ones are not taken
@@ -171,8 +171,8 @@ class BatchSearch:
     def _believe(self, cause: Cause) -> None:
         if self._all != cause:
             log.warning(
-                "%s: %d rows failed alone with %s, and alike, as their batches did: batches that fail so are not "
-                "taken apart from now on",
+                "%s: %d rows failed alone, and alike, as their batches did, with %s: batches that fail so are "
+                "not taken apart from now on",
                 self._name,
                 SCOUTS,
                 cause.type,
@@ -194,7 +194,7 @@ class BatchSearch:
         self._limited_by = inquiry.cause
         self._at_most = 0
         log.warning(
-            "%s fails with more than %d rows in a call: it is called with no more from now on; give Batch(%d)",
+            "%s fails with more than %d rows in a call and gets no more from now on: give Batch(%d)",
             self._name,
             self.most,
             self.most,
