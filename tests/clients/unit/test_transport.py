@@ -197,10 +197,12 @@ class Closing(asyncio.Protocol):
     """Answers the first request of a connection, and closes at the second without a word."""
 
     received: list[bytes]
+    made: list[Any]
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._answered = False
+        type(self).made.append(transport)
 
     def data_received(self, data: bytes) -> None:
         if not data.startswith((b"GET", b"POST")):
@@ -215,12 +217,14 @@ class Closing(asyncio.Protocol):
 
 @asynccontextmanager
 async def closing_server() -> AsyncIterator[tuple[str, list[bytes]]]:
-    protocol = type("_Closing", (Closing,), {"received": []})
+    protocol = type("_Closing", (Closing,), {"received": [], "made": []})
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", protocol.received
     finally:
         server.close()
+        for transport in protocol.made:
+            transport.abort()
 
 
 def test_a_request_that_a_closed_kept_connection_lost_is_sent_once_more(backend: Backend) -> None:
