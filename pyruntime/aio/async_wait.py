@@ -82,7 +82,8 @@ class AsyncWaitOperator(Operator):
     that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
     convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
     a failed attempt. None for results that leave as they are. watched: whether a thread looks for code that
-    blocks the loop. place: that among the functions of the task.
+    blocks the loop. place: that among the functions of the task. input_failure: gives the error with which
+    the input has ended, and the task ends once all rows before it have left; None for none.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -101,9 +102,11 @@ class AsyncWaitOperator(Operator):
         convert: ResultConverter | None = None,
         uid: str | None = None,
         place: ChainPlace = ONLY_PLACE,
+        input_failure: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         self.uid = uid
         self._place = place
+        self._input_failure = input_failure
         self._is_behind = not place.is_first
         self._options = options = options.spread() if spread else options
         self._loop = loop
@@ -207,7 +210,16 @@ class AsyncWaitOperator(Operator):
         return self._drained
 
     def finish(self) -> None:
-        """All rows have left. Raises `TooManyFailures` if more of them failed than is allowed."""
+        """All rows have left.
+
+        Raises `TooManyFailures` if more of them failed than is allowed, and an error of the input that was
+        kept until now.
+        """
+        failure = self._input_failure()
+        if failure is not None:
+            if self._place.is_last:
+                raise failure
+            return
         try:
             self._scheduler.check_end()
         except TooManyFailures as error:

@@ -171,8 +171,8 @@ class BatchSearch:
     def _believe(self, cause: Cause) -> None:
         if self._all != cause:
             log.warning(
-                "%s: %d rows failed alone, and alike, as their batches did, with %s: batches that fail so are "
-                "not taken apart from now on",
+                "%s: %d rows failed alone, and alike, as their batches did, with %s: batches that fail so "
+                "are not taken apart from now on",
                 self._name,
                 SCOUTS,
                 cause.type,

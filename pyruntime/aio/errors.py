@@ -265,6 +265,22 @@ class TooManyFailures(_ErrorOfFields):
         )
 
 
+class NothingSucceeded(TooManyFailures):
+    """All rows so far failed for one cause, as many as `Errors.floor` says, or all rows of the job failed.
+
+    The text begins with the cause, which is that of the last one. `limit` is the floor.
+    """
+
+    def __str__(self) -> str:
+        error = self.cause
+        kind = type(error.cause if isinstance(error, CallFailed) else error).__name__
+        reason = " ".join(error.reason.split())
+        return (
+            f"{kind}: {reason} - so failed all {self.failed:,} rows that have finished, and no other row is "
+            f"called; Errors(..., floor=None) goes on\nThe last: {error}"
+        )
+
+
 class ErrorInfo(NamedTuple):
     """The description of a row that failed for good."""
 

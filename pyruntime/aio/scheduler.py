@@ -199,7 +199,7 @@ class CallScheduler:
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
-        self._error_policy.check(self._finished())
+        self._error_policy.check_end(self._finished())
 
     # -- how many calls -----------------------------------------------------------------------
 

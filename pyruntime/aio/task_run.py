@@ -363,6 +363,7 @@ class TaskRun:
                 convert=stage.convert,
                 uid=stage.uid,
                 place=place,
+                input_failure=partial(getattr, input, "failure", None),
             )
             for stage, place in zip(stages, places_of(stages, identify), strict=True)
         ]

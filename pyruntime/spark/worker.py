@@ -424,7 +424,7 @@ def _run_job(
 def with_trace(error: CallFailed | CallTimeout | TooManyFailures) -> Exception:
     """The same error with the trace of its cause as text. Any thread."""
     if isinstance(error, TooManyFailures):
-        return TooManyFailures(error.failed, error.finished, error.limit, error.cause.with_trace())
+        return type(error)(error.failed, error.finished, error.limit, error.cause.with_trace())
     return error.with_trace()
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Retry, Timeout, async_map
+from pillarbox import Batch, Errors, Retry, Timeout, async_map
 from pillarbox.aio.errors import Failed
 from tests.aio.unit.virtual import Rig, play
 from tests.search import examples
 
-GOES_ON: Any = "column"
+GOES_ON: Any = Errors("column", floor=None)
 
 
 class Service:
