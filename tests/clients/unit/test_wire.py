@@ -428,7 +428,7 @@ READ_ALIKE = (
     *("garbage", "a_status_that_is_no_number", "a_header_that_is_too_long", "bytes_behind_the_body"),
     *("no_end_of_the_body", "retry_after_twice", "retry_after_beside_garbage", "retry_after_a_date_of_c"),
     *("status_401", "status_402", "status_405", "status_422", "status_500", "status_502", "status_503"),
-    *("overload_in_a_success", "refusal_in_a_success", "kept_closed_silently_get"),
+    *("overload_in_a_success", "refusal_in_a_success"),
 )
 
 
