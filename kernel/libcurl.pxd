@@ -33,6 +33,11 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         void* owner
         request_t* cancels
 
+    cdef enum class coding_t:
+        NONE
+        INFLATED
+        OTHER
+
     cdef cppclass request_t(order_t):
         const char* url
         const char* method
@@ -41,10 +46,16 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         const char* body
         size_t body_nbytes
         size_t vectors_wanted
+        cbool is_fresh
         int code
         long status
+        coding_t coding
         long os_errno
         long request_nbytes
+        long connect_code
+        cbool is_reused
+        double quiet_seconds
+        size_t body_sent
         string message
         Buffer head
         Buffer answer
@@ -57,6 +68,7 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         int set_number(int option, long value) noexcept
         int set_text(int option, const char* value) noexcept
         int set_of_all(int option, long value) noexcept
+        void set_max_answer(size_t nbytes) noexcept
         void start() except +
         void add(order_t* order) noexcept
         void flush() noexcept

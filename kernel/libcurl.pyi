@@ -2,6 +2,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 CLOSED_MEANWHILE: int
+BROKEN_OFF: int
+TOO_LARGE: int
+BADLY_CODED: int
 
 class Future(Protocol):
     def done(self) -> bool: ...
@@ -17,6 +20,16 @@ class HttpRequest:
     def code(self) -> int: ...
     @property
     def status(self) -> int: ...
+    @property
+    def has_other_coding(self) -> bool: ...
+    @property
+    def is_reused(self) -> bool: ...
+    @property
+    def quiet_seconds(self) -> float: ...
+    @property
+    def body_sent(self) -> int: ...
+    @property
+    def connect_code(self) -> int: ...
     @property
     def os_errno(self) -> int: ...
     @property
@@ -35,7 +48,10 @@ class HttpRequest:
 
 class HttpThread:
     def __init__(
-        self, options: Iterable[tuple[int, int | bytes]], options_of_all: Iterable[tuple[int, int]]
+        self,
+        options: Iterable[tuple[int, int | bytes]],
+        options_of_all: Iterable[tuple[int, int]],
+        max_answer_bytes: int | None = None,
     ) -> None: ...
     def fileno(self) -> int: ...
     def send(
@@ -47,6 +63,7 @@ class HttpThread:
         proxy: bytes,
         body: bytes | None,
         vectors: int = 0,
+        is_fresh: bool = False,
     ) -> HttpRequest: ...
     def cancel(self, request: HttpRequest) -> None: ...
     def flush(self) -> None: ...

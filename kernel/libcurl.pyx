@@ -71,12 +71,37 @@ cdef class HttpRequest:
 
     @property
     def code(self):
-        """The number of libcurl's error, 0 for none; CLOSED_MEANWHILE."""
+        """The number of libcurl's error, 0 for none, or a constant of this module."""
         return self.core.code
 
     @property
     def status(self):
         return self.core.status
+
+    @property
+    def has_other_coding(self):
+        """True if the answer has a content coding that the thread has left as it is."""
+        return self.core.coding == coding_t.OTHER
+
+    @property
+    def is_reused(self):
+        """True if the request failed on a connection that had been kept."""
+        return self.core.is_reused
+
+    @property
+    def quiet_seconds(self):
+        """Seconds from the last byte of the request that was sent to the error; 0 if not all were."""
+        return self.core.quiet_seconds
+
+    @property
+    def body_sent(self):
+        """Bytes of the body that were given to the system."""
+        return self.core.body_sent
+
+    @property
+    def connect_code(self):
+        """The status with which a proxy refused a tunnel, if the request failed; 0 for none."""
+        return self.core.connect_code
 
     @property
     def os_errno(self):
@@ -105,13 +130,14 @@ cdef class HttpRequest:
 
 
 cdef class HttpThread(GCContainer):
-    """HttpThread(options, options_of_all)
+    """HttpThread(options, options_of_all, max_answer_bytes=None)
 
     Sends requests by one multi handle of libcurl on a native thread. All methods are for one thread, that of
     an event loop which watches `fileno()` and calls `resolve_futures` when it is readable.
 
     options: pairs of the number of an option of libcurl's easy handles and an int or bytes. options_of_all:
-    of its multi handle, ints. Raises ValueError for one that libcurl refuses, OSError without descriptors.
+    of its multi handle, ints. max_answer_bytes: of an answer, decompressed; a longer one ends with TOO_LARGE.
+    Raises ValueError for an option that libcurl refuses, OSError without descriptors.
 
     1. Each future of `send` is done once, with None, after the request has ended, however it has ended; but
        one that is done or cancelled before is left alone.
@@ -119,7 +145,7 @@ cdef class HttpThread(GCContainer):
     3. In the child of a fork every call raises ForkedError.
     """
 
-    def __cinit__(self, options, options_of_all):
+    def __cinit__(self, options, options_of_all, max_answer_bytes=None):
         cdef int refused
         if not is_loaded:
             raise RuntimeError("libcurl is not loaded: call load first")
@@ -137,6 +163,8 @@ cdef class HttpThread(GCContainer):
             refused = self.core.set_of_all(number, value)
             if refused:
                 raise ValueError(REFUSED.format(value, number, refused))
+        if max_answer_bytes is not None:
+            self.core.set_max_answer(max_answer_bytes)
         self.core.start()
 
     def __dealloc__(self):
@@ -154,12 +182,12 @@ cdef class HttpThread(GCContainer):
         return self.core.results_ready()
 
     def send(self, future, bytes method not None, bytes url not None, HeaderLines headers not None,
-             bytes proxy not None, bytes body, size_t vectors=0):
+             bytes proxy not None, bytes body, size_t vectors=0, bint is_fresh=False):
         """Prepares a request for the next `flush`; returns it. proxy: b"" for none. body: None for none.
 
         vectors: the number of vectors in base64 that the thread reads of an answer in OpenAI's form; one
-        that is another one, or has a status but 200, is left in `body`. Raises ValueError for a zero byte in
-        an argument.
+        that is another one, or has a status but 200, is left in `body`. is_fresh: on a new connection. Raises
+        ValueError for a zero byte in an argument.
         """
         check_process(self)
         cdef HttpRequest request = HttpRequest.__new__(HttpRequest)
@@ -175,6 +203,7 @@ cdef class HttpThread(GCContainer):
         request.core.proxy = checked_text(proxy)
         request.core.headers = headers.lines
         request.core.vectors_wanted = vectors
+        request.core.is_fresh = is_fresh
         if body is not None:
             request.core.body = <const char*>body
             request.core.body_nbytes = <size_t>len(body)
@@ -237,3 +266,6 @@ cdef const char* checked_text(bytes text) except NULL:
 
 
 CLOSED_MEANWHILE = -1
+BROKEN_OFF = -3
+TOO_LARGE = -4
+BADLY_CODED = -5

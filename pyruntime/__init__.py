@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
-    from pillarbox.aio.errors import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures
+    from pillarbox.aio.errors import (
+        CallFailed,
+        CallTimeout,
+        ErrorInfo,
+        NothingSucceeded,
+        Outcome,
+        TooManyFailures,
+    )
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
@@ -42,6 +49,7 @@ __all__ = [
     "ErrorInfo",
     "Errors",
     "Ledger",
+    "NothingSucceeded",
     "Options",
     "Outcome",
     "PillarboxError",
@@ -68,7 +76,9 @@ _MODULES = {
     "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
     "aio.current": ["current_call"],
-    "aio.errors": ["CallFailed", "CallTimeout", "ErrorInfo", "Outcome", "TooManyFailures"],
+    "aio.errors": [
+        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
+    ],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <pthread.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <string>
@@ -23,6 +25,7 @@
 
 #include "pillarbox_buffer.h"
 #include "pillarbox_inbox.h"
+#include "pillarbox_inflate.h"
 #include "pillarbox_libcurl.h"
 #include "pillarbox_mailbox.h"
 #include "pillarbox_vectors.h"
@@ -43,6 +46,14 @@ struct order_t : mail_t {
 // `code` of a request that the end of the driver has ended, and of one that was cancelled.
 constexpr int CLOSED_MEANWHILE = -1;
 constexpr int CANCELLED = -2;
+// Of an answer that ended within its headers or its compressed body, has a body above the bound, or one that does not
+// decompress. libcurl takes the first for a success.
+constexpr int BROKEN_OFF = -3;
+constexpr int TOO_LARGE = -4;
+constexpr int BADLY_CODED = -5;
+
+// The content coding of an answer: none, one that the thread takes away, another one.
+enum class coding_t { NONE, INFLATED, OTHER };
 
 // What is pointed to must live until the request comes back.
 struct request_t : order_t {
@@ -54,11 +65,17 @@ struct request_t : order_t {
     const char* body = nullptr;  // null: none
     std::size_t body_nbytes = 0;
     std::size_t vectors_wanted = 0;  // that the answer should hold in base64; 0: nothing is read
+    bool is_fresh = false;           // on a new connection
     // Written by the thread before it comes back.
-    int code = 0;  // 0 is success; a number of libcurl, or one of the two above
+    int code = 0;  // 0 is success; a number of libcurl, or one of those above
     long status = 0;
+    coding_t coding = coding_t::NONE;  // OTHER: the answer is as it came
+    // Of errors only.
     long os_errno = 0;
-    long request_nbytes = 0;  // sent; like the two around it of errors only
+    long request_nbytes = 0;  // sent
+    long connect_code = 0;    // a proxy's answer to CONNECT
+    bool is_reused = false;   // the connection had been kept
+    double quiet_seconds = 0; // since all of the request was sent
     std::string message;
     Buffer head;
     Buffer answer;  // empty if it was read as vectors
@@ -68,6 +85,9 @@ struct request_t : order_t {
     handle_t* handle = nullptr;
     std::size_t place = 0;  // among those in flight
     std::size_t body_sent = 0;
+    double body_sent_at = 0;  // by steady_seconds(); 0: not yet
+    bool head_is_whole = false;
+    int fault = 0;  // a code of `receive`, which has ended the transfer
     bool ended = false;
 };
 
@@ -77,8 +97,10 @@ struct handle_t {
     libcurl::easy_t* easy = nullptr;
     request_t* request = nullptr;
     std::string proxy;
-    std::string method;  // of a request without a body
-    Buffer spare;        // memory of an answer that was read as vectors, for the next
+    std::string method;     // of a request without a body
+    bool is_fresh = false;  // takes new connections only
+    Buffer spare;           // memory of an answer that was read as vectors, for the next
+    Inflater inflater;
     char error[libcurl::ERROR_SIZE] = {};
 };
 
@@ -142,6 +164,8 @@ public:
     int set_number(int option, long value) noexcept { return curl_.easy_setopt(template_, option, value); }
     int set_text(int option, const char* value) noexcept { return curl_.easy_setopt(template_, option, value); }
     int set_of_all(int option, long value) noexcept { return curl_.multi_setopt(multi_, option, value); }
+    // Bytes of an answer, decompressed.
+    void set_max_answer(std::size_t nbytes) noexcept { max_answer_bytes_ = nbytes; }
 
     void start() {
         arm();
@@ -319,6 +343,10 @@ private:
         curl_.easy_setopt(easy, libcurl::HTTPHEADER, request->headers);
         curl_.easy_setopt(easy, libcurl::WRITEDATA, request);
         curl_.easy_setopt(easy, libcurl::HEADERDATA, request);
+        if (handle->is_fresh != request->is_fresh) {
+            handle->is_fresh = request->is_fresh;
+            curl_.easy_setopt(easy, libcurl::FRESH_CONNECT, request->is_fresh ? 1L : 0L);
+        }
         if (handle->proxy != request->proxy) {
             handle->proxy = request->proxy;
             curl_.easy_setopt(easy, libcurl::PROXY, request->proxy);
@@ -377,13 +405,16 @@ private:
     void end(request_t* request, int code) noexcept {
         handle_t* const handle = request->handle;
         libcurl::easy_t* const easy = handle->easy;
+        if (code > 0) {
+            read_error(*request, code);
+            if (request->fault != 0) code = request->fault;
+        } else if (code == 0) {
+            // Of a stream that ends in its headers libcurl says nothing.
+            const bool is_inflated = request->coding == coding_t::INFLATED;
+            if (!request->head_is_whole || (is_inflated && !handle->inflater.is_whole())) code = BROKEN_OFF;
+        }
         request->code = code;
         curl_.easy_getinfo(easy, libcurl::INFO_RESPONSE_CODE, &request->status);
-        if (code > 0) {
-            curl_.easy_getinfo(easy, libcurl::INFO_OS_ERRNO, &request->os_errno);
-            curl_.easy_getinfo(easy, libcurl::INFO_REQUEST_SIZE, &request->request_nbytes);
-            request->message = handle->error[0] != '\0' ? handle->error : curl_.easy_strerror(code);
-        }
         if (code == 0 && request->status == OK && request->vectors_wanted != 0) read_vectors(*request);
         curl_.multi_remove_handle(multi_, easy);
         in_flight_[request->place] = in_flight_.back();
@@ -397,6 +428,27 @@ private:
         }
         request->ended = true;
         give_back(request);
+    }
+
+    void read_error(request_t& request, int code) noexcept {
+        handle_t* const handle = request.handle;
+        libcurl::easy_t* const easy = handle->easy;
+        long connections = 0;
+        curl_.easy_getinfo(easy, libcurl::INFO_NUM_CONNECTS, &connections);
+        request.is_reused = connections == 0;
+        curl_.easy_getinfo(easy, libcurl::INFO_OS_ERRNO, &request.os_errno);
+        curl_.easy_getinfo(easy, libcurl::INFO_REQUEST_SIZE, &request.request_nbytes);
+        curl_.easy_getinfo(easy, libcurl::INFO_CONNECT_CODE, &request.connect_code);
+        if (request.body_sent_at != 0) {
+            request.quiet_seconds = steady_seconds() - request.body_sent_at;
+        } else if (request.body_nbytes == 0) {
+            double total = 0;
+            double sent = 0;
+            curl_.easy_getinfo(easy, libcurl::INFO_TOTAL_TIME, &total);
+            curl_.easy_getinfo(easy, libcurl::INFO_PRETRANSFER_TIME, &sent);
+            request.quiet_seconds = total - sent;
+        }
+        request.message = handle->error[0] != '\0' ? handle->error : curl_.easy_strerror(code);
     }
 
     static void read_vectors(request_t& request) noexcept {
@@ -424,22 +476,76 @@ private:
 
     static std::size_t receive(char* bytes, std::size_t size, std::size_t count, void* data) noexcept {
         request_t* const request = static_cast<request_t*>(data);
-        Buffer& answer = request->answer;
-        if (answer.size() == 0) request->handle->driver->reserve(*request);
-        return answer.append(bytes, size * count) ? size * count : 0;
+        const std::size_t given = size * count;
+        request->fault = request->handle->driver->take_body(*request, bytes, given);
+        return request->fault == 0 ? given : 0;
     }
 
-    // Room for a whole answer, if its length is known.
-    void reserve(request_t& request) noexcept {
+    // 0, or the code of the request that ends so.
+    int take_body(request_t& request, const char* bytes, std::size_t count) noexcept {
+        Buffer& answer = request.answer;
+        if (request.coding == coding_t::INFLATED) {
+            const inflated_t done = request.handle->inflater.feed(bytes, count, answer, max_answer_bytes_);
+            if (done == inflated_t::OK) return 0;
+            if (done == inflated_t::TOO_LARGE) return TOO_LARGE;
+            return done == inflated_t::BAD ? BADLY_CODED : libcurl::OUT_OF_MEMORY;
+        }
+        if (answer.size() == 0 && !reserve(request)) return TOO_LARGE;
+        if (count > max_answer_bytes_ - answer.size()) return TOO_LARGE;
+        return answer.append(bytes, count) ? 0 : libcurl::OUT_OF_MEMORY;
+    }
+
+    // Room for a whole answer, if its length is known. False: it is too long.
+    bool reserve(request_t& request) noexcept {
         std::int64_t nbytes = 0;
         curl_.easy_getinfo(request.handle->easy, libcurl::INFO_CONTENT_LENGTH, &nbytes);
+        if (nbytes <= 0) return true;
+        if (static_cast<std::uint64_t>(nbytes) > max_answer_bytes_) return false;
         if (nbytes > MAX_RESERVED_BYTES) nbytes = MAX_RESERVED_BYTES;
         // Without memory for it the answer still grows, or fails, by itself.
-        if (nbytes > 0) request.answer.reserve(static_cast<std::size_t>(nbytes));
+        (void)request.answer.reserve(static_cast<std::size_t>(nbytes));
+        return true;
     }
 
     static std::size_t receive_head(char* bytes, std::size_t size, std::size_t count, void* data) noexcept {
-        return static_cast<request_t*>(data)->head.append(bytes, size * count) ? size * count : 0;
+        request_t* const request = static_cast<request_t*>(data);
+        const std::size_t given = size * count;
+        request->handle->driver->read_line(*request, bytes, given);
+        return request->head.append(bytes, given) ? given : 0;
+    }
+
+    // A line of the headers, or of the trailers behind the body.
+    void read_line(request_t& request, const char* line, std::size_t length) noexcept {
+        constexpr char NAME[] = "content-encoding:";
+        constexpr std::size_t NAME_LENGTH = sizeof(NAME) - 1;
+        if (length >= 5 && std::memcmp(line, "HTTP/", 5) == 0) {
+            // Those of an interim answer came before.
+            request.head_is_whole = false;
+            request.coding = coding_t::NONE;
+        } else if (request.head_is_whole) {
+            return;
+        } else if (line[0] == '\r' || line[0] == '\n') {
+            request.head_is_whole = true;
+        } else if (length > NAME_LENGTH && strncasecmp(line, NAME, NAME_LENGTH) == 0) {
+            read_coding(request, line + NAME_LENGTH, length - NAME_LENGTH);
+        }
+    }
+
+    void read_coding(request_t& request, const char* value, std::size_t length) noexcept {
+        const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+        while (length != 0 && is_blank(*value)) ++value, --length;
+        while (length != 0 && is_blank(value[length - 1])) --length;
+        const auto is = [=](const char* name) {
+            return std::strlen(name) == length && strncasecmp(value, name, length) == 0;
+        };
+        if (length == 0 || is("identity")) return;
+        const bool is_gzip = is("gzip") || is("x-gzip");
+        const bool is_known = (is_gzip || is("deflate")) && curl_.inflating.are_there();
+        const bool is_only = request.coding == coding_t::NONE;
+        request.coding = coding_t::OTHER;
+        if (is_known && is_only && request.handle->inflater.begin(curl_.inflating, is_gzip)) {
+            request.coding = coding_t::INFLATED;
+        }
     }
 
     // libcurl by itself sends a body again that it can begin again, if a kept connection breaks before the answer;
@@ -451,6 +557,7 @@ private:
         const std::size_t given = left < size * count ? left : size * count;
         std::memcpy(to, request->body + request->body_sent, given);
         request->body_sent += given;
+        if (given == left) request->body_sent_at = steady_seconds();
         return given;
     }
 
@@ -500,6 +607,7 @@ private:
     }
 
     const libcurl::functions_t& curl_;
+    std::size_t max_answer_bytes_ = SIZE_MAX / 2;
     libcurl::multi_t* multi_ = nullptr;
     libcurl::easy_t* template_ = nullptr;
     int epoll_ = -1;

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pillarbox_inflate.h"
+
 namespace pillarbox {
 namespace libcurl {
 
@@ -46,6 +48,7 @@ enum : int {
     HEADERDATA = 10029,
     CUSTOMREQUEST = 10036,
     POST = 47,
+    FRESH_CONNECT = 74,
     HTTPGET = 80,
     PRIVATE = 10103,
     NOPROXY = 10177,
@@ -70,7 +73,11 @@ enum : int {
     INFO_PRIVATE = 0x100015,
     INFO_RESPONSE_CODE = 0x200002,
     INFO_REQUEST_SIZE = 0x20000C,
+    INFO_CONNECT_CODE = 0x200016,
     INFO_OS_ERRNO = 0x200019,
+    INFO_NUM_CONNECTS = 0x20001A,
+    INFO_TOTAL_TIME = 0x300003,
+    INFO_PRETRANSFER_TIME = 0x300006,
     INFO_CONTENT_LENGTH = 0x60000F,
 };
 constexpr int POLL_IN = 1;
@@ -99,6 +106,7 @@ struct functions_t {
     int (*multi_cleanup)(multi_t*);
     slist_t* (*slist_append)(slist_t*, const char*);
     void (*slist_free_all)(slist_t*);
+    zlib::functions_t inflating;  // may be missing
 
     // Finds them in the library at `path` or in those that it is linked with, and keeps it loaded. Returns null, or
     // what is missing.
@@ -124,6 +132,7 @@ struct functions_t {
         PILLARBOX_FIND(slist_append);
         PILLARBOX_FIND(slist_free_all);
 #undef PILLARBOX_FIND
+        (void)inflating.load(library);
         return nullptr;
     }
 };

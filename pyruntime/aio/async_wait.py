@@ -38,9 +38,9 @@ from operator import attrgetter
 from typing import Any
 
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
-from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter
+from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter, clock_of
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
-from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
     collector_parameter,
@@ -58,6 +58,7 @@ from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
 from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
+from pillarbox.aio.waits import WaitReporter, reason_to_wait
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
@@ -82,7 +83,8 @@ class AsyncWaitOperator(Operator):
     that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
     convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
     a failed attempt. None for results that leave as they are. watched: whether a thread looks for code that
-    blocks the loop. place: that among the functions of the task.
+    blocks the loop. place: that among the functions of the task. input_failure: gives the error with which
+    the input has ended, and the task ends once all rows before it have left; None for none.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -101,9 +103,11 @@ class AsyncWaitOperator(Operator):
         convert: ResultConverter | None = None,
         uid: str | None = None,
         place: ChainPlace = ONLY_PLACE,
+        input_failure: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         self.uid = uid
         self._place = place
+        self._input_failure = input_failure
         self._is_behind = not place.is_first
         self._options = options = options.spread() if spread else options
         self._loop = loop
@@ -133,6 +137,7 @@ class AsyncWaitOperator(Operator):
         self.watcher = LoopWatcher(name) if watched else None
         self._ledger_session = ledger_session
         self._meter = Meter()
+        self._waits = WaitReporter(name, clock_of(loop))
         self._scheduler = CallScheduler(
             options,
             self._meter,
@@ -207,7 +212,16 @@ class AsyncWaitOperator(Operator):
         return self._drained
 
     def finish(self) -> None:
-        """All rows have left. Raises `TooManyFailures` if more of them failed than is allowed."""
+        """All rows have left.
+
+        Raises `TooManyFailures` if more of them failed than is allowed, and an error of the input that was
+        kept until now.
+        """
+        failure = self._input_failure()
+        if failure is not None:
+            if self._place.is_last:
+                raise failure
+            return
         try:
             self._scheduler.check_end()
         except TooManyFailures as error:
@@ -284,7 +298,13 @@ class AsyncWaitOperator(Operator):
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
             capacity=self._scheduler.limit,
+            waits={} if self._waits.text is None else {self._waits.text: 1},
         )
+
+    @property
+    def first_failure(self) -> CallFailed | CallTimeout | None:
+        """The error of the first row that failed for good; None before. Any thread."""
+        return self._scheduler.first_failure
 
     @property
     def redaction(self) -> Redact:
@@ -666,7 +686,12 @@ class AsyncWaitOperator(Operator):
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
         busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.limit)
-        self._meter.sample(busy, self._why_idle(), late)
+        idle = self._why_idle()
+        self._meter.sample(busy, idle, late)
+        self._waits.look(reason_to_wait(self._scheduler, self._ledger_session, idle, self._first_row))
+
+    def _first_row(self) -> Any:
+        return next((call.row for call, is_finished, _ in self._queue.snapshot() if not is_finished), None)
 
     def _why_idle(self) -> str:
         scheduler = self._scheduler

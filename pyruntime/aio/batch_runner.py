@@ -14,13 +14,15 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pillarbox.aio.batch_search import BatchSearch, Inquiry
 from pillarbox.aio.batching import Batch, BatchFiller
 from pillarbox.aio.calls import CURRENT, Call, CurrentCall
+from pillarbox.aio.causes import Cause, cause_of
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import CallThreads, Execution, Runner
-from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.usage import Result
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
 if TYPE_CHECKING:
     from pillarbox.aio.scheduler import CallScheduler
@@ -90,7 +92,10 @@ class BatchRunner(Runner):
         self._rows_first = False
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
-        self._filling = BatchFiller(scheduler, batch, more_rows)
+        self._search = BatchSearch(scheduler.name, batch.size)
+        # Rows that wait for what an inquiry finds.
+        self._pool = _BatchExecution([])
+        self._filling = BatchFiller(scheduler, batch, more_rows, self._search.rows_now)
         self._deadlines = scheduler.attempt_timeouts
 
     def dispatch(self) -> None:
@@ -103,12 +108,17 @@ class BatchRunner(Runner):
         batch = call.execution
         if batch.task is not None:
             super().revoke(call)
+            if not batch.left:
+                self._leader_ended(batch)
             return
         # Of a batch that is to be called again.
         call.execution = None
-        batch.calls.remove(call)
         self._scheduler.pausing.discard(call)
         self._kept -= 1
+        if batch is self._pool:
+            self._search.inquiry.calls.remove(call)  # type: ignore[union-attr]
+            return
+        batch.calls.remove(call)
         if batch.calls:
             return
         if batch.timer is not None:
@@ -116,6 +126,7 @@ class BatchRunner(Runner):
             self._pausing.discard(batch)
         else:
             self._again.remove(batch)
+        self._leader_ended(batch)
 
     async def close(self) -> None:
         """Cancel all calls, those that pause too, and wait for them."""
@@ -135,6 +146,11 @@ class BatchRunner(Runner):
         if throttle is not None and throttle.holds:
             return None
         session = self._scheduler.session
+        if self._search.holds:
+            # Rows that were not called wait for what is found.
+            self._rows_first = False
+            if not self._again:
+                return None
         if self._again and not self._rows_first:
             batch = self._again[0]
             if session is not None:
@@ -167,6 +183,7 @@ class BatchRunner(Runner):
             self._rows_first = bool(waiting)
             return None
         self._rows_first = False
+        self._search.began(rows)
         return _BatchExecution([waiting.popleft() for _ in range(rows)])
 
     def _admits(self, calls: list[Call]) -> bool:
@@ -183,6 +200,7 @@ class BatchRunner(Runner):
                 for call in batch.calls:
                     call.execution = None
                 scheduler.mark(batch.calls, throttle.exhausted)
+            scheduler.mark(self._end_inquiry(), throttle.exhausted)
         return False
 
     # -- one call -----------------------------------------------------------------------------
@@ -260,13 +278,20 @@ class BatchRunner(Runner):
             for call in calls:
                 call.execution = None
             if error is None:
-                self._succeeded(calls, results, is_billed)
+                if self._succeeded(calls, results, is_billed):
+                    self._search.succeeded(sent, not batch.is_part)
+                    self._leader_ended(batch, sent)
             else:
                 self._failed(calls, batch, error)
+        if not scheduler.is_closed:
+            self._leader_ended(batch)
         self.dispatch()
 
-    def _succeeded(self, calls: list[Call], results: list[Any], is_billed: bool) -> None:
-        """There is a result or an error for each row; the call is told of once, by its worst."""
+    def _succeeded(self, calls: list[Call], results: list[Any], is_billed: bool) -> bool:
+        """There is a result or an error for each row; the call is told of once, by its worst.
+
+        Returns True if a row has a result.
+        """
         scheduler = self._scheduler
         ended = self._scheduler.clock()
         errors: list[BaseException] = []
@@ -292,7 +317,7 @@ class BatchRunner(Runner):
                     if rejected is not None:
                         errors.append(rejected)
         if scheduler.is_closed:
-            return
+            return False
         overloads = [error for error in errors if is_overload(error)]
         if overloads:
             scheduler.overloaded(overloads[0])
@@ -300,6 +325,7 @@ class BatchRunner(Runner):
             scheduler.overloaded(errors[0], calls[-1].is_first)
         else:
             scheduler.answered(ended - calls[0].began)
+        return len(errors) < len(calls)
 
     def _failed(
         self, calls: list[Call], batch: _BatchExecution, error: BaseException, timed_out: bool = False
@@ -313,12 +339,28 @@ class BatchRunner(Runner):
         if isinstance(error, BatchResultError):
             self._fail(calls, error, False)
             return
+        is_late = timed_out or isinstance(error, TimeoutError | asyncio.TimeoutError)
+        cause = cause_of(error) if not is_late and may_have_poison_row(error) else None
+        inquiry, sent = self._search.inquiry, len(batch.calls)
+        if inquiry is not None and inquiry.leader is batch and inquiry.high:
+            self._tried(inquiry, calls, batch, error, cause)
+            return
+        if cause is not None and sent > 1:
+            self._search.failed(cause, calls[0].attempt == 1)
+            if inquiry is not None and inquiry.cause == cause and inquiry.leader is not batch:
+                self._wait_for(inquiry, calls)
+                return
         had = attrgetter("charged", "repeats")
         for _, group in groupby(sorted(calls, key=had), had):
-            self._try_again([*group], batch, error, timed_out)
+            self._try_again([*group], batch, error, timed_out, cause)
 
     def _try_again(
-        self, calls: list[Call], failed: _BatchExecution, error: BaseException, timed_out: bool
+        self,
+        calls: list[Call],
+        failed: _BatchExecution,
+        error: BaseException,
+        timed_out: bool,
+        cause: Cause | None,
     ) -> None:
         """Settle the rows of `failed` that have had as many attempts."""
         scheduler = self._scheduler
@@ -334,21 +376,183 @@ class BatchRunner(Runner):
             return
         if pause is not None:
             scheduler.count_retries(error, len(calls))
-            batch = self._keep(calls, failed.is_part, failed.is_suspect)
-            batch.timer = self._loop.call_later(pause, scheduler.guarded, self._pause_over, batch)
-            self._pausing.add(batch)
+            batch = self._call_later(calls, failed, pause)
+            inquiry = self._search.inquiry
+            if inquiry is not None:
+                inquiry.leader = batch if inquiry.leader is failed else inquiry.leader
+            elif cause is not None and self._search.is_worth_it(cause, sent, failed.is_part):
+                self._search.inquiry = Inquiry(cause, batch)
         elif sent > 1 and failed.is_suspect:
             scheduler.count_retries(error, len(calls))
-            for call in calls:
-                call.uncharged = call.attempt
+            if cause is not None and self._inquire(calls, failed, cause):
+                return
             # Without the others a part may do well, and no row fails for another.
             middle = len(calls) // 2 if len(calls) == sent else 0
             # At once, and before all others: most of their rows are as good as finished.
-            self._again.extendleft(
-                self._keep(part, True) for part in (calls[middle:], calls[:middle]) if part
-            )
+            self._call_parts([part for part in (calls[:middle], calls[middle:]) if part])
         else:
+            if cause is not None and sent == 1:
+                self._search.failed_alone(cause)
             self._fail(calls, error, timed_out)
+
+    def _call_later(self, calls: list[Call], failed: _BatchExecution, pause: float) -> _BatchExecution:
+        batch = self._keep(calls, failed.is_part, failed.is_suspect)
+        batch.timer = self._loop.call_later(pause, self._scheduler.guarded, self._pause_over, batch)
+        self._pausing.add(batch)
+        return batch
+
+    def _call_parts(self, parts: list[list[Call]]) -> None:
+        """Call parts of what has failed, before all others; it counts as no attempt of a row."""
+        for part in parts:
+            for call in part:
+                call.uncharged = call.attempt
+        self._again.extendleft(self._keep(part, True) for part in reversed(parts))
+
+    # -- inquiries: what batches that fail alike wait for ----------------------------------------
+
+    def _inquire(self, calls: list[Call], failed: _BatchExecution, cause: Cause) -> bool:
+        """Look into why `failed` has failed, for all batches that do. False where it is not worth it."""
+        search, sent = self._search, len(failed.calls)
+        if sent > search.most:
+            # Of before the size was known, or larger to see whether that is still so.
+            self._call_parts(_chunks(calls, search.most))
+            return True
+        inquiry = search.inquiry
+        if inquiry is None and search.is_worth_it(cause, sent, failed.is_part):
+            inquiry = search.inquiry = Inquiry(cause, None)
+            self._gather(inquiry)
+        elif inquiry is None or inquiry.leader is not failed or inquiry.cause != cause:
+            return False
+        inquiry.leader = None
+        self._wait_for(inquiry, calls)
+        inquiry.high = sent
+        self._go_on(inquiry)
+        return True
+
+    def _gather(self, inquiry: Inquiry) -> None:
+        """Have parts that failed alike, and would be called now, wait as well."""
+        others = []
+        for batch in self._again:
+            error = batch.calls[0].error
+            if batch.is_part and error is not None and cause_of(error) == inquiry.cause:
+                self._kept -= len(batch.calls)
+                self._wait_for(inquiry, batch.calls)
+            else:
+                others.append(batch)
+        self._again = deque(others)
+
+    def _wait_for(self, inquiry: Inquiry, calls: list[Call]) -> None:
+        """Have `calls` wait for what is found."""
+        for call in calls:
+            call.execution = self._pool
+        inquiry.calls.extend(calls)
+        self._kept += len(calls)
+        self._scheduler.pausing.update(calls)
+
+    def _go_on(self, inquiry: Inquiry) -> None:
+        """Call the next rows."""
+        if not inquiry.calls:
+            self._search.inquiry = None
+            return
+        calls = inquiry.next_calls()
+        self._kept -= len(calls)
+        for call in calls:
+            call.uncharged = call.attempt
+        inquiry.leader = batch = self._keep(calls, True)
+        self._again.appendleft(batch)
+
+    def _tried(
+        self,
+        inquiry: Inquiry,
+        calls: list[Call],
+        batch: _BatchExecution,
+        error: BaseException,
+        cause: Cause | None,
+    ) -> None:
+        """Rows that were called for all have failed."""
+        search, sent = self._search, len(batch.calls)
+        if cause != inquiry.cause:
+            try:
+                pause = self._scheduler.pause(calls, error)
+            except BaseException as raised:
+                inquiry.leader = None
+                self._fail(calls, raised, False)
+                self._release()
+                return
+            if pause is not None:
+                self._scheduler.count_retries(error, len(calls))
+                inquiry.leader = self._call_later(calls, batch, pause)
+                return
+        inquiry.leader = None
+        self._wait_for(inquiry, calls)
+        if cause != inquiry.cause:
+            self._release()
+        elif inquiry.is_sizing:
+            # Those that have just failed are the next ones.
+            inquiry.calls.rotate(len(calls))
+            inquiry.well, inquiry.high = 0, min(inquiry.high, sent)
+            if sent <= inquiry.low:
+                self._release()
+            else:
+                self._look_at_size(inquiry)
+        else:
+            inquiry.failed_alone += 1
+            if search.is_of_all(inquiry):
+                for call in self._end_inquiry():
+                    assert call.error is not None
+                    self._fail([call], call.error, False)
+            else:
+                self._go_on(inquiry)
+
+    def _look_at_size(self, inquiry: Inquiry) -> None:
+        if inquiry.calls and not inquiry.is_over:
+            self._go_on(inquiry)
+            return
+        if 2 * inquiry.low >= inquiry.high:
+            self._search.learn(inquiry)
+        self._release()
+
+    def _leader_ended(self, batch: _BatchExecution, rows: int = 0) -> None:
+        """`batch` is called no more; if it was for all, what follows? rows: those of a call that did well."""
+        inquiry = self._search.inquiry
+        if inquiry is None or inquiry.leader is not batch:
+            return
+        inquiry.leader = None
+        if not inquiry.high:
+            self._release()
+        elif not rows and not inquiry.is_sizing:
+            self._go_on(inquiry)
+        elif inquiry.is_sizing or self._search.may_be_of_size(inquiry):
+            inquiry.is_sizing = True
+            inquiry.low = max(inquiry.low, rows)
+            inquiry.well += rows
+            self._look_at_size(inquiry)
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        """Call those that wait as any batch that has failed, in parts that may do well."""
+        inquiry = self._search.inquiry
+        assert inquiry is not None
+        calls, most = self._end_inquiry(), self._search.most
+        if not inquiry.high:
+            # The first has done well after all, and perhaps they do.
+            self._again.extend(self._keep(part, False, True) for part in _chunks(calls, most))
+        else:
+            if most >= inquiry.high:
+                self._search.was_in_vain()
+            half = max(1, min(inquiry.high, most) // 2)
+            self._call_parts(_chunks(calls, most if most < inquiry.high else max(half, inquiry.low)))
+
+    def _end_inquiry(self) -> list[Call]:
+        """End it; returns the rows that have waited."""
+        inquiry, self._search.inquiry = self._search.inquiry, None
+        calls = [] if inquiry is None else [*inquiry.calls]
+        for call in calls:
+            call.execution = None
+        self._kept -= len(calls)
+        self._scheduler.pausing.difference_update(calls)
+        return calls
 
     def _keep(self, calls: list[Call], is_part: bool, is_suspect: bool = False) -> _BatchExecution:
         batch = _BatchExecution(calls, is_part, is_suspect)
@@ -384,6 +588,10 @@ class BatchRunner(Runner):
     def _disarm(self, batch: Any) -> None:
         if self._deadlines is not None:
             self._deadlines.cancel(batch.deadline)
+
+
+def _chunks(calls: list[Call], rows: int) -> list[list[Call]]:
+    return [calls[first : first + rows] for first in range(0, len(calls), rows)]
 
 
 def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None:

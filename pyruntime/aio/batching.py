@@ -90,12 +90,20 @@ class BatchFiller:
 
     A batch is ready when it is full, when its oldest row has waited for `linger`, and when no row can come
     before a result leaves. Each row knows since when it waits, so a timer decides nothing: it only has the
-    rows looked at again. more_rows: returns True if rows may come before any result has left.
+    rows looked at again. more_rows: returns True if rows may come before any result has left. most: gives the
+    rows of the next batch, at most.
     """
 
-    def __init__(self, scheduler: CallScheduler, batch: Batch, more_rows: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        scheduler: CallScheduler,
+        batch: Batch,
+        more_rows: Callable[[], bool],
+        most: Callable[[], int],
+    ) -> None:
         self._scheduler = scheduler
         self._more_rows = more_rows
+        self._most = most
         self._waiting = scheduler.waiting
         self._batch = batch
         self._loop = scheduler.loop
@@ -160,7 +168,7 @@ class BatchFiller:
 
     def _fill(self) -> tuple[int, bool]:
         """Rows that the next batch takes of those that wait, and True if it is full then."""
-        size = self._batch.size
+        size = self._most()
         most = self._batch.max_weight
         if most is None:
             rows = len(self._waiting)

@@ -186,6 +186,13 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return time.monotonic if is_usual else loop.time
 
 
+def time_left(timer: asyncio.TimerHandle | None, loop: asyncio.AbstractEventLoop) -> float:
+    """Seconds until `timer` of `loop` fires; 0.0 for none, and where that is in this turn."""
+    # A timer of uvloop that is due at once has no time.
+    when = getattr(timer, "when", None)
+    return 0.0 if when is None else max(0.0, when() - loop.time())
+
+
 class CallDeadlines(Generic[K]):
     """A deadline per arming, `seconds` after it, on the loop's monotonic clock.
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pillarbox.aio.causes import Cause, cause_of
 from pillarbox.aio.errors import (
     CallFailed,
     CallTimeout,
@@ -27,12 +28,13 @@ from pillarbox.aio.errors import (
     Failed,
     KeptError,
     NotCalled,
+    NothingSucceeded,
     TooManyFailures,
+    describe,
     said,
     shorten,
 )
 from pillarbox.aio.options import UNSET, Options
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.usage import Meter
 from pillarbox.ledger.private_files import FILE_MODE, open_own
 
@@ -44,6 +46,9 @@ log = logging.getLogger("pillarbox")
 
 FRACTION_FROM = 100
 """Rows that must have finished before a fraction of failed ones ends a job; at the end it always counts."""
+
+LEAST_ROWS = 10
+"""Rows that a job must have before it counts that all of them, or most, have failed."""
 
 
 ITEM_CHARACTERS = 1_000_000
@@ -61,7 +66,10 @@ class FailureCounts(NamedTuple):
 class ErrorPolicy:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
-    __slots__ = ("_clock", "_fallback", "_last", "_logged", "_meter", "_policy", "_redact", "_stop_after")
+    __slots__ = (
+        *("_cause", "_clock", "_fallback", "_first", "_floor", "_last", "_logged", "_meter", "_policy"),
+        *("_redact", "_stop_after"),
+    )
 
     def __init__(self, options: Options, meter: Meter, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -71,7 +79,12 @@ class ErrorPolicy:
         self._redact = options.errors.redaction
         self._meter = meter
         self._logged: set[str] = set()
+        self._first: CallFailed | CallTimeout | None = None
         self._last: CallFailed | CallTimeout | None = None
+        # None once a row has not failed.
+        self._floor = options.errors.floor
+        # What all rows so far have failed with; None before the first, and where that is several things.
+        self._cause: Cause | None = None
 
     def of_failure(self, call: Call, error: CallFailed | CallTimeout, finished: int) -> Any:
         """The result that stands for `call`; raises the error that ends the job.
@@ -98,6 +111,9 @@ class ErrorPolicy:
             self._logged.add(kind)
             log.warning("a row failed, the first one for %s: %s", kind, error)
         self._last = error
+        self._first = self._first or error
+        if self._floor is not None:
+            self._check_floor(cause_of(cause), 1, finished)
         self._check_early(finished)
         latency = call.elapsed(self._clock()) if call.attempt else 0.0
         return Failed(describe(error, latency))
@@ -115,11 +131,41 @@ class ErrorPolicy:
         if self._last is None:
             # Found in the ledger, which keeps what was said of the error.
             self._last = _kept(failed.info)
+        if self._floor is not None:
+            self._check_floor(cause_of(_kept(failed.info)), rows, finished)
         self._check_early(finished)
 
     def _check_early(self, finished: int) -> None:
         if isinstance(self._stop_after, int) or finished >= FRACTION_FROM:
             self.check(finished)
+
+    def _check_floor(self, cause: Cause, rows: int, finished: int) -> None:
+        """So many rows more have failed with `cause`; raise NothingSucceeded if all have, and are enough."""
+        errors, floor = self._meter.errors, self._floor
+        if errors < finished or floor is None:
+            self._floor = None
+        elif errors == rows:
+            self._cause = cause
+        elif cause != self._cause:
+            self._cause = None
+        if self._floor is not None and self._cause is not None and errors >= self._floor:
+            self._end(finished, self._floor)
+
+    def _end(self, finished: int, floor: int) -> None:
+        last = self._last
+        assert last is not None
+        raise NothingSucceeded(
+            self._meter.errors, finished, floor, last.redacted() if isinstance(last, CallFailed) else last
+        )
+
+    def check_end(self, finished: int) -> None:
+        """All rows have finished: raise if more failed than are allowed, or all; warn if most did."""
+        errors = self._meter.errors
+        if self._floor is not None and errors == finished >= min(self._floor, LEAST_ROWS):
+            self._end(finished, self._floor)
+        self.check(finished)
+        if self._first is not None and 2 * errors > finished >= LEAST_ROWS:
+            log.warning("%d of %d rows failed, the first with: %s", errors, finished, self._first)
 
     def check(self, finished: int) -> None:
         """Raise `TooManyFailures` if more rows failed than are allowed of `finished`."""
@@ -131,6 +177,11 @@ class ErrorPolicy:
                 if isinstance(last, CallFailed):
                     last.redacted()
                 raise TooManyFailures(errors, finished, limit, last)
+
+    @property
+    def first(self) -> CallFailed | CallTimeout | None:
+        """The error of the first row that failed for good here; None before."""
+        return self._first
 
     def snapshot(self) -> FailureCounts:
         """The failures so far, of which `Errors.stop_after` decides."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.wire import leaves, status_of
 
 _ROW_CHARACTERS = 200
 MESSAGE_CHARACTERS = 1000
@@ -55,17 +55,6 @@ def said(error: BaseException, redact: Redact = DEFAULT) -> str:
         more = len(members) - len(parts)
         text = f"{text}: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
     return cut(text, MESSAGE_CHARACTERS)
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group of errors, at whatever depth; an error that is not a group is its own."""
-    members = getattr(error, "exceptions", None)
-    # By its shape: Python 3.10 has no such class of its own.
-    if isinstance(members, tuple) and members and hasattr(error, "derive"):
-        for each in members:
-            yield from leaves(each)
-    else:
-        yield error
 
 
 def cut(text: str, limit: int) -> str:
@@ -233,6 +222,11 @@ class ResultRejected(_ErrorOfFields):
 
     result: object
 
+    @property
+    def wire_carrier(self) -> object:
+        """The result, which may be an answer of a client with a status and headers."""
+        return self.result
+
     def __str__(self) -> str:
         return f"the result {shorten(self.result)} is not accepted"
 
@@ -271,6 +265,22 @@ class TooManyFailures(_ErrorOfFields):
         )
 
 
+class NothingSucceeded(TooManyFailures):
+    """All rows so far failed for one cause, as many as `Errors.floor` says, or all rows of the job failed.
+
+    The text begins with the cause, which is that of the last one. `limit` is the floor.
+    """
+
+    def __str__(self) -> str:
+        error = self.cause
+        kind = type(error.cause if isinstance(error, CallFailed) else error).__name__
+        reason = " ".join(error.reason.split())
+        return (
+            f"{kind}: {reason} - so failed all {self.failed:,} rows that have finished, and no other row is "
+            f"called; Errors(..., floor=None) goes on\nThe last: {error}"
+        )
+
+
 class ErrorInfo(NamedTuple):
     """The description of a row that failed for good."""
 
@@ -293,6 +303,13 @@ class ErrorInfo(NamedTuple):
         if self.uid is None:
             del told["uid"]
         return told
+
+
+def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> ErrorInfo:
+    """Build what `errors="column"` and dead letters say about an error."""
+    cause = error.cause if isinstance(error, CallFailed) else error
+    message = cut(error.reason, MESSAGE_CHARACTERS)
+    return ErrorInfo(type(cause).__name__, message, error.attempts, latency, status_of(cause))
 
 
 class Outcome(NamedTuple):

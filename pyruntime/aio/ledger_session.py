@@ -348,6 +348,16 @@ class LedgerSession:
         self._joined.setdefault(call.key, []).append(call)
         return True
 
+    @property
+    def waits_for(self) -> str | None:
+        """The reason that holds calls back, in words; None for nothing."""
+        most = f"for {self._intervals.hung_after:g} s at most without progress"
+        if self._waits:
+            return f"another run of {self._scope} makes these calls, and holds their lease, {most}"
+        if self._behind:
+            return "the ledger's disk, which is behind"
+        return f"the calls that other tasks make for equal rows, {most}" if self.claimed else None
+
     def may_call(self) -> bool:
         """Return True if calls may begin: no other attempt has taken over the lease of this one.
 

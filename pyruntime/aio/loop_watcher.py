@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import logging
 import os
@@ -25,6 +26,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -50,17 +52,23 @@ CAN_READ_FRAMES: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
+_IMPORT = ("<frozen importlib", str(Path(importlib.__file__).parent) + os.sep)
+"""Files of the frames that stand between the code that imports and the module."""
 
 _LOOP_TURN = asyncio.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
 
 _numbers = itertools.count(1)
-_warned: set[tuple[str, int]] = set()
+_warned: set[tuple[str, int, int]] = set()
+"""Places that were warned of: file, line of the function, line in it; 0 for the function as a whole."""
 
 Clock = Callable[[], float]
 
 
 class LoopWatcher:
-    """Warns, once for each function, of code that blocks the loop of the thread that makes this object.
+    """Warns, once for each place, of code that blocks the loop of the thread that makes this object.
+
+    A place is a line of the function that is called. The first warning of a function is by the time of all
+    its lines together, since a computation goes through many.
 
     name: the function of the calls, for the warning. clock: seconds, monotonic.
     """
@@ -70,7 +78,7 @@ class LoopWatcher:
         self._clock = clock
         self._loop_thread = threading.get_ident()
         self._beat = self._looked = self._halved = clock()
-        self._blocked: dict[tuple[str, int], float] = {}
+        self._blocked: dict[tuple[str, int, int], float] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"pillarbox-watch-{next(_numbers)}", daemon=True
@@ -109,12 +117,16 @@ class LoopWatcher:
         frames = [] if frame is None else user_frames(frame)
         if not frames:
             return
-        place = frames[0].f_code.co_filename, frames[0].f_code.co_firstlineno
-        seconds = self._blocked.get(place, 0.0) + min(passed, late)
-        self._blocked[place] = seconds
-        if seconds >= WARN_AFTER_S and place not in _warned:
-            _warned.add(place)
-            log.warning("%s", _warning(self._name, seconds, frames))
+        code = frames[0].f_code
+        function = code.co_filename, code.co_firstlineno, 0
+        line = (*function[:2], frames[0].f_lineno)
+        for place in (function, line):
+            self._blocked[place] = self._blocked.get(place, 0.0) + min(passed, late)
+        # Of a function that was warned of, another line is another fault.
+        place = line if function in _warned else function
+        if self._blocked[place] >= WARN_AFTER_S and place not in _warned and line not in _warned:
+            _warned.update((function, line))
+            log.warning("%s", _warning(self._name, self._blocked[place], frames))
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_INTERVAL_S):
@@ -137,10 +149,14 @@ def user_frames(frame: FrameType) -> list[FrameType]:
     if some is None:
         return []
     frames.reverse()
+    names = [each.f_code.co_filename for each in frames]
+    if any(name.startswith(_PACKAGE) and inner.startswith(_IMPORT) for name, inner in pairwise(names)):
+        # An import of Pillarbox's own, or of a library that it uses.
+        return []
     # A record that is decoded, or a helper of asyncio, is the business of the code that uses it.
     while frames and frames[0].f_code.co_filename.startswith((_PACKAGE, _ASYNCIO)):
         del frames[0]
-    return frames
+    return [each for each in frames if not each.f_code.co_filename.startswith(_IMPORT)]
 
 
 def _is_call_site(code: CodeType) -> bool:

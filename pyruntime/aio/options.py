@@ -47,6 +47,9 @@ DEFAULT_MAX_BYTES = 256 * 2**20
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that ending a run early may take before its threads are left to themselves."""
 
+DEFAULT_FLOOR = 100
+"""Rows of a job that all fail for one cause, at its begin, before it ends."""
+
 ERROR_MODES = ("fail", "null", "column", "drop")
 LATENCIES = ("normal", "low")
 
@@ -121,6 +124,8 @@ class Errors:
         "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
     stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
         the rows (float below 1). Not with "fail".
+    floor: end the job, whatever `mode` says, when its first rows all fail for one cause, as many as this, or
+        when all of its rows have failed, ten at least. For a DataFrame it holds for each task. None to go on.
     redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
         removed: a function of the text, or a `Redact`, which can leave rows out as well.
     dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a
@@ -131,6 +136,7 @@ class Errors:
 
     mode: ErrorMode = UNSET
     stop_after: int | float | None = dataclasses.field(default=None, kw_only=True)
+    floor: int | None = dataclasses.field(default=DEFAULT_FLOOR, kw_only=True)
     redact: Callable[[str], str] | Redact | None = dataclasses.field(default=None, kw_only=True)
     dead_letter: Any = dataclasses.field(default=None, kw_only=True)
 
@@ -144,6 +150,8 @@ class Errors:
                 "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
                 "leave out the mode, or use 'drop', 'null' or 'column'"
             )
+        if self.floor is not None:
+            check_positive_int("floor", self.floor)
         limit = self.stop_after
         if limit is None:
             return

@@ -27,9 +27,9 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any
 
-from pillarbox.aio.errors import ResultRejected, leaves
+from pillarbox.aio.causes import is_mistake
+from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.limits.rate import SlidingCounts
-from pillarbox.aio.service_errors import is_permanent, retry_after_of
 from pillarbox.validate import (
     check_bool,
     check_function_or_none,
@@ -38,6 +38,7 @@ from pillarbox.validate import (
     check_positive_int,
     check_positive_number,
 )
+from pillarbox.wire import is_permanent, leaves, retry_after_of
 
 MAX_RETRY_AFTER = 300.0
 """Seconds: a service that asks for more is called again after these, if nobody says otherwise."""
@@ -92,7 +93,8 @@ class Retry:
         as `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
     when: a function of the error: whether it is tried again. `on` and `when` must both say so. Without
         either, an error that `is_permanent` knows (400, 401, 403, 404, 422 and their like, an account
-        without credit) is final.
+        without credit) is final, and so is a mistake of the program: `NameError`, `ImportError`,
+        `SyntaxError`, `NotImplementedError`, a missing attribute of None or of a module.
     result: a function of the result: True to ask again for a bad result. `on` and `when` are
         not asked then; after the last attempt the row fails with `ResultRejected`.
     retry_after: a function of the error that gives the seconds after which the service asked to be called
@@ -170,7 +172,7 @@ class Retry:
         if self.when is not None:
             return bool(self.when(error))
         # Whoever names exceptions has decided already, and is not overruled by a status.
-        return self.on is not None or not any(is_permanent(each) for each in members)
+        return self.on is not None or not any(is_permanent(each) or is_mistake(each) for each in members)
 
     def bound(self, attempt: int) -> float:
         """The longest drawn pause after attempt number `attempt` (from 1), in seconds."""

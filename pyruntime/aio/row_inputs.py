@@ -100,6 +100,8 @@ class CollectionInput:
         self._position = 0
         # Rows still to be passed over, which were emitted before the snapshot.
         self._passed = 0
+        self.failure: BaseException | None = None
+        """The error with which the task is to end when the results of the rows before it have left."""
 
     def start(self, context: contextvars.Context) -> None:
         """Begin to read ahead in `context`, where something is read ahead."""
@@ -162,12 +164,19 @@ class CollectionInput:
 class IterableInput(CollectionInput):
     """Rows of an iterable, which a thread of its own reads ahead.
 
+    defers_failure: an error of the iterable is kept as `failure`, and the input ends in front of it: the rows
+    before are called, and the task ends with the error once their results have left. Otherwise it ends the
+    task at once, as where the results of a failed task are of no use.
+
     Subclasses read items that are more than a row, by at most `ahead` items and `ahead_bytes`, as `weigh`
     gives them; None for any.
     """
 
-    def __init__(self, items: Any, ahead: int, ahead_bytes: int | None = None) -> None:
+    def __init__(
+        self, items: Any, ahead: int, ahead_bytes: int | None = None, *, defers_failure: bool = False
+    ) -> None:
         super().__init__(())
+        self._defers_failure = defers_failure
         self._items = items
         self._handover = Handover(ahead, ahead_bytes)
         self._reader: threading.Thread | None = None
@@ -199,6 +208,11 @@ class IterableInput(CollectionInput):
             items = self._handover.take_all()
         except HandoverClosedError:
             return self._end()
+        except Exception as error:
+            if not self._defers_failure:
+                raise
+            self.failure = error
+            return InputStatus.END_OF_INPUT
         if not items:
             return InputStatus.NOTHING_AVAILABLE
         self._emit([*chain.from_iterable(items)], output, None)
@@ -239,7 +253,7 @@ class AsyncIterableInput(IterableInput):
     """
 
     def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop, ahead: int) -> None:
-        super().__init__(rows, ahead)
+        super().__init__(rows, ahead, defers_failure=True)
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
         self._is_ending = False
@@ -311,7 +325,7 @@ def input_of(
         return CollectionInput(rows)
     if isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
         return AsyncIterableInput(rows, loop, ahead)
-    return IterableInput(rows, ahead)
+    return IterableInput(rows, ahead, defers_failure=True)
 
 
 def set_done(ready: asyncio.Future[None]) -> None:

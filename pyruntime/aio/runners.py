@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.function import refuse_awaitable
+from pillarbox.aio.row_inputs import set_done
 from pillarbox.aio.usage import Result, sum_of
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
@@ -516,15 +517,18 @@ class CallThreads:
 
 async def _resolved(future: Future[Any], name: str) -> Any:
     """The result of `future`, which is cancelled if this is; raises what it raises."""
-    waiter = asyncio.wrap_future(future)
+    # Not by `asyncio.wrap_future`, whose future takes no `StopIteration`, and then never ends.
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    future.add_done_callback(lambda _: call_soon(loop, set_done, ended))
     try:
-        await asyncio.wait([waiter])
+        await ended
     finally:
         # Cancelled while it waited, and nothing otherwise.
-        waiter.cancel()
-    if waiter.cancelled():
+        future.cancel()
+    if future.cancelled():
         raise CancelledError(f"the Future that {name} returned was cancelled")
-    return waiter.result()
+    return future.result()
 
 
 def blocking_function(

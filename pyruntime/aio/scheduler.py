@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of
+from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, time_left
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.function import ParsingConverter, value_of
-from pillarbox.aio.limits.rate import open_limiter
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import RetryPolicy, asked_delay
 from pillarbox.aio.runners import Runner
-from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 from pillarbox.aio.shared_calls import single_flight
-from pillarbox.aio.throttle import CircuitBreaker, Throttle
+from pillarbox.aio.throttle import CircuitBreaker, Throttle, open_throttle
 from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
+from pillarbox.wire import is_overload, is_unreached, is_unsent, may_have_poison_row
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
@@ -119,10 +118,8 @@ class CallScheduler:
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
-        limits = options.rate, budget.max_calls, budget.max_cost, options.limits
-        limiter = open_limiter(*limits, cools=self._can_break)
-        units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
-        self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
+        self.throttle = open_throttle(options, self._can_break, loop, self._dispatch_guarded)
+        limiter = None if self.throttle is None else self.throttle.limiter
         self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
@@ -202,7 +199,12 @@ class CallScheduler:
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
-        self._error_policy.check(self._finished())
+        self._error_policy.check_end(self._finished())
+
+    @property
+    def first_failure(self) -> CallFailed | CallTimeout | None:
+        """The error of the first row that failed for good; None before. Any thread."""
+        return self._error_policy.first
 
     # -- how many calls -----------------------------------------------------------------------
 
@@ -451,6 +453,9 @@ class CallScheduler:
         """Return True if `error` asks for another attempt at once, and may still do so, and count that."""
         # spec: Operator!AskAgain
         repeats = repeats_of(error)
+        if not repeats and self._retry is not None and is_unsent(error):
+            # Nothing of the request was read: a kept connection was closed. It is asked whether it is wanted.
+            repeats = int(self._retry.pause_of_overload(1, error) is not None)
         if any(call.repeats >= repeats for call in calls):
             return False
         for call in calls:
@@ -488,7 +493,8 @@ class CallScheduler:
         if self._can_break:
             self._open_breaker()
         if self.throttle is not None:
-            self.throttle.cool_down(asked_delay(self._retry, error))
+            begun = min(self.meter.calls, 2 * self.limit)
+            self.throttle.cool_down(asked_delay(self._retry, error), begun)
 
     def _is_refusal(self, error: BaseException) -> bool:
         """Return True if an attempt that ended with `error` is not charged to its rows."""
@@ -502,7 +508,9 @@ class CallScheduler:
             assert retry is not None
             reached = self._finished()
             answered = min(reached, self.limit)
-            self.breaker = CircuitBreaker(self.loop.time, retry.backoff, retry.max_outage, answered, reached)
+            self.breaker = CircuitBreaker(
+                self.loop.time, retry.backoff, retry.max_outage, answered, reached, self.runner.in_flight
+            )
             # spec: Feeding!GateAppears
             if self.throttle is None:
                 self.throttle = Throttle(None, None, self.loop, self._dispatch_guarded)
@@ -512,7 +520,8 @@ class CallScheduler:
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """`call` has failed for good. On the mailbox thread."""
         try:
-            self._say_outage(call, error)
+            if self.breaker is not None and isinstance(error, CallFailed) and self._is_refusal(error.cause):
+                self.breaker.explain(call, error)
             result = self._error_policy.of_failure(call, error, self._finished() + 1)
             if self.convert_fallback is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
@@ -528,14 +537,6 @@ class CallScheduler:
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
         self._finish(call, result)
-
-    def _say_outage(self, call: Call, error: CallFailed | CallTimeout) -> None:
-        breaker = self.breaker
-        if breaker is None or not isinstance(error, CallFailed) or not self._is_refusal(error.cause):
-            return
-        since = getattr(call, "refused_since", None)
-        if since is not None and breaker.is_given_up(since):
-            error.detail = breaker.told(is_overload(error.cause))
 
     def discard(self, calls: Iterable[Call]) -> None:
         """Calls whose rows nobody wants: they are not made, or are cancelled; the rows get None.
@@ -709,7 +710,7 @@ class CallScheduler:
         pause = None
         if is_pausing:
             timer = call.pause if call.execution is None else call.execution.timer
-            pause = 0.0 if timer is None else max(0.0, timer.when() - self.loop.time())
+            pause = time_left(timer, self.loop)
         since = call.refused_since
         return state._replace(
             pause=pause,

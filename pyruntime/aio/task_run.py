@@ -43,7 +43,7 @@ from typing import Any, Protocol
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Identify, Stage, places_of
-from pillarbox.aio.errors import CallTimeout, shorten
+from pillarbox.aio.errors import CallFailed, CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
@@ -363,6 +363,7 @@ class TaskRun:
                 convert=stage.convert,
                 uid=stage.uid,
                 place=place,
+                input_failure=partial(getattr, input, "failure", None),
             )
             for stage, place in zip(stages, places_of(stages, identify), strict=True)
         ]
@@ -538,6 +539,10 @@ class ResultStream:
     def statistics(self) -> dict[str | None, Totals | None]:
         """Counts so far of the functions in order, by `uid`; none before they have begun. Any thread."""
         return {} if self._run is None else {each.uid: each.statistics() for each in self._run.operators}
+
+    def first_failures(self) -> list[CallFailed | CallTimeout | None]:
+        """The errors of the first rows that failed in the functions in order. Any thread."""
+        return [] if self._run is None else [each.first_failure for each in self._run.operators]
 
     def checkpoint(self, checkpoint_id: int) -> Future[TaskSnapshot]:
         """Take a snapshot of the task as it is; ids grow, in all lives of a task. Any thread.

@@ -28,19 +28,29 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import Call, time_left
+from pillarbox.aio.errors import CallFailed
 from pillarbox.aio.limits.rate import (
     WAIT_MARGIN_S,
     LimiterStatistics,
     RateLimiter,
     SlidingCounts,
     TokenBucket,
+    open_limiter,
 )
+from pillarbox.aio.observe.totals import seconds
+from pillarbox.aio.waits import clock_time
+from pillarbox.wire import is_overload
+
+if TYPE_CHECKING:
+    from pillarbox.aio.options import Options
 
 MAX_WAIT_S = 3600.0
 """Seconds after which a limiter that does not know how long to wait is asked again, wake-up or not."""
+MOMENT_S = 1.0
+"""Seconds of waiting for a rate that are not worth saying."""
 PROBES_PER_S = 10.0
 """Calls a second that try whether the service is well again."""
 WINDOW_S = 1.0
@@ -73,14 +83,19 @@ FEW_SHARE = 0.02
 """A share of refused calls up to which the pace stays as it is."""
 
 
+_BEGUN, _REFUSED, _ANSWERED = range(3)
+
+
 class Throttle:
     """Lets calls begin as a limiter and a circuit breaker allow, either of which may be missing.
 
     units: the weight of a row at the limiter, or None. `wake` is called when it is worth asking again, on the
-    thread of `loop`.
+    thread of `loop`. paced: the limiter has a rate, which is held back with the first refusals that are more
+    than chance; without one it is told of an overload that is new to this task, and no more: each task that
+    shares the limiter finds a pace of its own, which the cool-downs of all others would only interrupt.
     """
 
-    __slots__ = ("_loop", "_timer", "_units", "_wake", "breaker", "limiter")
+    __slots__ = ("_counts", "_loop", "_paced", "_timer", "_units", "_wake", "breaker", "limiter")
 
     def __init__(
         self,
@@ -88,9 +103,14 @@ class Throttle:
         units: Callable[[Any], float] | None,
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
+        *,
+        paced: bool = False,
     ) -> None:
         self.limiter = limiter
         self.breaker: CircuitBreaker | None = None
+        self._paced = paced
+        # Where there is no breaker, since the first refusal.
+        self._counts: SlidingCounts | None = None
         self._units = units
         self._loop = loop
         self._wake = wake
@@ -142,7 +162,10 @@ class Throttle:
     def _wait(self, units: float) -> float:
         breaker, limiter = self.breaker, self.limiter
         if breaker is None:
-            return 0.0 if limiter is None else limiter.admit(units)
+            wait = 0.0 if limiter is None else limiter.admit(units)
+            if wait == 0.0 and self._counts is not None:
+                self._counts.add(_BEGUN, self._loop.time())
+            return wait
         now = self._loop.time()
         wait = breaker.ready_in(now)
         if wait == 0.0 and limiter is not None:
@@ -152,12 +175,48 @@ class Throttle:
             breaker.count_granted(now)
         return wait
 
-    def cool_down(self, seconds: float | None) -> None:
-        """Hold calls back: the service is overloaded and asked for so long a pause, or for any (None)."""
-        if self.breaker is not None:
-            self.breaker.overloaded(seconds)
-        if self.limiter is not None:
-            self.limiter.cool_down(seconds)
+    def cool_down(self, seconds: float | None, begun: int) -> None:
+        """Note that the service refused a call and asked for so long a pause, or for none (None).
+
+        begun: calls that began just now, this one included, where nobody has counted them yet. Refusals that
+        are few among them, and ask for nothing, hold back their own rows only.
+        """
+        # spec: Feeding!Fail
+        breaker, limiter = self.breaker, self.limiter
+        if breaker is not None:
+            was_paced = breaker.is_paced
+            holds = breaker.overloaded(seconds)
+            if self._paced:
+                holds = holds or breaker.refused_share > SPORADIC_SHARE
+            else:
+                holds = holds and not was_paced
+        else:
+            holds = seconds is not None or self._count_refused(begun) > SPORADIC_SHARE
+        if holds and limiter is not None:
+            limiter.cool_down(seconds)
+
+    def _count_refused(self, begun: int) -> float:
+        """The share of the calls of the last second that were refused, with this one."""
+        now = self._loop.time()
+        if self._counts is None:
+            self._counts = SlidingCounts(2, WINDOW_S, now)
+            self._counts.add(_BEGUN, now, begun)
+        self._counts.add(_REFUSED, now)
+        calls, refusals = self._counts.totals(now)
+        return refusals / max(1, calls)
+
+    def explain_now(self) -> str | None:
+        """Say what holds calls back for more than a moment, and until when; None for nothing."""
+        timer = self._timer
+        if timer is None:
+            return None
+        said = None if self.limiter is None else self.limiter.explain_now()
+        left = time_left(timer, self._loop)
+        if said is not None or left < MOMENT_S:
+            return said
+        if left > MAX_WAIT_S / 2:
+            return "the rate and budget that tasks share: nothing is granted"
+        return f"the rate, until {clock_time(left)}"
 
     def statistics(self) -> LimiterStatistics:
         """Counts so far. Any thread, as an estimate."""
@@ -189,16 +248,27 @@ class Throttle:
             await self.limiter.close()
 
 
+def open_throttle(
+    options: Options, can_break: bool, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
+) -> Throttle | None:
+    """The throttle of an operator with these options; None where nothing is bounded.
+
+    can_break: it may have a breaker later.
+    """
+    rate, budget = options.rate, options.budget
+    limiter = open_limiter(rate, budget.max_calls, budget.max_cost, options.limits, cools=can_break)
+    units = None if rate is None or rate.weight is None else rate.units_of
+    return None if limiter is None else Throttle(limiter, units, loop, wake, paced=rate is not None)
+
+
 class CircuitBreaker:
     """Closes while the service is overloaded, and then opens step by step. Confined to the mailbox thread.
 
     backoff: the seconds of the n-th cool-down in a row (from 1) that the service did not ask for.
     max_outage: seconds for which it holds calls back without any answer. answered: calls that were answered
-    just now, to tell the first refusal of many from a sporadic one. reached: calls that reached the service
-    before. `clock` gives seconds.
+    just now, to tell the first refusal of many from a sporadic one; in_flight: those that were not yet.
+    reached: calls that reached the service before. `clock` gives seconds.
     """
-
-    _BEGUN, _REFUSED, _ANSWERED = range(3)
 
     def __init__(
         self,
@@ -207,6 +277,7 @@ class CircuitBreaker:
         max_outage: float,
         answered: int = 0,
         reached: int = 0,
+        in_flight: int = 0,
     ) -> None:
         self._max_outage = max_outage
         self._clock = clock
@@ -228,8 +299,8 @@ class CircuitBreaker:
         self._cuts = 0
         self._began = self._grown_at = now
         self._counts = SlidingCounts(3, WINDOW_S, now)
-        self._counts.add(self._BEGUN, now, answered)
-        self._counts.add(self._ANSWERED, now, answered)
+        self._counts.add(_BEGUN, now, answered + in_flight)
+        self._counts.add(_ANSWERED, now, answered)
 
     # -- the gate -----------------------------------------------------------------------------
 
@@ -247,7 +318,7 @@ class CircuitBreaker:
         """Note that a call begins."""
         if self._bucket is not None:
             self._bucket.take(1.0, now)
-        self._counts.add(self._BEGUN, now)
+        self._counts.add(_BEGUN, now)
         self.granted += 1
 
     # -- what the service says ----------------------------------------------------------------
@@ -277,26 +348,62 @@ class CircuitBreaker:
         first = since if self._failing_since is None else min(since, self._failing_since)
         return self._clock() - first >= self.max_outage
 
-    def told(self, is_overload: bool) -> str:
-        """The detail of the error of a call that is given up."""
-        if is_overload:
-            return f"the service was overloaded for longer than max_outage={self.max_outage:g} s of Retry"
-        if self.has_answered:
-            return f"the service was not reached for max_outage={self.max_outage:g} s of Retry"
-        return f"the service was never reached, for {self.max_outage:g} s: look at its address"
+    def explain(self, call: Call, error: CallFailed) -> None:
+        """Say in `error` for how long `call` has waited, which was refused or did not reach the service."""
+        since = getattr(call, "refused_since", None)
+        if since is None or not self.is_given_up(since):
+            return
+        limit = f"max_outage={self.max_outage:g} s of Retry"
+        if is_overload(error.cause):
+            error.detail = f"the service was overloaded for longer than {limit}"
+        elif self.has_answered:
+            error.detail = f"the service was not reached for {limit}"
+        else:
+            error.detail = f"the service was never reached, for {self.max_outage:g} s: look at its address"
 
-    def overloaded(self, asked: float | None) -> None:
-        """Note a refused call; the service asked for so many seconds of pause, or for none in particular."""
+    def explain_now(self) -> str:
+        """Say since when the service is away, when it is tried again, and when it is given up."""
         now = self._clock()
-        self._counts.add(self._REFUSED, now)
+        since = now if self._failing_since is None else self._failing_since
+        away = "is not reached" if self._unreached_in_a_row else "says that it is overloaded"
+        tried = (
+            f"tried again at {clock_time(self._cool_until - now)}"
+            if now < self._cool_until
+            else "is tried now"
+        )
+        end = clock_time(max(0.0, since + self.max_outage - now))
+        return (
+            f"the service {away}, for {seconds(now - since)}; {tried}, rows are given up from {end} on "
+            "(Retry.max_outage)"
+        )
+
+    @property
+    def is_paced(self) -> bool:
+        """True since the first cool-down: the service has a pace, or one is looked for."""
+        return self._bucket is not None
+
+    @property
+    def refused_share(self) -> float:
+        """The share of the calls of the last second that were refused."""
+        begun, refusals, _ = self._counts.totals(self._clock())
+        return refusals / max(1, begun)
+
+    def overloaded(self, asked: float | None) -> bool:
+        """Note a refused call; the service asked for so many seconds of pause, or for none in particular.
+
+        Returns True if all calls are held back for it.
+        """
+        now = self._clock()
+        self._counts.add(_REFUSED, now)
         self._reached += 1
         self._unreached_in_a_row = 0
         if self._is_hopeless(now):
-            return
+            return False
         if now < self._cool_until:
             # Of a call that was in flight when the others were refused.
+            longer = asked is not None and now + asked > self._cool_until
             self._cool_until = max(self._cool_until, now + (asked or 0.0))
-            return
+            return longer
         begun, refusals, _ = self._counts.totals(now)
         share = refusals / max(1, begun)
         is_sporadic = share <= SPORADIC_SHARE or refusals < MANY_REFUSALS
@@ -308,9 +415,10 @@ class CircuitBreaker:
         elif is_sporadic and refusals >= MANY_REFUSALS:
             self._slow_down(share, now)
         if is_sporadic:
-            return
+            return False
         self._trip(now)
         self._cool_until = now + (self._backoff(self._trips_in_a_row) if asked is None else asked)
+        return True
 
     def unreached(self, is_first: bool) -> None:
         """Note a call that ended without an answer: no connection, or one that broke.
@@ -345,7 +453,7 @@ class CircuitBreaker:
     def succeeded(self) -> None:
         """Note a call that was answered."""
         now = self._clock()
-        self._counts.add(self._ANSWERED, now)
+        self._counts.add(_ANSWERED, now)
         self._failing_since = None
         self._reached += 1
         if self._unreached_in_a_row:
@@ -405,7 +513,7 @@ class CircuitBreaker:
 
     def _answered(self, now: float) -> float:
         """Calls a second that were answered in the last second."""
-        return self._counts.totals(now)[self._ANSWERED] / WINDOW_S
+        return self._counts.totals(now)[_ANSWERED] / WINDOW_S
 
     # -- the pace -----------------------------------------------------------------------------
 

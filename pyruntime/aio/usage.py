@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.errors import leaves, said
+from pillarbox.aio.errors import said
 from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.rate import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
@@ -28,6 +28,7 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 from pillarbox.redaction import DEFAULT, Redact
 from pillarbox.validate import check_positive_int
+from pillarbox.wire import leaves
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call

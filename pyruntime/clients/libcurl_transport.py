@@ -9,22 +9,36 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
 import ssl
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pycurl
 
+from pillarbox.clients.codings import decoded
 from pillarbox.clients.transport import (
+    CODINGS,
     KEEP_ALIVE_S,
+    OWN_LIMITS,
     USER_AGENT,
+    AnsweredBadly,
+    AnswerTooLarge,
+    BrokenAnswer,
+    CertificateRefused,
     ConnectTimeout,
     Http,
+    HttpStatusError,
+    Names,
+    NotReached,
+    NotSent,
+    Places,
     ReadTimeout,
     Response,
     VectorBytes,
+    error_before_answer,
+    most_connections,
     proxy_finder,
 )
 from pillarbox.kernel import ForkedError, libcurl
@@ -32,19 +46,27 @@ from pillarbox.kernel import ForkedError, libcurl
 RECEIVE_BUFFER_BYTES = 1 << 17
 """libcurl's default, 16 kB, hands a large answer over in many small pieces."""
 
-_TLS_CODES = frozenset(
-    getattr(pycurl, name)
-    for name in (
-        *("E_SSL_CACERT_BADFILE", "E_SSL_CERTPROBLEM", "E_SSL_CIPHER", "E_SSL_CONNECT_ERROR"),
-        *(
-            "E_SSL_ENGINE_INITFAILED",
-            "E_SSL_ISSUER_ERROR",
-            "E_SSL_PEER_CERTIFICATE",
-            "E_PEER_FAILED_VERIFICATION",
-        ),
-    )
-    if hasattr(pycurl, name)
+SUPPRESS_CONNECT_HEADERS = 265
+"""An option that pycurl does not name: the headers of a proxy's tunnel are not those of the answer."""
+
+
+def _codes(*names: str) -> frozenset[int]:
+    return frozenset(getattr(pycurl, name) for name in names if hasattr(pycurl, name))
+
+
+_CERTIFICATE_CODES = _codes("E_SSL_PEER_CERTIFICATE", "E_PEER_FAILED_VERIFICATION", "E_SSL_ISSUER_ERROR")
+_TLS_CODES = _codes(
+    *("E_SSL_CACERT_BADFILE", "E_SSL_CERTPROBLEM", "E_SSL_CIPHER", "E_SSL_CONNECT_ERROR"),
+    "E_SSL_ENGINE_INITFAILED",
 )
+_CONNECT_CODES = _codes("E_COULDNT_CONNECT", "E_PROXY")
+_RESOLVER_CODES = _codes("E_COULDNT_RESOLVE_HOST", "E_COULDNT_RESOLVE_PROXY")
+_CLOSED_CODES = _codes("E_GOT_NOTHING", "E_SEND_ERROR", "E_RECV_ERROR", "E_SEND_FAIL_REWIND")
+"""Codes of a connection that ended; some of them also of an answer that cannot be read."""
+_CUT_CODES = _codes("E_PARTIAL_FILE", "E_HTTP2", "E_HTTP2_STREAM") | {libcurl.BROKEN_OFF}
+_RESETS = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+_LOST = _RESETS | {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
+"""Numbers of the system that end a connection. libcurl keeps older ones, as that of a connect that waits."""
 
 
 # The extension is linked with libcurl, or is a module of pycurl's package that is.
@@ -90,13 +112,21 @@ class LibcurlTransport:
 
     def __init__(self, options: Http) -> None:
         self._proxy_of = proxy_finder(options)
+        self._max_answer_bytes = options.max_answer_bytes
+        self._places = None if options.connections is None else Places(options.connections)
+        self._names = Names()
         self._loop = asyncio.get_running_loop()
         self._headers: dict[str, str] | None = None
         self._lines = libcurl.HeaderLines([])
         self._will_flush = False
         self._closed = False
         self._thread = libcurl.HttpThread(
-            _options_of(options), [(pycurl.M_MAX_HOST_CONNECTIONS, options.connections)]
+            _options_of(options),
+            [
+                (pycurl.M_MAX_HOST_CONNECTIONS, options.connections or 0),
+                (pycurl.M_MAX_TOTAL_CONNECTIONS, most_connections()),
+            ],
+            options.max_answer_bytes,
         )
         # Before the interpreter ends, or libcurl's own end would find it at work.
         self._end_thread = weakref.finalize(self, _end, self._thread)
@@ -111,30 +141,72 @@ class LibcurlTransport:
         body: bytes | None = None,
         vectors: int = 0,
     ) -> Response:
-        """Send one request: see `Transport.request`. Errors are those of the standard library."""
+        """Send one request: see `Transport.request`."""
         if self._closed:
             raise RuntimeError("the transport is closed")
         if headers != self._headers:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
+        lines = self._lines
         scheme, _, rest = url.partition("://")
-        proxy = self._proxy_of(scheme.lower(), rest.partition("/")[0]) or ""
-        future: asyncio.Future[None] = self._loop.create_future()
-        sent = self._thread.send(
-            future, method.encode(), url.encode("ascii"), self._lines, proxy.encode(), body, vectors
-        )
-        self._flush_soon()
+        host = rest.partition("/")[0]
+        proxy = self._proxy_of(scheme.lower(), host) or ""
+        place = None if self._places is None else self._places.of(f"{scheme}://{host}")
+        if place is not None:
+            await place.acquire()
         try:
-            await future
-        except BaseException:
-            if not self._closed and not self._loop.is_closed():
-                self._thread.cancel(sent)
-                self._flush_soon()
-            raise
-        if sent.code:
-            raise _error_of(sent)
-        found = VectorBytes(sent, sent.tokens) if sent.has_vectors else None
-        return Response(sent.status, _Headers(sent.head), sent.body, found)
+            sent = await self._sent(method, url, lines, proxy, body, vectors)
+        finally:
+            if place is not None:
+                place.release()
+        if sent.has_vectors:
+            return Response(sent.status, _Headers(sent.head), b"", VectorBytes(sent, sent.tokens))
+        if not sent.has_other_coding:
+            return Response(sent.status, _Headers(sent.head), sent.body)
+        found = _Headers(sent.head)
+        whole = await decoded(sent.body, found.get("content-encoding", ""), self._max_answer_bytes)
+        return Response(sent.status, found, whole)
+
+    async def _sent(
+        self,
+        method: str,
+        url: str,
+        lines: libcurl.HeaderLines,
+        proxy: str,
+        body: bytes | None,
+        vectors: int,
+    ) -> libcurl.HttpRequest:
+        """Send one request, and once more where nothing of it was read. Raises the error of the last."""
+        is_fresh = False
+        while True:
+            future: asyncio.Future[None] = self._loop.create_future()
+            sent = self._thread.send(
+                future, method.encode(), url.encode("ascii"), lines, proxy.encode(), body, vectors, is_fresh
+            )
+            self._flush_soon()
+            try:
+                await future
+            except BaseException:
+                if not self._closed and not self._loop.is_closed():
+                    self._thread.cancel(sent)
+                    self._flush_soon()
+                raise
+            if not sent.code:
+                return sent
+            error = await self._error_of(sent, url, proxy, body)
+            if is_fresh or self._closed or not isinstance(error, NotSent):
+                raise error
+            is_fresh = True
+
+    async def _error_of(
+        self, sent: libcurl.HttpRequest, url: str, proxy: str, body: bytes | None
+    ) -> Exception:
+        if sent.code in _RESOLVER_CODES:
+            named = proxy if sent.code == pycurl.E_COULDNT_RESOLVE_PROXY else url
+            return await self._names.error_of(urlsplit(named).hostname or named)
+        if sent.code in (libcurl.TOO_LARGE, pycurl.E_FILESIZE_EXCEEDED):
+            return AnswerTooLarge.of(self._max_answer_bytes)
+        return _error_of(sent, len(body or b""))
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
@@ -168,7 +240,11 @@ def _options_of(options: Http) -> list[tuple[int, int | bytes]]:
         (pycurl.NOSIGNAL, 1),
         (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
         (pycurl.USERAGENT, USER_AGENT.encode()),
-        (pycurl.ACCEPT_ENCODING, b""),
+        # The thread decompresses: libcurl takes a stream that is cut for a whole one.
+        (pycurl.ACCEPT_ENCODING, CODINGS.encode()),
+        (pycurl.HTTP_CONTENT_DECODING, 0),
+        (SUPPRESS_CONNECT_HEADERS, 1),
+        (pycurl.MAXFILESIZE_LARGE, options.max_answer_bytes),
         (pycurl.BUFFERSIZE, RECEIVE_BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, int(KEEP_ALIVE_S)),
         (pycurl.PATH_AS_IS, 1),
@@ -198,26 +274,52 @@ def _options_of(options: Http) -> list[tuple[int, int | bytes]]:
     return found
 
 
-def _error_of(sent: libcurl.HttpRequest) -> Exception:
-    """The error of the standard library that says the same, for `pillarbox.aio.service_errors`."""
+def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
+    """The error that says what happened, the same as of the other backend."""
     code, message = sent.code, sent.message
     if code == libcurl.CLOSED_MEANWHILE:
         return ConnectionAbortedError("the transport was closed during the request")
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return ReadTimeout(message) if sent.request_nbytes > 0 else ConnectTimeout(message)
+    if sent.connect_code >= 300:
+        words = f"the proxy refuses a tunnel with the status {sent.connect_code}"
+        return HttpStatusError(words, sent.connect_code, {}, b"")
+    if code in _CERTIFICATE_CODES:
+        return CertificateRefused(message)
     if code in _TLS_CODES:
-        return ssl.SSLError(code, message)
-    if code in (pycurl.E_COULDNT_RESOLVE_HOST, pycurl.E_COULDNT_RESOLVE_PROXY):
-        return socket.gaierror(socket.EAI_NONAME, message)
-    if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL):
+        return NotReached(_with_errno(sent)) if sent.os_errno in _LOST else AnsweredBadly(message)
+    if code in _CONNECT_CODES:
+        if sent.os_errno in OWN_LIMITS:
+            return OSError(sent.os_errno, f"{os.strerror(sent.os_errno)}: {message}")
+        return NotReached(_with_errno(sent))
+    if code in (pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL) and not sent.request_nbytes:
         return ValueError(f"url: {message}")
     if code == pycurl.E_OUT_OF_MEMORY:
         return MemoryError(message)
-    if code == pycurl.E_SEND_FAIL_REWIND:
-        return ConnectionResetError(errno.ECONNRESET, "the server closed the connection before it answered")
-    if sent.os_errno:
-        return OSError(sent.os_errno, f"{os.strerror(sent.os_errno)}: {message}")
-    return ConnectionError(f"{message} (libcurl's error {code})")
+    if code in _CLOSED_CODES and not sent.head:
+        is_reset = sent.os_errno in _RESETS
+        if is_reset or code in (pycurl.E_GOT_NOTHING, pycurl.E_SEND_FAIL_REWIND):
+            return error_before_answer(
+                is_reused=sent.is_reused,
+                is_reset=is_reset,
+                quiet_s=sent.quiet_seconds,
+                body_bytes=body_bytes,
+            )
+    is_lost = code in _CLOSED_CODES and sent.os_errno in _LOST
+    if code in _CUT_CODES or is_lost or (code == pycurl.E_GOT_NOTHING and _is_interim(sent.head)):
+        return BrokenAnswer(_with_errno(sent) if message else "the answer broke off")
+    return AnsweredBadly("the answer does not decompress" if code == libcurl.BADLY_CODED else message)
+
+
+def _with_errno(sent: libcurl.HttpRequest) -> str:
+    number = sent.os_errno if sent.os_errno in _LOST or sent.code in _CONNECT_CODES else 0
+    return f"[Errno {number}] {os.strerror(number)}: {sent.message}" if number else sent.message
+
+
+def _is_interim(head: bytes) -> bool:
+    """True if the last status is one before an answer; another protocol is none that was asked for."""
+    status = head.rpartition(b"HTTP/")[2].split(None, 2)[1:2]
+    return bool(status) and len(status[0]) == 3 and status[0][:1] == b"1" and status[0] != b"101"
 
 
 def header_lines(headers: Mapping[str, str]) -> list[bytes]:

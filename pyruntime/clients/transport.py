@@ -10,6 +10,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
+import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping
@@ -18,12 +22,15 @@ from http import HTTPStatus
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
+from pillarbox.wire import Kind, read_error
+
+_log = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "libcurl", "aiohttp")
 SURROGATES = ("error", "replace")
@@ -35,6 +42,22 @@ MAX_ERROR_BODY_BYTES = 65_536
 MAX_MESSAGE_CHARACTERS = 300
 """Characters of an answer that stand in the text of an error."""
 USER_AGENT = "pillarbox"
+CODINGS = "gzip, deflate"
+"""The content codings that are asked for, by both backends."""
+MAX_ANSWER_BYTES = 1 << 27
+"""Bytes of an answer, unless told: more than 2,048 vectors of 3,072 numbers as text."""
+LARGE_BODY_BYTES = 65_536
+"""A body from here on may be refused for its size by closing the connection; a smaller one is not."""
+SOON_S = 1.0
+"""Seconds after the last byte of a request within which a closed connection tells that nothing was read."""
+MAX_LINE_BYTES = 102_400
+"""Bytes of one line of an answer's headers, libcurl's own bound."""
+OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
+"""Numbers of the system for limits of this machine: descriptors and ports. They tell nothing of a service."""
+DESCRIPTORS_SHARE = 0.75
+"""The share of the descriptors that this process may have which connections take at most."""
+MAX_HEADERS = 5_000
+"""Headers of an answer, libcurl's own bound."""
 KEEP_ALIVE_S = 4.0
 """Seconds for which an idle connection is used again: many servers close theirs after five, and a request
 that meets the closing is lost."""
@@ -48,21 +71,24 @@ DIRECT = "direct"
 class Http:
     """Options of the HTTP transport of one client.
 
-    connections: open connections to one endpoint (scheme, host, port), at least 1; requests above wait.
+    connections: open connections to one endpoint (scheme, host, port), at least 1; requests above wait. None
+    for as many as requests are in flight, which the operator's capacity bounds, and three quarters of the
+    descriptors that the process may have.
     connect_timeout: seconds for a connection with its TLS handshake. read_timeout: seconds without a byte
-    from the server. total_timeout: seconds for a whole request, the wait for a connection included. Each may
-    be None for no limit. proxy: `http://host:port` for all requests; None for what HTTP_PROXY, HTTPS_PROXY,
-    ALL_PROXY and NO_PROXY say where the request is made; "direct" for none. verify: False accepts each
-    certificate. ca_file: a file in PEM, on the worker, with the certificates to trust instead of the
-    system's. http2: offer HTTP/2 to servers with TLS, for which libcurl is needed. backend: the HTTP client;
-    "auto" takes libcurl (Linux, `pip install 'pillarbox[libcurl]'`) where it is installed, aiohttp elsewhere.
+    from the server. total_timeout: seconds for a whole request, without the wait for one of `connections`.
+    Each may be None for no limit. proxy: `http://host:port` for all requests; None for what HTTP_PROXY,
+    HTTPS_PROXY, ALL_PROXY and NO_PROXY say where the request is made; "direct" for none. verify: False
+    accepts each certificate. ca_file: a file in PEM, on the worker, with the certificates to trust instead
+    of the system's. http2: offer HTTP/2 to servers with TLS, for which libcurl is needed. backend: the HTTP
+    client; "auto" takes libcurl (Linux, `pip install 'pillarbox[libcurl]'`) where it is installed, aiohttp
+    elsewhere. max_answer_bytes: of one answer, decompressed; a longer one is the error of its row.
     surrogates: half characters (lone surrogates) in texts that are sent and in JSON that comes back: "error"
     fails their row, "replace" puts U+FFFD for each.
 
     A picklable value; any thread. Raises TypeError and ValueError.
     """
 
-    connections: int = 64
+    connections: int | None = None
     connect_timeout: float | None = 10.0
     read_timeout: float | None = 60.0
     total_timeout: float | None = 300.0
@@ -72,9 +98,12 @@ class Http:
     http2: bool = False
     backend: Backend = "auto"
     surrogates: Surrogates = "error"
+    max_answer_bytes: int = MAX_ANSWER_BYTES
 
     def __post_init__(self) -> None:
-        check_positive_int("connections", self.connections)
+        if self.connections is not None:
+            check_positive_int("connections", self.connections)
+        check_positive_int("max_answer_bytes", self.max_answer_bytes)
         for name in ("connect_timeout", "read_timeout", "total_timeout"):
             check_limit_of_time(name, getattr(self, name))
         if self.proxy is not None and self.proxy != DIRECT:
@@ -147,9 +176,9 @@ class Transport(Protocol):
 
         url: absolute, percent-encoded. vectors: the number of vectors in base64 that an answer in OpenAI's
         form should hold; a transport that can reads them, and leaves an answer that is another one as it is.
-        Cancelling ends the request. Raises errors of connections, TLS and time-outs that
-        `pillarbox.aio.service_errors` knows; nothing is tried again but an idempotent request whose kept
-        connection the server had closed.
+        Cancelling ends the request. Raises a TransportError or an HttpTimeout, whose `kind` tells what
+        happened; both backends raise the same for the same event. A request is sent once more, on a fresh
+        connection, where nothing of it was read: see `NotSent`.
         """
         ...
 
@@ -165,13 +194,105 @@ class MissingExtra(ImportError):
 class HttpTimeout(TimeoutError):
     """The base of the time-outs of a request."""
 
+    kind: ClassVar[Kind] = Kind.LATE
+
 
 class ConnectTimeout(HttpTimeout):
     """No connection was made in time: `connect_timeout`, or `total_timeout` before there was one."""
 
+    kind = Kind.NOT_REACHED
+
 
 class ReadTimeout(HttpTimeout):
     """The answer did not come in time: `read_timeout` or `total_timeout`."""
+
+
+class TransportError(ConnectionError):
+    """The base of the errors of a request that has no answer; `kind` is its class in `pillarbox.wire`."""
+
+    kind: ClassVar[Kind] = Kind.UNKNOWN
+
+
+class NotSent(TransportError):
+    """The connection ended before the first byte of an answer, so that nothing of the request was read.
+
+    That is: a kept connection that was closed or reset, or a fresh one that was reset, within a second of the
+    request. The transport has then sent the request once more, on a fresh connection; this is the error of
+    that second time.
+    """
+
+    kind = Kind.NOT_SENT
+    was_sent_again = True
+
+
+class NotReached(TransportError):
+    """No connection was made, or a fresh one was closed without an answer."""
+
+    kind = Kind.NOT_REACHED
+
+
+class BrokenAnswer(TransportError):
+    """The answer broke off, in its headers, its body or its compressed stream, or after a long wait."""
+
+    kind = Kind.BROKEN
+
+
+class AnsweredBadly(TransportError):
+    """The answer cannot be read as HTTP, has a content coding that is not known, or TLS fails."""
+
+    kind = Kind.ANSWERED_BADLY
+
+
+class BodyRefused(TransportError):
+    """The server closed a fresh connection while a large body was sent, or soon after: it is too large."""
+
+    kind = Kind.REFUSED_SIZE
+
+
+class AnswerTooLarge(TransportError):
+    """The answer has more bytes than `max_answer_bytes`."""
+
+    kind = Kind.REFUSED_SIZE
+
+    @classmethod
+    def of(cls, limit: int) -> AnswerTooLarge:
+        """The error for a bound."""
+        return cls(f"the answer has more than max_answer_bytes={limit:,} of Http")
+
+
+class HostUnknown(TransportError):
+    """The name of the host does not exist."""
+
+    kind = Kind.REFUSED_ALL
+
+
+class CertificateRefused(TransportError):
+    """The server's certificate is not believed: it has expired, or is for another name, or is self-signed."""
+
+    kind = Kind.REFUSED_ALL
+
+
+def error_before_answer(
+    *, is_reused: bool, is_reset: bool, quiet_s: float, body_bytes: int
+) -> TransportError:
+    """The error for a connection that ended after the request, before the first byte of an answer.
+
+    is_reused: the connection had been kept. is_reset: it was reset, not closed. quiet_s: seconds since the
+    last byte of the request was sent; 0 if not all were. body_bytes: of the request. A `NotSent` is for
+    sending the request once more.
+    """
+    how = "reset" if is_reset else "closed"
+    if quiet_s >= SOON_S:
+        return BrokenAnswer(f"the server {how} the connection after {quiet_s:.1f} s, without an answer")
+    if is_reused:
+        return NotSent(f"the server {how} the kept connection before it answered")
+    if body_bytes >= LARGE_BODY_BYTES:
+        return BodyRefused(
+            f"the server {how} the connection for a body of {body_bytes:,} bytes: it is probably too large"
+        )
+    if is_reset:
+        return NotSent("the server reset the connection before it answered")
+    return NotReached("the server closed the connection without an answer")
 
 
 class HttpStatusError(Exception):
@@ -262,6 +383,71 @@ def _backend(name: str, package: str, extra: str) -> Any:
         raise MissingExtra(
             f"the HTTP client {name} needs the package {package}: pip install 'pillarbox[{extra}]'"
         ) from None
+
+
+def most_connections() -> int:
+    """Connections that the descriptors of this process allow for; 0 for no bound."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 0 if soft == resource.RLIM_INFINITY else max(1, int(soft * DESCRIPTORS_SHARE))
+
+
+class Names:
+    """Tells apart why the name of a host was not resolved: clients often do not. On one loop's thread."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, asyncio.Future[TransportError]] = {}
+
+    async def error_of(self, host: str) -> TransportError:
+        """Ask the resolver once more, on another thread, and return the error: HostUnknown or NotReached."""
+        asked = self._asked.get(host)
+        if asked is None:
+            # Shared: many rows ask for one host.
+            asked = self._asked[host] = asyncio.ensure_future(_error_of_name(host))
+            asked.add_done_callback(lambda _: self._asked.pop(host, None))
+        error = await asyncio.shield(asked)
+        return type(error)(*error.args)
+
+
+async def _error_of_name(host: str) -> TransportError:
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(None, socket.getaddrinfo, host, None)
+    except socket.gaierror as error:
+        if read_error(error).kind is Kind.REFUSED_ALL:
+            return HostUnknown(f"the host {host!r} does not exist: {error.strerror}; look at the address")
+        return NotReached(f"the name server gives no answer for {host!r} for now: {error.strerror}")
+    except (OSError, UnicodeError) as error:
+        return HostUnknown(f"the host {host!r} is not a name: {error}")
+    return NotReached(f"the host {host!r} was not resolved at first")
+
+
+class Places:
+    """Lets `connections` requests go to one endpoint at a time; the others wait. On one loop's thread."""
+
+    # The wait is here, and not in the HTTP client, where it would count as the service's time.
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._places: dict[str, asyncio.Semaphore] = {}
+        self._has_warned = False
+
+    def of(self, endpoint: str) -> asyncio.Semaphore:
+        """The places of an endpoint (scheme, host and port)."""
+        places = self._places.get(endpoint)
+        if places is None:
+            places = self._places[endpoint] = asyncio.Semaphore(self._connections)
+        if places.locked() and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "requests to %s wait for one of connections=%d of Http; left out, there are as many as calls",
+                endpoint,
+                self._connections,
+            )
+        return places
 
 
 def tls_context(options: Http) -> ssl.SSLContext:

@@ -37,6 +37,7 @@ from pillarbox.aio.options import Latency, Options
 from pillarbox.redaction import errors_in_utf8
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
+from pillarbox.spark.outcomes import outcomes_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
@@ -276,7 +277,7 @@ class OperatorPlan:
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the way for live counts. dead_letters: where failed rows are put aside. prompt: whether
     results leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments.
-    uid: the name of the function in a chain.
+    uid: the name of the function in a chain. outcomes: where a task reports its rows; None for nowhere.
     """
 
     fn: Callable[..., Any]
@@ -289,6 +290,7 @@ class OperatorPlan:
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
     uid: str | None = None
+    outcomes: Any = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -368,6 +370,7 @@ def plan_operator(
         arguments=arguments,
         is_behind=is_behind,
     )
+    outcomes = outcomes_of(session, name_of(fn))
     return OperatorPlan(
-        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid
+        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid, outcomes
     )

@@ -254,10 +254,22 @@ class Display:
         ]
         cost = [f"cost {number(totals.cost)}"] if totals.cost else []
         left = [] if remaining is None else [f"{seconds(remaining)} left"]
-        return [f"{rate:,.0f} rows/s", f"{totals.in_flight:,}{of} in flight", *bad, *cost, *left]
+        found = [f"{totals.found:,} found"] if totals.found else []
+        # One of the waits, the one of most operators: all would not have room.
+        waits = (
+            [self.plain(f"waits: {max(totals.waits, key=totals.waits.__getitem__)}")] if totals.waits else []
+        )
+        return [
+            *(f"{rate:,.0f} rows/s", f"{totals.in_flight:,}{of} in flight"),
+            *(*bad, *found, *cost, *left, *waits),
+        ]
 
     def coloured(self, text: str, colour: str) -> str:
         """The text in this colour, where there are colours."""
+        return text
+
+    def plain(self, text: str) -> str:
+        """The text, whatever signs are in it."""
         return text
 
 
@@ -312,6 +324,12 @@ class Bar(Display):
         """See `Display`."""
         return f"[{colour}]{text}[/]"
 
+    def plain(self, text: str) -> str:
+        """See `Display`."""
+        from rich.markup import escape
+
+        return escape(text)
+
     def close(self, totals: Totals, series: Sequence[Point]) -> None:
         """Draw the last totals, and give the terminal back."""
         super().close(totals, series)
@@ -341,6 +359,10 @@ class NotebookBar(Display):
     def coloured(self, text: str, colour: str) -> str:
         """See `Display`."""
         return f"<span style='color:{colour}'>{text}</span>"
+
+    def plain(self, text: str) -> str:
+        """See `Display`."""
+        return escape(text)
 
     def _bundle(self, totals: Totals, words: Sequence[str]) -> dict[str, str]:
         bar = ""

@@ -16,9 +16,11 @@ datetime with a time zone, that of the session, so that it means the same instan
 from __future__ import annotations
 
 import datetime
+import decimal
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby, repeat
 from typing import Any, TypeAlias
 
@@ -333,6 +335,35 @@ def decode_column(column: pa.Array) -> list[Any]:
         values = [_value(scalar) for scalar in column]
     convert = decoder(column.type)
     return values if convert is None else [convert(value) for value in values]
+
+
+def import_for_values() -> None:
+    """Import what the values of columns need, once: Arrow imports pandas and zones with the first of them.
+
+    Any thread but that of an event loop, which an import would hold up for as long as the disk takes.
+    """
+    moment = datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc)
+    for value, kind in (
+        (1, pa.int64()),
+        (1.0, pa.float64()),
+        ("", pa.string()),
+        (b"", pa.binary()),
+        (moment, pa.timestamp("us", "UTC")),
+        (moment, pa.timestamp("us", "Europe/Paris")),
+        (moment.replace(tzinfo=None), pa.timestamp("us")),
+        (moment.date(), pa.date32()),
+        (decimal.Decimal(1), pa.decimal128(3, 1)),
+        (datetime.timedelta(1), pa.duration("us")),
+        ([1], pa.list_(pa.int64())),
+        ({"a": 1}, pa.struct([("a", pa.int64())])),
+        ([("a", 1)], pa.map_(pa.string(), pa.int64())),
+    ):
+        # A machine without the data of time zones has none for values either.
+        with suppress(Exception):
+            array = pa.array([value], kind)
+            decode_column(array)
+            array.to_numpy(zero_copy_only=False)
+            array.cast(array.type)
 
 
 def _value(scalar: pa.Scalar) -> Any:

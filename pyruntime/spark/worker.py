@@ -56,8 +56,9 @@ from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.operator_plan import OperatorPlan
+from pillarbox.spark.outcomes import report_outcomes, with_trace
 from pillarbox.spark.progress_channel import ProgressReporter
-from pillarbox.spark.records import arrow_function
+from pillarbox.spark.records import arrow_function, import_for_values
 
 if TYPE_CHECKING:
     from pillarbox.spark.writer import SkippedRows
@@ -223,6 +224,8 @@ class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
+        # Before the loop opens, and not with the first value on it.
+        import_for_values()
         # What Spark, pandas and pyarrow have made so far stays as long as the worker. Without this the
         # collector walks through all of it again and again, driven by the objects of each row.
         gc.collect()
@@ -408,6 +411,10 @@ def _run_job(
             for reporter in reporters:
                 reporter.close()
         ok = True
+        counts = job.statistics()
+        for each, first in zip(plans, job.first_failures(), strict=False):
+            if (of_each := counts[each.uid]) is not None:
+                report_outcomes(each, of_each, first)
         if ended is not None and (statistics := job.statistics()[plans[-1].uid]) is not None:
             ended(statistics)
     finally:
@@ -417,13 +424,6 @@ def _run_job(
         else:
             for each in acquired:
                 here.release(each.token, failed=not ok)
-
-
-def with_trace(error: CallFailed | CallTimeout | TooManyFailures) -> Exception:
-    """The same error with the trace of its cause as text. Any thread."""
-    if isinstance(error, TooManyFailures):
-        return TooManyFailures(error.failed, error.finished, error.limit, error.cause.with_trace())
-    return error.with_trace()
 
 
 def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, CallFailed, Retry, RetryBudget, Timeout, async_map
+from pillarbox import Batch, CallFailed, Errors, Rate, Retry, RetryBudget, Timeout, async_map
+from pillarbox.aio.limits.rate import LocalLimiter, SharedLimits
 from tests.aio.unit.virtual import HOUR, Rig, answers, infos, play
 from tests.search import examples
 
@@ -195,13 +196,15 @@ def test_calls_that_broke_in_an_outage_are_no_attempts() -> None:
 @pytest.mark.contract("A service that was never reached is not waited for as long as an outage.")
 def test_a_service_that_was_never_reached_is_waited_for_half_a_minute() -> None:
     service = Down(0.0, HOUR, refused())
-    rig, seconds = run(service, 200, retry=Retry(3), capacity=20, errors="column")
+    rig, seconds = run(service, 200, retry=Retry(3), capacity=20, errors=Errors("column", floor=None))
     messages = [info.message for info in infos(rig).values()]
     assert len(messages) == 200
     assert any("the service was never reached, for 30 s: look at its address" in each for each in messages)
     assert 30 <= seconds < 60
     # Not one that begins to answer meanwhile.
-    rig, _ = run(Down(0.0, 20.0, refused()), 200, retry=Retry(3), capacity=20, errors="null")
+    rig, _ = run(
+        Down(0.0, 20.0, refused()), 200, retry=Retry(3), capacity=20, errors=Errors("null", floor=None)
+    )
     assert lost(rig, 200) == 0
 
 
@@ -345,7 +348,9 @@ def test_calls_come_back_one_by_one_after_a_cool_down() -> None:
 @pytest.mark.contract("An outage longer than max_outage fails rows, and the error says so.")
 def test_an_outage_longer_than_its_limit_fails_rows_and_the_error_says_so() -> None:
     service = Down(0.0, HOUR, Overloaded(1, 503))
-    rig, seconds = run(service, 200, retry=Retry(3, max_outage=60), capacity=10, errors="column")
+    rig, seconds = run(
+        service, 200, retry=Retry(3, max_outage=60), capacity=10, errors=Errors("column", floor=None)
+    )
     messages = {info.message for info in infos(rig).values()}
     assert messages == {"status 503 (the service was overloaded for longer than max_outage=60 s of Retry)"}
     assert len(infos(rig)) == 200
@@ -412,6 +417,77 @@ def test_sporadic_refusals_cost_little(retry_after: float | None) -> None:
     rig, seconds = run(service, 20_000, retry=Retry(), capacity=50, errors="null", ordered=False)
     assert lost(rig, 20_000) == 0
     assert seconds <= 2.0 * 20_000 / 50 * 0.02
+
+
+@pytest.mark.contract(
+    "Refusals now and then, which ask for no pause, do not close a rate that does not bind."
+)
+@pytest.mark.parametrize("retry", [Retry(), Retry(max_outage=0), None], ids=["waits", "attempts", "none"])
+def test_sporadic_refusals_do_not_close_a_rate(retry: Retry | None) -> None:
+    chance = random.Random(7)
+
+    async def service(row: int) -> int:
+        await asyncio.sleep(0.05)
+        if chance.random() < 0.005:
+            raise Overloaded()
+        return row
+
+    options = {"capacity": 100, "errors": "null", "ordered": False, "rate": Rate(1e9), "retry": retry}
+    rig, _ = run(service, 10_000, **options)
+    assert rig.operator.statistics().cool_downs == 0  # type: ignore[union-attr]
+
+
+def test_refusals_that_are_many_or_ask_for_a_pause_close_a_rate_without_retries_too() -> None:
+    for refusals, retry_after, closes in ((30, None, True), (1, 0.0, True), (1, None, False)):
+        left = [refusals]
+
+        async def service(row: int, left: list[int] = left, retry_after: float | None = retry_after) -> int:
+            await asyncio.sleep(0.05)
+            left[0] -= 1
+            if left[0] >= 0:
+                raise Overloaded(retry_after)
+            return row
+
+        rig, _ = run(service, 200, capacity=100, errors="null", rate=Rate(1e9, cool_down=0.001))
+        assert (rig.operator.statistics().cool_downs > 0) is closes  # type: ignore[union-attr]
+
+
+class Told(LocalLimiter):
+    """Stands for limits that are shared: keeps the cool-downs that the others would be told of."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, None)
+        self.cool_downs: list[float | None] = []
+
+    def cool_down(self, seconds: float | None) -> None:
+        self.cool_downs.append(seconds)
+
+
+class Shared(SharedLimits):
+    """Gives one limiter."""
+
+    def __init__(self) -> None:
+        self.limiter = Told()
+
+    def open_for(self, rate: Any, max_calls: Any, max_cost: Any) -> Told:
+        return self.limiter
+
+    def named(self, name: str | None = None) -> Shared:
+        return self
+
+
+@pytest.mark.contract(
+    "Without a rate, tasks that share limits are told of the first overload of each, and no more."
+)
+@pytest.mark.parametrize("retry_after", [None, 1])
+def test_a_task_that_has_found_its_pace_cools_down_alone(retry_after: float | None) -> None:
+    random.seed(1)
+    shared = Shared()
+    service = Limited(100, 10, retry_after, 0.02)
+    rig, _ = run(service, 1500, retry=Retry(4), capacity=50, errors="null", ordered=False, limits=shared)
+    assert lost(rig, 1500) == 0
+    assert service.refused > 5
+    assert shared.limiter.cool_downs == [retry_after]
 
 
 @pytest.mark.contract("Refusals of an overloaded service are not attempts; other errors are.")

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Rate, Retry, RetryBudget, Timeout, async_map
+from pillarbox import (
+    Batch,
+    Budget,
+    Buffer,
+    Dedupe,
+    Errors,
+    Options,
+    Rate,
+    Retry,
+    RetryBudget,
+    Timeout,
+    async_map,
+)
 
 KINDS = (ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 HOOKS: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
@@ -98,7 +111,14 @@ def test_a_batch_that_is_tried_again_is_one_retry_of_the_budget() -> None:
         raise ConnectionError("down")
 
     retry = Retry(6, initial=0.0, budget=RetryBudget(share=0.5, least=0))
-    assert list(async_map(range(64), down, batch=Batch(8), capacity=1, retry=retry, errors="drop")) == []
+    assert (
+        list(
+            async_map(
+                range(64), down, batch=Batch(8), capacity=1, retry=retry, errors=Errors("drop", floor=None)
+            )
+        )
+        == []
+    )
     assert calls <= 8 + 4
 
 
@@ -162,3 +182,18 @@ def test_bytes_are_bounded_also_when_rows_leave_one_by_one() -> None:
             assert statistics is not None
             most = max(most, statistics.held_bytes)
     assert 400_000 < most <= 600_100
+
+
+@pytest.mark.contract("A function whose future holds StopIteration fails its row, as any error does.")
+@pytest.mark.parametrize("batch", [None, Batch(2)], ids=["rows", "batches"])
+def test_a_future_that_holds_stop_iteration_fails_its_row(batch: Batch | None) -> None:
+    pool = ThreadPoolExecutor(1)
+
+    def first(row: Any) -> Any:
+        rows = row if isinstance(row, list) else [row]
+        return pool.submit(lambda: [next(iter(range(each))) for each in rows])
+
+    with pool:
+        outcomes = [*async_map([1, 2, 0], first, batch=batch, errors="column")]
+    assert [outcome.error is None for outcome in outcomes] == [True, True, False]
+    assert "StopIteration" in outcomes[2].error.message

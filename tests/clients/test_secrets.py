@@ -250,7 +250,8 @@ def refused_rows(vault: Callable[[], Any], rows: int, **options: Any) -> list[pi
     async def run() -> list[pillarbox.Outcome]:
         async with serve_handler(refuse) as url:
             client = HttpLookup(url + "/{x}", key=Secret.call(vault), http=DIRECT)
-            found = pillarbox.async_map([{"x": i} for i in range(rows)], client, errors="column", **options)
+            errors = Errors("column", floor=None)
+            found = pillarbox.async_map([{"x": i} for i in range(rows)], client, errors=errors, **options)
             return [outcome async for outcome in found]
 
     return asyncio.run(run())
@@ -331,7 +332,9 @@ def test_a_batch_is_not_divided_for_a_vault_that_is_down() -> None:
     async def run() -> Service:
         async with serving(Service(key=("Authorization", "another"))) as service:
             client = Embeddings(f"{service.url}/v1", "e5", key=Secret.call(Vault(down)), http=DIRECT)
-            rows = pillarbox.async_map(["love"] * 16, client, batch=client.batch, errors="null")
+            rows = pillarbox.async_map(
+                ["love"] * 16, client, batch=client.batch, errors=Errors("null", floor=None)
+            )
             assert [row async for row in rows] == [None] * 16
         return service
 

@@ -17,17 +17,20 @@ BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "redaction": set(),
     "validate": set(),
+    "wire_table": set(),
+    "wire": {"wire_table"},
     "mailbox": {"validate", "kernel"},
     "task": {"validate", "mailbox", "kernel"},
     "rpc": {"validate", "redaction"},
-    "aio": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "clients": {"validate", "redaction", "aio", "kernel"},
+    "aio": {"validate", "redaction", "wire", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "clients": {"validate", "redaction", "wire", "aio", "kernel"},
     "ledger": {"validate", "redaction", "task", "mailbox", "kernel"},
     "sources": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
     "": {
         "spark",
         "validate",
         "redaction",
+        "wire",
         "sources",
         "clients",
         "aio",
@@ -40,6 +43,7 @@ BELOW: dict[str, set[str]] = {
     "spark": {
         "validate",
         "redaction",
+        "wire",
         "sources",
         "clients",
         "aio",
@@ -49,7 +53,19 @@ BELOW: dict[str, set[str]] = {
         "mailbox",
         "kernel",
     },
-    "testing": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "testing": {
+        "",
+        "validate",
+        "redaction",
+        "wire",
+        "sources",
+        "aio",
+        "ledger",
+        "rpc",
+        "task",
+        "mailbox",
+        "kernel",
+    },
 }
 # What a user imports from: `pillarbox.spark` gives names of `pillarbox`, which is above its own modules.
 FACE = {"pillarbox", "pillarbox.spark"}
@@ -58,7 +74,19 @@ RESERVED: dict[str, set[str]] = {
     "pyspark": {"", "spark"},
     "pyarrow": {"spark", "sources", "ledger", "clients"},
     "pandas": {"spark", "sources"},
-    "asyncio": {"", "mailbox", "task", "rpc", "aio", "ledger", "sources", "clients", "spark", "testing"},
+    "asyncio": {
+        "",
+        "wire",
+        "mailbox",
+        "task",
+        "rpc",
+        "aio",
+        "ledger",
+        "sources",
+        "clients",
+        "spark",
+        "testing",
+    },
 }
 
 

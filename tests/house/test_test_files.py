@@ -25,14 +25,16 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.sources.connectors.redis_streams": {"RedisStreamSource"},
         "pillarbox.spark.async_udf": {"AsyncUdf"},
         "pillarbox.spark.data_source": {"PillarboxSource"},
+        "pillarbox.wire_table": {"TABLE", "TRAITS", "Kind"},
     }
     for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):
-        for path in folder.rglob("__init__.py"):
+        for path in (*folder.rglob("__init__.py"), *folder.glob("wire.py")):
             names: set[str] = set()
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                     names = set(ast.literal_eval(node.value))
-            found[".".join([prefix, *path.parent.relative_to(folder).parts])] = names
+            module = path.parent if path.stem == "__init__" else path.with_suffix("")
+            found[".".join([prefix, *module.relative_to(folder).parts])] = names
     return found
 
 

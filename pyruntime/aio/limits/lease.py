@@ -42,6 +42,7 @@ from pillarbox.aio.limits.rate import (
     Limits,
     LocalLimiter,
     TokenBucket,
+    explain_cool_down,
 )
 from pillarbox.rpc.codec import Amount, Codec, Count
 from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
@@ -563,6 +564,15 @@ class LeasedLimiter:
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""
         self._before = name, calls, cost
+
+    def explain_now(self) -> str | None:
+        """See `RateLimiter.explain_now`."""
+        if self._way.connection is None:
+            return (
+                f"there is no coordinator at {self._way}; it is waited for, for {self._patience:g} s in all"
+            )
+        own = None if self._own is None else self._own.explain_now()
+        return own or explain_cool_down(self._cool_until, self._clock())
 
     def statistics(self) -> LimiterStatistics:
         """See `RateLimiter.statistics`."""

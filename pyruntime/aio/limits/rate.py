@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.aio.waits import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
 from pillarbox.validate import check_function_or_none, check_positive_number
@@ -232,11 +233,21 @@ class RateLimiter(Protocol):
         name: what made them. Who shares the limits counts each name once, the first time.
         """
 
+    def explain_now(self) -> str | None:
+        """Say what holds calls back besides the rate, and until when; None for nothing."""
+
     def statistics(self) -> LimiterStatistics:
         """Counts so far. Any thread, as an estimate."""
 
     async def close(self) -> None:
         """End what runs; what was granted and not used is given back. Nothing is woken any more."""
+
+
+def explain_cool_down(until: float | None, now: float) -> str | None:
+    """Say that a cool-down holds calls back until then; None if it does not."""
+    if until is None or until <= now:
+        return None
+    return f'a cool-down, after an answer that said "overloaded", until {clock_time(until - now)}'
 
 
 class LocalLimiter:
@@ -322,6 +333,10 @@ class LocalLimiter:
         if self._cool_until is None or end > self._cool_until:
             self._cool_until = end
         self._cool_downs += 1
+
+    def explain_now(self) -> str | None:
+        """See `RateLimiter.explain_now`."""
+        return explain_cool_down(self._cool_until, self._clock())
 
     def statistics(self) -> LimiterStatistics:
         """See `RateLimiter.statistics`."""

@@ -43,7 +43,7 @@ class Instrument(NamedTuple):
     kind: str
     """"row" counts rows, which a task that runs again counts again; "count" only grows, over all attempts of
     a task; "level" is an amount of now, and nothing when the operator has ended; "table" holds counts by a
-    key; "histogram" holds durations; "histograms" holds such by a key."""
+    key, and "levels" amounts of now; "histogram" holds durations; "histograms" holds such by a key."""
     help: str
     """A description for readers of metrics."""
     export: str | None
@@ -57,7 +57,7 @@ class Instrument(NamedTuple):
 def _of(kind: str, help: str, export: str | None = "", label: str = "", unit: str = "") -> Any:
     """The field of `Totals` of this description. export: "" for the name of the field."""
     metadata = {"instrument": Instrument(kind, help, export, unit, label)}
-    if kind in ("table", "histograms"):
+    if kind in ("table", "levels", "histograms"):
         return field(default_factory=dict, metadata=metadata)
     return field(default=NO_LATENCY if kind == "histogram" else 0, metadata=metadata)
 
@@ -97,6 +97,8 @@ class Totals:
         "table", "Time of operators by what it went on", "spent", "on", "seconds"
     )
     """See `SPENT`."""
+    waits: Mapping[str, int] = _of("levels", "Operators that wait, by what they wait for", None)
+    """The things that have been waited for, for some seconds now, in words."""
     latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
     call_latency: LatencySnapshot = _of(  # noqa: RUF009
         "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"
@@ -176,6 +178,7 @@ def _add_histograms(tables: Iterable[Mapping[str, LatencySnapshot]]) -> dict[str
 
 _ADD: dict[str, Any] = {
     "table": _add_tables,
+    "levels": _add_tables,
     "histogram": merge_snapshots,
     "histograms": _add_histograms,
 }
@@ -193,6 +196,8 @@ def without_rows(totals: Totals) -> Totals:
 
 def _without(kind: str, totals: Totals) -> Totals:
     nothing: dict[str, Any] = dict.fromkeys(instruments(kind), 0)
+    if kind == "level":
+        nothing |= {name: {} for name in instruments("levels")}
     return dataclasses.replace(totals, **nothing)
 
 

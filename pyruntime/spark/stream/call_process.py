@@ -48,13 +48,14 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import gives_one_row, with_parse
 from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
+from pillarbox.spark.outcomes import with_trace
 from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.worker import with_trace, worker
+from pillarbox.spark.worker import worker
 from pillarbox.spark.writer import RowWriter
 
 log = logging.getLogger("pillarbox")

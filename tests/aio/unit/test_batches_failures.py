@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import Batch, CallFailed, Retry
 from pillarbox.aio.errors import BatchResultError, Failed
-from pillarbox.aio.service_errors import is_permanent
+from pillarbox.wire import is_permanent
 from tests.aio.unit.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
 
 

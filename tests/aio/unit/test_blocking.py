@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,69 @@ def test_each_function_is_warned_of_once(warned: Warnings) -> None:
         with BlockedLoop(hold) as loop:
             loop.look(2 * WARN_AFTER_S)
     assert len(warned.texts) == 2
+
+
+def test_each_line_of_a_function_is_warned_of_once(warned: Warnings) -> None:
+    async def twice(loop: BlockedLoop) -> None:
+        loop.there.set()
+        loop.let_go.wait(30)  # the first line
+        loop.let_go.clear()
+        second.set()
+        loop.let_go.wait(30)  # the second line
+
+    second = threading.Event()
+    for _ in range(2):
+        with BlockedLoop(twice) as loop:
+            loop.look(2 * WARN_AFTER_S)
+            loop.let_go.set()
+            assert second.wait(30)
+            second.clear()
+            while loop.let_go.is_set():
+                pass
+            for _ in range(3):
+                loop.look(WARN_AFTER_S)
+    first, other = warned.texts
+    assert "# the first line" in first
+    assert "# the second line" in other
+
+
+def test_an_import_of_pillarboxs_own_is_no_code_of_the_user_and_hides_none(
+    warned: Warnings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import pillarbox_tests_hook\npillarbox_tests_hook.hold()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    frames: list[str] = []
+
+    def hold() -> None:
+        frame = sys._getframe()
+        # As where a part of Pillarbox imports while it decodes a value.
+        frames.extend(each.f_code.co_filename for each in loop_watcher.user_frames(frame))
+        frames.append("end")
+
+    hook: Any = types.ModuleType("pillarbox_tests_hook")
+    hook.hold = hold
+    monkeypatch.setitem(sys.modules, "pillarbox_tests_hook", hook)
+    source = "def decode():\n    import slow_to_import\n"
+    names: dict[str, Any] = {}
+    exec(compile(source, str(Path(loop_watcher.__file__).with_name("decoding.py")), "exec"), names)
+
+    async def ours(row: int) -> int:
+        names["decode"]()
+        return row
+
+    async def theirs(row: int) -> int:
+        import slow_to_import  # noqa: F401
+
+        return row
+
+    assert [*async_map([1], ours)] == [1]
+    assert frames == ["end"]
+    monkeypatch.delitem(sys.modules, "slow_to_import")
+    frames.clear()
+    assert [*async_map([1], theirs)] == [1]
+    # An import of the user's is his code, without what Python does for it.
+    assert frames[0] == __file__
+    assert not any("importlib" in each for each in frames)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, Retry, Timeout, async_map
-from pillarbox.aio.errors import OpenFailed, leaves, said
+from pillarbox.aio.errors import OpenFailed, describe, said
 from pillarbox.aio.options import Intervals
-from pillarbox.aio.service_errors import describe, is_overload
+from pillarbox.wire import is_overload, leaves
 from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import Rig, play
 from tests.threads import begun

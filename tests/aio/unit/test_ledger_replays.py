@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Options, Retry, Timeout, async_map
+from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Errors, Options, Retry, Timeout, async_map
 from pillarbox.aio import ledger_session
 from pillarbox.aio.options import Intervals
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope, lease
@@ -657,7 +657,7 @@ def test_what_was_replaced_by_merging_segments_is_still_spent(ledger: Ledger) ->
 
     given: dict[str, Any] = {
         "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
-        "errors": "null",
+        "errors": Errors("null", floor=None),
         "budget": Budget(max_calls=40),
     }
     for _ in range(3):

@@ -16,11 +16,10 @@ import pytest
 from pillarbox import CallFailed, Options
 from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
-from pillarbox.aio.errors import Failed
+from pillarbox.aio.errors import Failed, describe
 from pillarbox.aio.ledger_scope import scope_of
 from pillarbox.aio.options import Intervals
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.service_errors import describe
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.usage import Meter
 from pillarbox.kernel import OrderedQueue, TaskMailbox

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Budget, Buffer, CallFailed, CallTimeout, Dedupe, Options, Rate, Retry, Timeout
 from pillarbox.aio import async_wait as operator_module
-from pillarbox.aio import scheduler as scheduler_module
+from pillarbox.aio import throttle as throttle_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Stage
@@ -302,7 +302,7 @@ def run(
             limited = not (rate is max_calls is max_cost is None)
             return LocalLimiter(rate, max_calls, max_cost, loop.time) if limited else None
 
-        with mock.patch.object(scheduler_module, "open_limiter", gate):
+        with mock.patch.object(throttle_module, "open_limiter", gate):
             run = TaskRun(
                 [Stage(fn, options)],
                 source,

@@ -32,8 +32,8 @@ from pillarbox import (
 from pillarbox.aio import task_run
 from pillarbox.aio.errors import OpenFailed, ResultRejected, from_text, said, shorten
 from pillarbox.aio.options import Intervals
-from pillarbox.aio.service_errors import status_of
 from pillarbox.redaction import DEFAULT, check_redact
+from pillarbox.wire import status_of
 from tests.aio.unit.intervals import options_with
 from tests.aio.unit.virtual import again
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pillarbox import CallFailed, Retry
 from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.retry import SPREAD, RetryPolicy, bounded_retry_after, somewhat_later
-from pillarbox.aio.service_errors import delay_of, is_overload, is_permanent, retry_after_of, status_of
+from pillarbox.wire import delay_of, is_overload, is_permanent, retry_after_of, status_of
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 YEAR_9999 = 253_402_300_799
@@ -65,7 +65,7 @@ def test_all_three_forms_of_http_dates_are_in_utc(date: str) -> None:
 def test_without_a_date_of_the_answer_the_clock_of_the_machine_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pillarbox.aio.service_errors.time.time", lambda: NOON - 0.5)
+    monkeypatch.setattr("pillarbox.wire.time.time", lambda: NOON - 0.5)
     assert dated(formatdate(NOON + 30, usegmt=True), None) == 30.5
     assert dated(formatdate(NOON + 30, usegmt=True), "yesterday") == 30.5
     assert dated(formatdate(NOON - 30, usegmt=True), None) == 0
@@ -75,7 +75,7 @@ def test_without_a_date_of_the_answer_the_clock_of_the_machine_counts(
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "soon", "-1", "nan", "inf", "1e3", "1_000", "١٢", "0x10", "7, 8", "9" * 400),
+        *("", "soon", "-1", "nan", "inf", "1e3", "1_000", "١٢", "0x10", "soon, later", "9" * 400),
         *("Thu, 32 Feb 2024 12:00:30 GMT", "Thu, 29 Feb 99999 12:00:30 GMT", "Thu", "12:00:30"),
     ],
 )

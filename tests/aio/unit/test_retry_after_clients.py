@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp")
 
 from pillarbox import Retry, async_map
 from pillarbox.aio.retry import RetryPolicy
-from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of, status_of
+from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
 
 LATER = 7.0
@@ -96,7 +96,7 @@ def test_a_date_is_read_from_the_error_of_a_client_whatever_the_clock_of_the_mac
 
     with answering(reply) as url:
         error = error_of(lambda: client(url))
-    monkeypatch.setattr("pillarbox.aio.service_errors.time.time", lambda: 0.0)
+    monkeypatch.setattr("pillarbox.wire.time.time", lambda: 0.0)
     assert retry_after_of(error) == LATER
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, Options, Rate
+from pillarbox import Buffer, Errors, Options, Rate
 
 pytest.importorskip("aiohttp")
 
@@ -244,7 +244,7 @@ def test_a_budget_bounds_the_retries_of_all_rows_together() -> None:
         raise OSError("down")
 
     retry = Retry(3, initial=0.0, budget=RetryBudget(0.1, 5, seconds=3600))
-    assert list(async_map(range(200), down, retry=retry, errors="null")) == [None] * 200
+    assert list(async_map(range(200), down, retry=retry, errors=Errors("null", floor=None))) == [None] * 200
     assert sum(asked.values()) - 200 == 5 + 0.1 * 200
 
 

@@ -16,10 +16,18 @@ import numpy as np
 import pytest
 from aiohttp import ClientError, web
 
-from pillarbox.aio.service_errors import is_overload, is_permanent, is_unreached, retry_after_of
 from pillarbox.clients import Http
-from pillarbox.clients.transport import Backend, HttpStatusError, Transport, open_transport, status_error
+from pillarbox.clients import transport as transport_module
+from pillarbox.clients.transport import (
+    Backend,
+    BrokenAnswer,
+    HttpStatusError,
+    Transport,
+    open_transport,
+    status_error,
+)
 from pillarbox.clients.vectors import FLOAT32, block_of_bytes, decode_openai
+from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of
 from tests.certificates import make_certificate
 
 BACKENDS: list[Backend] = ["aiohttp", "libcurl"]
@@ -189,10 +197,12 @@ class Closing(asyncio.Protocol):
     """Answers the first request of a connection, and closes at the second without a word."""
 
     received: list[bytes]
+    made: list[Any]
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._answered = False
+        type(self).made.append(transport)
 
     def data_received(self, data: bytes) -> None:
         if not data.startswith((b"GET", b"POST")):
@@ -207,24 +217,42 @@ class Closing(asyncio.Protocol):
 
 @asynccontextmanager
 async def closing_server() -> AsyncIterator[tuple[str, list[bytes]]]:
-    protocol = type("_Closing", (Closing,), {"received": []})
+    protocol = type("_Closing", (Closing,), {"received": [], "made": []})
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", protocol.received
     finally:
         server.close()
+        for transport in protocol.made:
+            transport.abort()
 
 
-def test_a_request_that_a_closed_connection_lost_is_sent_again_only_if_it_may_be(backend: Backend) -> None:
+def test_a_request_that_a_closed_kept_connection_lost_is_sent_once_more(backend: Backend) -> None:
     async def test() -> None:
         async with closing_server() as (url, received), opened(Http(backend=backend)) as transport:
             for _ in range(2):
                 assert (await transport.request("GET", url, headers={})).body == b"ok"
             assert received == [b"GET"] * 3
-            with pytest.raises(CONNECTION_ERRORS) as raised:
+            answer = await transport.request("POST", url, headers={}, body=b"a question")
+            assert answer.body == b"ok"
+            assert received[3:] == [b"POST"] * 2
+
+    run(test)
+
+
+def test_a_request_that_a_server_may_have_worked_for_is_not_sent_again(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each wait is a long one.
+    monkeypatch.setattr(transport_module, "SOON_S", 0.0)
+
+    async def test() -> None:
+        async with closing_server() as (url, received), opened(Http(backend=backend)) as transport:
+            await transport.request("POST", url, headers={}, body=b"first")
+            with pytest.raises(BrokenAnswer) as raised:
                 await transport.request("POST", url, headers={}, body=b"once")
-            assert is_unreached(raised.value)
-            assert received[3:] == [b"POST"]
+            assert not is_unreached(raised.value)
+            assert received == [b"POST"] * 2
 
     run(test)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,43 @@ from spec.operator_runs import are_behaviours
 CODEC = SnapshotCodec(ALLOWED_IN_SNAPSHOTS)
 
 RunScript = Callable[..., list[str]]
+
+DECODING = """
+import datetime, decimal, sys
+import pyarrow as pa
+from pillarbox.spark.records import arguments_of
+from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.worker import worker
+from pyspark.sql import types as T
+
+names = "b i l d s t n e a m r x".split()
+now = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+values = [True, 1, 2, 1.5, "s", now, now.replace(tzinfo=None), now.date(), [1, None],
+          {"k": 1}, [("a", 1)], b"x"]
+kinds = [pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.timestamp("us", "America/Lima"),
+         pa.timestamp("us"), pa.date32(), pa.list_(pa.int32()), pa.struct([("k", pa.int64())]),
+         pa.map_(pa.string(), pa.int64()), pa.binary()]
+rows = pa.RecordBatch.from_arrays([pa.array([v, v], k) for v, k in zip(values, kinds)], names)
+fields = [T.StructField("l", T.LongType()), T.StructField("z", T.DecimalType(4, 2)),
+          T.StructField("t", T.TimestampType()), T.StructField("a", T.ArrayType(T.FloatType()))]
+encoder = RowEncoder(T.StructType(fields), datetime.timezone.utc)
+here = worker()
+
+async def on_the_loop():
+    before = set(sys.modules)
+    arguments_of(rows)
+    encoder.convert({"l": 1.0, "z": 1, "t": now, "a": (1, 2)})
+    encoder.convert((2, decimal.Decimal(1), now.replace(tzinfo=None), [1.0]))
+    return sorted(set(sys.modules) - before)
+
+print(here.loop_thread.submit(on_the_loop()).result(60))
+"""
+
+
+@pytest.mark.contract("A worker imports what rows and results need before its event loop opens.")
+def test_no_value_is_the_first_to_import_what_it_needs_on_the_loop() -> None:
+    ran = subprocess.run([sys.executable, "-c", DECODING], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == "[]", ran.stderr[-2000:]
 
 
 def batches_of(rows: int, batch_rows: int) -> list[pa.RecordBatch]:
