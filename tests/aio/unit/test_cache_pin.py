@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,19 @@ from pillarbox.aio.ledger_scope import CachePin
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, join_execution, pinned_cuts
+from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
+from tests.aio.unit.virtual import VirtualLoop
 
 OWNER = "0123456789abcdef"
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Runs each function where it is submitted, so that the time of a virtual loop stands still for it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 @pytest.mark.contract(convicts=["pin_renewed_once"])
@@ -27,28 +39,33 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
     pin = CachePin(ledger, scope, OWNER, 17)
     assert pin.join() == 17
     written: list[float] = []
+    loop = VirtualLoop()
+
+    def joined(*given: Any) -> int:
+        if len(written) == 1:
+            # Upkeep that fails ends no job.
+            written.append(0.0)
+            raise LedgerError("there is no room")
+        cut = join_execution(*given)
+        written.append(folder.changed(PIN_PREFIX + OWNER))
+        return cut
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        again = asyncio.Event()
-
-        def joined(*given: Any) -> int:
-            if len(written) == 1:
-                # Upkeep that fails ends no job.
-                written.append(0.0)
-                raise LedgerError("there is no room")
-            cut = join_execution(*given)
-            written.append(folder.changed(PIN_PREFIX + OWNER))
-            if len(written) == 3:
-                loop.call_soon_threadsafe(again.set)
-            return cut
-
-        monkeypatch.setattr(ledger_scope, "join_execution", joined)
-        folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
-        pin.keep(loop, 0.01)
-        await again.wait()
+        loop.set_default_executor(AtOnce())
+        pin.keep(loop, PIN_RENEWAL_S)
+        await asyncio.sleep(PIN_RENEWAL_S / 2)
+        for times in range(1, 4):
+            await asyncio.sleep(PIN_RENEWAL_S)
+            assert len(written) == times
         pin.let_go()
+        await asyncio.sleep(2 * PIN_RENEWAL_S)
+        assert len(written) == 3
 
-    asyncio.run(run())
+    monkeypatch.setattr(ledger_scope, "join_execution", joined)
+    folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
     assert time.time() - written[0] < PIN_LIFE_S / 2
     assert pinned_cuts(folder, time.time()) == {PIN_PREFIX + OWNER: 17}

@@ -181,7 +181,7 @@ def in_flight_at_once(ledger: Ledger) -> dict[str, Any]:
     return {text: outcome for text, outcome in outcomes.items() if isinstance(outcome, LedgerConflictError)}
 
 
-@pytest.mark.contract(convicts=["news_of_others_missed"])
+@pytest.mark.contract
 @pytest.mark.usefixtures("one_execution")
 def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well(location: str) -> None:
     refused = in_flight_at_once(Ledger(location))

@@ -13,6 +13,7 @@ import pytest
 
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerValueError
+from pillarbox.ledger.keys import execution_id
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.writer import Commit, LedgerWriter, WriterLimits
@@ -227,6 +228,61 @@ def test_of_two_writers_the_first_one_s_result_is_that_of_both(ledger: Ledger) -
     assert len(ledger.reader(SCOPE)) == 2
     one.close()
     other.close()
+
+
+@pytest.fixture
+def prepared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first commits of two writers ask for the lock when both are prepared."""
+    both = threading.Barrier(2)
+    met: set[int] = set()
+    lock = LocalFolder.lock
+
+    def together(folder: LocalFolder, timeout: float) -> Any:
+        thread = threading.get_ident()
+        if thread != threading.main_thread().ident and thread not in met:
+            met.add(thread)
+            both.wait()
+        return lock(folder, timeout)
+
+    monkeypatch.setattr(LocalFolder, "lock", together)
+
+
+@pytest.mark.contract(convicts=["news_of_others_missed"])
+@pytest.mark.usefixtures("prepared_at_once")
+def test_of_two_writers_with_one_key_in_prepared_commits_the_first_one_s_result_is_that_of_both(
+    ledger: Ledger,
+) -> None:
+    adopted: list[Any] = []
+
+    def note(commit: Commit) -> None:
+        adopted.extend(record.value for record in commit.adopted.values())
+
+    writers = {text: ledger.writer(SCOPE, on_commit=note) for text in ("one", "other")}
+    for text, writer in writers.items():
+        writer.append(key(1), text)
+    for writer in writers.values():
+        writer.flush(LONG)
+        writer.close()
+    assert len(adopted) == 1
+    assert values_in(ledger) == {key(1): adopted[0]}
+
+
+@pytest.mark.contract(convicts=["news_of_others_missed"])
+@pytest.mark.usefixtures("prepared_at_once")
+def test_of_two_writers_with_one_key_and_two_inputs_in_prepared_commits_one_ends(ledger: Ledger) -> None:
+    same = execution_id("action")
+    writers = {input: ledger.writer(SCOPE, execution=same) for input in (b"one", b"other")}
+    for input, writer in writers.items():
+        writer.append(key(1), input.decode(), input=input)
+    ended = 0
+    for writer in writers.values():
+        try:
+            writer.flush(LONG)
+            writer.close()
+        except LedgerConflictError:
+            ended += 1
+    assert ended == 1
+    assert len(values_in(ledger)) == 1
 
 
 def append_vectors(writer: LedgerWriter, numbers: list[int], matrix: Any, input: bytes = b"") -> int:
