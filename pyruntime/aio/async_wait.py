@@ -40,7 +40,8 @@ from typing import Any
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
 from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter, clock_of
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
-from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures
+from pillarbox.aio.error_policy import FirstFailure
+from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
     collector_parameter,
@@ -302,7 +303,7 @@ class AsyncWaitOperator(Operator):
         )
 
     @property
-    def first_failure(self) -> CallFailed | CallTimeout | None:
+    def first_failure(self) -> FirstFailure | None:
         """The error of the first row that failed for good; None before. Any thread."""
         return self._scheduler.first_failure
 

@@ -63,6 +63,14 @@ class FailureCounts(NamedTuple):
     last: ErrorInfo | None
 
 
+class FirstFailure(NamedTuple):
+    """The error of the first row that failed for good. Any thread."""
+
+    error: CallFailed | CallTimeout
+    cause: Cause | None
+    """The cause of which all failed rows failed; None where there are several, or no floor."""
+
+
 class ErrorPolicy:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
@@ -159,13 +167,21 @@ class ErrorPolicy:
         )
 
     def check_end(self, finished: int) -> None:
-        """All rows have finished: raise if more failed than are allowed, or all; warn if most did."""
-        errors = self._meter.errors
-        if self._floor is not None and errors == finished >= min(self._floor, LEAST_ROWS):
+        """All rows have finished: raise if more failed than are allowed, or all in silence; warn if most did.
+
+        With `errors="column"` nothing is silent: whoever reads a result has its error beside it.
+        """
+        errors, first = self._meter.errors, self.first
+        if (
+            self._floor is not None
+            and self._policy != "column"
+            and errors == finished >= min(self._floor, LEAST_ROWS)
+        ):
             self._end(finished, self._floor)
         self.check(finished)
-        if self._first is not None and 2 * errors > finished >= LEAST_ROWS:
-            log.warning("%d of %d rows failed, the first with: %s", errors, finished, self._first)
+        if first is not None and 2 * errors > finished >= LEAST_ROWS:
+            nothing = "nothing succeeded: " if errors == finished else ""
+            log.warning("%s%d of %d rows failed, the first with: %s", nothing, errors, finished, first.error)
 
     def check(self, finished: int) -> None:
         """Raise `TooManyFailures` if more rows failed than are allowed of `finished`."""
@@ -179,9 +195,10 @@ class ErrorPolicy:
                 raise TooManyFailures(errors, finished, limit, last)
 
     @property
-    def first(self) -> CallFailed | CallTimeout | None:
-        """The error of the first row that failed for good here; None before."""
-        return self._first
+    def first(self) -> FirstFailure | None:
+        """The first failure; None before."""
+        error = self._first or self._last
+        return None if error is None else FirstFailure(error, None if self._floor is None else self._cause)
 
     def snapshot(self) -> FailureCounts:
         """The failures so far, of which `Errors.stop_after` decides."""

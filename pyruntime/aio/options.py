@@ -124,8 +124,9 @@ class Errors:
         "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
     stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
         the rows (float below 1). Not with "fail".
-    floor: end the job, whatever `mode` says, when its first rows all fail for one cause, as many as this, or
-        when all of its rows have failed, ten at least. For a DataFrame it holds for each task. None to go on.
+    floor: end the job, whatever `mode` says, when its first rows all fail for one cause, as many as this.
+        With "null" and "drop", of which nobody would see it, also when all of its rows have failed, ten at
+        least. For a DataFrame it holds for each task. None to go on.
     redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
         removed: a function of the text, or a `Redact`, which can leave rows out as well.
     dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a

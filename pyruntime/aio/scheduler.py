@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, time_left
-from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
+from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts, FirstFailure
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.function import ParsingConverter, value_of
 from pillarbox.aio.options import Options
@@ -202,7 +202,7 @@ class CallScheduler:
         self._error_policy.check_end(self._finished())
 
     @property
-    def first_failure(self) -> CallFailed | CallTimeout | None:
+    def first_failure(self) -> FirstFailure | None:
         """The error of the first row that failed for good; None before. Any thread."""
         return self._error_policy.first
 

@@ -43,7 +43,8 @@ from typing import Any, Protocol
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Identify, Stage, places_of
-from pillarbox.aio.errors import CallFailed, CallTimeout, shorten
+from pillarbox.aio.error_policy import FirstFailure
+from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
@@ -540,7 +541,7 @@ class ResultStream:
         """Counts so far of the functions in order, by `uid`; none before they have begun. Any thread."""
         return {} if self._run is None else {each.uid: each.statistics() for each in self._run.operators}
 
-    def first_failures(self) -> list[CallFailed | CallTimeout | None]:
+    def first_failures(self) -> list[FirstFailure | None]:
         """The errors of the first rows that failed in the functions in order. Any thread."""
         return [] if self._run is None else [each.first_failure for each in self._run.operators]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from pillarbox.aio.causes import Cause, cause_of
-from pillarbox.aio.error_policy import LEAST_ROWS
+from pillarbox.aio.causes import Cause
+from pillarbox.aio.error_policy import LEAST_ROWS, FirstFailure
 from pillarbox.aio.errors import (
     MESSAGE_CHARACTERS,
     CallFailed,
@@ -92,34 +92,33 @@ def outcomes_of(session: Any, name: str) -> Accumulator[Outcomes] | None:
 
 
 _all_failed: dict[str, tuple[Cause, int]] = {}
-"""The cause and number of the rows that failed in the last tasks of this worker, by the function's token.
+"""The one cause and number of the rows that failed in the last tasks of this worker, by the function's token.
 
 No row of these tasks did well."""
 
 
-def report_outcomes(plan: OperatorPlan, totals: Totals, first: CallFailed | CallTimeout | None) -> None:
-    """Tell the driver of the rows of a task, with its end. first: the error of the first row that failed.
+def report_outcomes(plan: OperatorPlan, totals: Totals, first: FirstFailure | None) -> None:
+    """Tell the driver of the rows of a task, with its end.
 
     Raises `NothingSucceeded` where all rows of this task, and of those before it in this worker, have failed
     for one cause, and are as many as `Errors.floor` says.
     """
     if not totals.results:
         return
-    all_failed = totals.errors >= totals.results and first is not None
     floor = plan.options.errors.floor
-    if first is None or not all_failed or floor is None:
+    cause = None if first is None else first.cause
+    if first is None or cause is None or floor is None or totals.errors < totals.results:
         _all_failed.pop(plan.token, None)
     else:
-        cause = cause_of(first)
         before, failed = _all_failed.pop(plan.token, (cause, 0))
         failed = totals.errors + (failed if before == cause else 0)
         if failed >= floor:
-            raise with_trace(NothingSucceeded(failed, failed, floor, first))
+            raise with_trace(NothingSucceeded(failed, failed, floor, first.error))
         _all_failed[plan.token] = cause, failed
         while len(_all_failed) > MAX_FUNCTIONS:
             del _all_failed[next(iter(_all_failed))]
     if plan.outcomes is not None:
-        text = None if first is None else cut(str(first), MESSAGE_CHARACTERS)
+        text = None if first is None else cut(str(first.error), MESSAGE_CHARACTERS)
         plan.outcomes.add(Outcomes(totals.results, totals.errors, text))
 
 

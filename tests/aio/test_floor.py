@@ -72,10 +72,34 @@ def test_one_row_that_succeeds_or_another_cause_is_enough_to_go_on(good: int) ->
 
 
 @pytest.mark.contract("A job of ten rows or more in which none succeeded is an error.")
-def test_a_job_in_which_nothing_succeeded_is_an_error() -> None:
+@pytest.mark.parametrize("errors", ["null", "drop", "dead_letter"])
+def test_a_job_in_which_nothing_succeeded_is_an_error(errors: Any, tmp_path: Path) -> None:
+    if errors == "dead_letter":
+        errors = Errors(dead_letter=tmp_path / "failed.jsonl")
     with pytest.raises(NothingSucceeded, match="all 10 rows"):
-        [*async_map(range(10), refuses, errors="null")]
-    assert [*async_map(range(9), refuses, errors="null")] == [None] * 9
+        [*async_map(range(10), refuses, errors=errors)]
+    [*async_map(range(9), refuses, errors=errors)]
+
+
+@pytest.mark.contract(
+    'With errors="column" a job of few rows in which none succeeded says so, and gives all errors.'
+)
+@pytest.mark.parametrize("rows", [10, 99])
+def test_a_job_whose_errors_are_all_given_is_warned_of_where_nothing_succeeded(
+    rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = [*async_map(range(rows), refuses, errors="column", capacity=1)]
+    assert [outcome.error and outcome.error.type for outcome in outcomes] == ["PermissionError"] * rows
+    said = f"nothing succeeded: {rows} of {rows} rows failed, the first with: call failed after 1 attempt "
+    assert f"{said}for row 0: PermissionError: the key is wrong" in caplog.text
+
+
+def test_a_job_whose_errors_are_all_given_may_fail_for_many_causes(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(row: int) -> int:
+        raise (PermissionError, ValueError)[row % 2]("no")
+
+    assert len([*async_map(range(300), fails, errors="column", capacity=1)]) == 300
+    assert "nothing succeeded: 300 of 300 rows failed, the first with: " in caplog.text
 
 
 def test_a_result_that_stands_for_a_time_out_is_no_failure() -> None:

@@ -21,6 +21,10 @@ async def refuses(row: Any) -> int:
     raise PermissionError("the key is wrong")
 
 
+async def fails_somehow(row: Any) -> int:
+    raise (PermissionError, ValueError)[row.id % 2]("the key is wrong")
+
+
 async def two_of_three_fail(row: Any) -> int:
     if row.id % 3:
         raise PermissionError("the key is wrong")
@@ -50,6 +54,24 @@ def test_tasks_of_few_rows_are_counted_together_in_a_worker(spark: SparkSession)
     rows = async_map(spark.range(0, 2000, 1, 400), refuses, schema=SCHEMA, errors="null")
     with pytest.raises(Exception, match="PermissionError: the key is wrong - so failed all 1.. rows"):
         rows.collect()
+
+
+def test_tasks_whose_errors_are_all_given_are_warned_of(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="column").collect()
+    assert [row._error.type for row in rows] == ["PermissionError"] * 40
+    wait_until(lambda: "nothing succeeded: 40 of 40 rows failed" in caplog.text)
+    with pytest.raises(Exception, match="PermissionError: the key is wrong - so failed all 40 rows"):
+        async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="null").collect()
+
+
+def test_tasks_whose_errors_are_all_given_and_of_many_causes_go_on(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = async_map(spark.range(0, 300, 1, 2), fails_somehow, schema=SCHEMA, errors="column").collect()
+    assert {row._error.type for row in rows} == {"PermissionError", "ValueError"}
+    wait_until(lambda: "nothing succeeded: 300 of 300 rows failed" in caplog.text)
 
 
 def test_without_a_floor_a_job_goes_on_and_the_driver_is_warned(
