@@ -1,0 +1,52 @@
+"""Counts of tokens in the object `usage` of an answer, however a service names and types them.
+
+Pure; any thread.
+"""
+
+# Services that speak OpenAI's language differ here: the names of Anthropic and of OpenAI's newer form, floats
+# out of proxies in languages that know no integers, -1 and null for what was not counted. A count that cannot
+# be one is unknown, never 0: what is taken for 0 is taken for free.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+INPUT_NAMES = ("prompt_tokens", "input_tokens")
+OUTPUT_NAMES = ("completion_tokens", "output_tokens")
+TOTAL_NAMES = ("total_tokens",)
+MAX_TOKENS = 2**53
+"""A larger number is no count: floats do not tell it from the next one."""
+
+
+def tokens_in(usage: Any) -> tuple[int | None, int | None, int | None]:
+    """The tokens of input, of output and in all that `usage` says, parsed from JSON; None for each unknown.
+
+    Under OpenAI's names or Anthropic's; a float without a fraction is read. A negative number, a bool, a
+    fraction or anything else is unknown. Nothing is derived from the others.
+    """
+    input_tokens, output_tokens, total = (
+        _first(usage, names) for names in (INPUT_NAMES, OUTPUT_NAMES, TOTAL_NAMES)
+    )
+    return input_tokens, output_tokens, total
+
+
+def count_in(counts: Any, name: str) -> int | None:
+    """The count under one name, by the same rules; None where it is unknown."""
+    return _first(counts, (name,))
+
+
+def _first(counts: Any, names: tuple[str, ...]) -> int | None:
+    """The first known count under one of the names; a 0 only where no other name says more."""
+    if not isinstance(counts, Mapping):
+        return None
+    # Some proxies fill both families of names, one of them with zeros.
+    known = [count for name in names if (count := _count(counts.get(name))) is not None]
+    return next((count for count in known if count), known[0] if known else None)
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # The bound first: NaN is below no number, and an integer may be too large to be a float.
+    return int(value) if 0 <= value <= MAX_TOKENS and value == int(value) else None

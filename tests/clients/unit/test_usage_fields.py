@@ -1,0 +1,38 @@
+"""Counts of tokens in answers: the names and types that are read, and what is unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox.clients.usage_fields import count_in, tokens_in
+
+
+@pytest.mark.parametrize(
+    ("usage", "found"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}, (3, 4, 7)),
+        ({"input_tokens": 3, "output_tokens": 4}, (3, 4, None)),
+        ({"prompt_tokens": 3.0, "completion_tokens": 0.0}, (3, 0, None)),
+        ({"total_tokens": 7}, (None, None, 7)),
+        ({"prompt_tokens": None, "input_tokens": 3}, (3, None, None)),
+        ({"prompt_tokens": 0, "input_tokens": 3, "completion_tokens": 0}, (3, 0, None)),
+        ({"prompt_tokens": -1, "completion_tokens": True, "total_tokens": 1.5}, (None, None, None)),
+        ({"prompt_tokens": float("nan"), "completion_tokens": float("inf")}, (None, None, None)),
+        ({"prompt_tokens": "3", "completion_tokens": [4]}, (None, None, None)),
+        ({"prompt_tokens": 10**400, "completion_tokens": 1e300}, (None, None, None)),
+        ({}, (None, None, None)),
+        (None, (None, None, None)),
+        ([3, 4], (None, None, None)),
+        (5, (None, None, None)),
+    ],
+)
+def test_counts_are_read_under_each_name_and_what_cannot_be_one_is_unknown(usage: Any, found: Any) -> None:
+    assert tokens_in(usage) == found
+
+
+def test_a_count_by_its_name_follows_the_same_rules() -> None:
+    assert count_in({"cached_tokens": 2.0}, "cached_tokens") == 2
+    assert count_in({"cached_tokens": -2}, "cached_tokens") is None
+    assert count_in(None, "cached_tokens") is None
