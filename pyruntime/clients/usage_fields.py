@@ -16,7 +16,7 @@ INPUT_NAMES = ("prompt_tokens", "input_tokens")
 OUTPUT_NAMES = ("completion_tokens", "output_tokens")
 TOTAL_NAMES = ("total_tokens",)
 MAX_TOKENS = 2**53
-"""A larger number is no count: floats do not tell it from the next one."""
+"""Larger numbers are unknown: floats do not tell one from the next."""
 
 
 def tokens_in(usage: Any) -> tuple[int | None, int | None, int | None]:
