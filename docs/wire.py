@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pillarbox.clients import transport
-from pillarbox.wire_table import TABLE, TRAITS, Kind, Rule
+from pillarbox.wire_table import FORM_STATUSES, FRESH_FORM_STATUSES, TABLE, TRAITS, Kind, Rule
 
 PAGE = Path(__file__).resolve().parent / "wire.md"
 
@@ -49,6 +49,8 @@ An error whose attribute `is_permanent` is True is final.
   attempt of the row. After a longer wait the service may have worked for it, so it is a broken answer,
   and `retry` decides.
 - Where a fresh connection is reset or closed for a body of 64 kB or more, the body is too large.
+- The form that a request asks for, of structured output or of vectors, may be what is refused with
+  {always}; at a service that has not answered yet also with {fresh}. The clients then try the next form.
 
 """
 
@@ -57,6 +59,7 @@ HEADINGS = {
     "status": "status",
     "code": "code of an error object, of AWS or gRPC",
     "error": "error, by the name of its class",
+    "finish": "`finish_reason` of a model's reply",
     "errno": "number of the operating system",
     "resolver": "answer of the name server",
 }
@@ -64,7 +67,11 @@ HEADINGS = {
 
 def page() -> str:
     """The page."""
-    return INTRODUCTION + _kinds() + "".join(_section(kind) for kind in Kind if _rules(kind))
+    always, fresh = (
+        ", ".join(map(str, sorted(statuses))) for statuses in (FORM_STATUSES, FRESH_FORM_STATUSES)
+    )
+    introduction = INTRODUCTION.replace("{always}", always).replace("{fresh}", fresh)
+    return introduction + _kinds() + "".join(_section(kind) for kind in Kind if _rules(kind))
 
 
 def _kinds() -> str:

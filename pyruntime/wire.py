@@ -30,8 +30,12 @@ from typing import Any, NamedTuple
 from pillarbox.wire_table import (
     CODES,
     CODES_BESIDE,
+    CONTENT_CODES,
     ERRNOS,
     ERRORS,
+    FINISHES,
+    FORM_STATUSES,
+    FRESH_FORM_STATUSES,
     HTTPX_WORDS,
     OF_CONNECTIONS,
     RESOLVER,
@@ -49,9 +53,11 @@ __all__ = [
     "is_permanent",
     "is_unreached",
     "is_unsent",
+    "kind_of_finish",
     "kind_of_status",
     "leaves",
     "may_have_poison_row",
+    "may_refuse_form",
     "of_all_rows",
     "read_answer",
     "read_error",
@@ -234,6 +240,35 @@ def _parsed(body: Any) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def kind_of_finish(reason: Any) -> Kind:
+    """Return the kind of a model's reply by the reason why it ended (`finish_reason`), parsed from JSON.
+
+    A reason is believed to be good where it is known to be: null, an empty text, or a word of the table.
+    Any thread.
+    """
+    if reason is None or reason == "":
+        return Kind.ANSWER
+    if not isinstance(reason, str):
+        return Kind.FAILED
+    return FINISHES.get(reason.strip().lower().replace("-", "_"), Kind.FAILED)
+
+
+def may_refuse_form(reading: Reading, *, is_fresh: bool) -> bool:
+    """Return True if a request may have been refused for the form that it asks for, not for what it holds.
+
+    Such as a kind of structured output, or of vectors. is_fresh: the service has not answered in any form
+    yet; 403, 500 and 501 may be of the form then too. Never overload, quota, a wrong model, size or text.
+    Any thread.
+    """
+    if reading.code in CONTENT_CODES:
+        return False
+    if reading.status is None:
+        return reading.kind is Kind.REFUSED_ROW
+    statuses = FORM_STATUSES | FRESH_FORM_STATUSES if is_fresh else FORM_STATUSES
+    # Another kind than that of the status is one by a word, which knows more.
+    return reading.status in statuses and reading.kind is kind_of_status(reading.status)
 
 
 # -- errors ----------------------------------------------------------------------------------------

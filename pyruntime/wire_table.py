@@ -51,9 +51,9 @@ class Traits(NamedTuple):
 class Rule(NamedTuple):
     """One line of the table: events that are of one kind.
 
-    by: "status", "code" (of an error object, of AWS or of gRPC), "error" (the name of a class), "errno"
-    or "resolver" (of the operating system). names: of the events. only_with: statuses beside which a code
-    counts; empty for all. why: a remark for readers.
+    by: "status", "code" (of an error object, of AWS or of gRPC), "error" (the name of a class), "errno" or
+    "resolver" (of the operating system), "finish" (the reason why a model's reply ended). names: of the
+    events. only_with: statuses beside which a code counts; empty for all. why: a remark for readers.
     """
 
     by: str
@@ -130,6 +130,10 @@ def _codes(kind: Kind, names: str, why: str, only_with: tuple[int, ...] = ()) ->
 
 def _errors(kind: Kind, names: str, why: str) -> Rule:
     return Rule("error", kind, _words(names), why)
+
+
+def _finishes(kind: Kind, names: str, why: str) -> Rule:
+    return Rule("finish", kind, _words(names), why)
 
 
 TABLE: tuple[Rule, ...] = (
@@ -250,6 +254,31 @@ TABLE: tuple[Rule, ...] = (
     ),
     _errors(Kind.CUT, "LengthFinishReasonError", "openai"),
     _errors(Kind.REFUSED_ROW, "ContentFilterFinishReasonError", "openai"),
+    # The reason why a reply of a model ended, without regard to case. Others are `FAILED`.
+    _finishes(
+        Kind.ANSWER,
+        "stop stop_sequence stop_token end_turn end eos eos_token complete completed done",
+        "the model has said all; so does null, or none",
+    ),
+    _finishes(
+        Kind.CUT,
+        "length max_tokens max_length max_output_tokens max_completion_tokens max_new_tokens model_length "
+        "model_context_window_exceeded context_length context_length_exceeded context_window_exceeded "
+        "length_limit token_limit error_limit limit truncated",
+        "OpenAI and its likes; Anthropic, Google; Mistral; TGI; Cohere; llama.cpp",
+    ),
+    _finishes(
+        Kind.REFUSED_ROW,
+        "content_filter content_filtered content_policy content_policy_violation safety image_safety "
+        "refusal refused recitation blocklist blocked prohibited_content spii sensitive moderation flagged "
+        "guardrail_intervened guardrails error_toxic model_armor",
+        "the model or a filter does not answer: OpenAI, Azure; Google; Anthropic, Bedrock; Cohere",
+    ),
+    _finishes(
+        Kind.OTHER_KIND,
+        "tool_calls tool_call tool_use function_call",
+        "beside a text it is an answer: services make structured output so",
+    ),
     # Of the operating system.
     Rule(
         "errno",
@@ -273,6 +302,20 @@ TABLE: tuple[Rule, ...] = (
     ),
 )
 """All that is known, one rule for each line of docs/wire.md."""
+
+FORM_STATUSES = frozenset({400, 406, 415, 422})
+"""Statuses that may refuse the form which a request asks for, such as a kind of structured output."""
+
+FRESH_FORM_STATUSES = frozenset({403, 500, 501})
+"""Others with which services refuse a form that they do not know; they have more frequent causes."""
+
+CONTENT_CODES = frozenset(
+    _words(
+        "ResponsibleAIPolicyViolation content_filter content_policy_violation context_length_exceeded "
+        "string_above_max_length"
+    )
+)
+"""Words of error objects that refuse what a request holds, whatever its form."""
 
 OF_CONNECTIONS = frozenset(
     _words(
@@ -302,6 +345,7 @@ STATUSES = {int(name): kind for name, kind in _by_name("status").items()}
 CODES = _by_name("code")
 CODES_BESIDE = {status: _by_name("code", status) for status in (200, 400, 403, 404)}
 ERRORS = _by_name("error")
+FINISHES = _by_name("finish")
 ERRNOS = {number: kind for name, kind in _by_name("errno").items() if (number := getattr(errno, name, None))}
 RESOLVER = {
     number: kind

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from pillarbox.wire import kind_of_status, read_error
+from pillarbox.wire import kind_of_finish, kind_of_status, read_error
 from pillarbox.wire_table import TABLE, TRAITS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,5 +36,7 @@ def test_each_rule_of_the_table_is_read() -> None:
         for name in rule.names:
             if rule.by == "status":
                 assert kind_of_status(int(name)) is rule.kind
+            elif rule.by == "finish":
+                assert kind_of_finish(name.upper().replace("_", "-")) is rule.kind
             elif rule.by == "error":
                 assert read_error(type(name, (Exception,), {"message": name})()).kind is rule.kind, name
