@@ -254,8 +254,7 @@ class BatchRunner(Runner):
         is_billed = False
         if isinstance(results, Result):
             if results.usage is not None:
-                scheduler.costs.bill(calls, results.usage)
-                is_billed = True
+                is_billed = scheduler.costs.bill_batch(calls, results.usage)
             results = results.value
         assert isinstance(results, list)
         sent = len(calls)

@@ -608,8 +608,8 @@ class CallScheduler:
 
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
-        if not self.is_closed:
-            self.costs.bill_error(calls, error)
+        if not self.is_closed and (missing := self.costs.bill_error(calls, error)) is not None:
+            self.stop(missing)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""

@@ -46,6 +46,7 @@ class _UsageFields(NamedTuple):
     model: str | None
     operation: str | None
     provider: str | None
+    unknown_cost: str | None
 
 
 class Usage(_UsageFields):
@@ -55,6 +56,8 @@ class Usage(_UsageFields):
     input_tokens, output_tokens: for services that count them apart.
     model, operation, provider: whom telemetry names, in the words of OpenTelemetry's conventions for
         generative AI, such as "gpt-4o-mini", "chat", "openai". None where nobody is to be named.
+    unknown_cost: why nobody knows the whole cost, in words, such as "the reply counts no tokens"; None where
+        `cost` is all. `Budget.usage` is asked then, and without it a bound on the cost ends the job.
 
     A value without state: safe in any thread. Raises TypeError or ValueError for a bad argument.
     """
@@ -71,6 +74,7 @@ class Usage(_UsageFields):
         model: str | None = None,
         operation: str | None = None,
         provider: str | None = None,
+        unknown_cost: str | None = None,
     ) -> Usage:
         """Make the value. Raises TypeError or ValueError for a bad argument."""
         numbers = {
@@ -81,11 +85,19 @@ class Usage(_UsageFields):
         }
         for name, value in numbers.items():
             _check_amount(f"{name}=", value, "a number")
-        for name, text in (("model", model), ("operation", operation), ("provider", provider)):
+        texts = {
+            "model": model,
+            "operation": operation,
+            "provider": provider,
+            "unknown_cost": unknown_cost,
+        }
+        for name, text in texts.items():
             if text is not None and not isinstance(text, str):
                 raise TypeError(f"{name}={text!r}: must be a text or None")
         in_all = tokens or input_tokens + output_tokens
-        return super().__new__(cls, cost, in_all, input_tokens, output_tokens, model, operation, provider)
+        return super().__new__(
+            cls, cost, in_all, input_tokens, output_tokens, model, operation, provider, unknown_cost
+        )
 
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self[:2], {name: getattr(self, name) for name in self._fields[2:]}
@@ -124,6 +136,7 @@ def sum_of(usages: Sequence[Usage]) -> Usage:
         model=last.model,
         operation=last.operation,
         provider=last.provider,
+        unknown_cost=next((each.unknown_cost for each in usages if each.unknown_cost is not None), None),
     )
 
 
@@ -190,14 +203,23 @@ def repeats_of(error: BaseException) -> int:
 
 
 class UsageMissing(PillarboxError, TypeError):
-    """A bound on the cost, and a result that says nothing of its own. Ends the job."""
+    """A bound on the cost, and a call whose own cost nobody knows. Ends the job.
 
-    def __init__(self, max_cost: float, kind: str) -> None:
-        super().__init__(max_cost, kind)
+    kind: the name of the type of the result, or of the error. reason: `Usage.unknown_cost`.
+    """
+
+    def __init__(self, max_cost: float, kind: str, reason: str | None = None) -> None:
+        super().__init__(max_cost, kind, reason)
         self.max_cost = max_cost
         self.kind = kind
+        self.reason = reason
 
     def __str__(self) -> str:
+        if self.reason is not None:
+            return (
+                f"max_cost={self.max_cost!r}: the bound cannot be held, since nobody knows what a call cost: "
+                f"{self.reason}"
+            )
         return (
             f"max_cost={self.max_cost!r}: the function gave a result of type {self.kind} and does not "
             "say what the call cost: return pillarbox.Result(value, usage), or give Budget(usage=...)"
@@ -303,11 +325,12 @@ class CostTracker:
     The usage is what the function itself says, with a `Result` or an error that has a `Usage` as its
     attribute `usage`; for other results it is what the hook `Budget.usage` says, or without a hook what
     clients said of their requests while the function ran.
-
-    bills_requests: the cost of such a request was counted.
     """
 
-    __slots__ = ("_clock", "_hook", "_limiter", "_max_cost", "_meter", "_redact", "bills_requests")
+    __slots__ = (
+        *("_bills_requests", "_clock", "_hook", "_limiter", "_max_cost", "_meter", "_redact"),
+        "_unpriced",
+    )
 
     def __init__(
         self,
@@ -323,7 +346,14 @@ class CostTracker:
         self._meter = meter
         self._limiter = limiter
         self._redact = redact
-        self.bills_requests = False
+        self._bills_requests = False
+        # The calls that made a request whose cost nobody knows, and why.
+        self._unpriced: dict[Call, str | None] = {}
+
+    @property
+    def bills_requests(self) -> bool:
+        """True if the cost of requests was counted, and no call that runs has made one of unknown cost."""
+        return self._bills_requests and not self._unpriced
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request used that the call for the rows of `calls` made, and was answered.
@@ -333,7 +363,9 @@ class CostTracker:
         self._meter.gen_ai.ended(usage, seconds, calls[0])
         # Or the hook decides: who gave one, counts as he wants.
         if self._hook is None:
-            self.bills_requests = self.bills_requests or knows_cost
+            self._bills_requests = self._bills_requests or knows_cost
+            if self._max_cost is not None and not knows_cost:
+                self._unpriced.update(dict.fromkeys(calls, usage.unknown_cost))
             self._add(calls, usage)
 
     def bill(self, calls: Sequence[Call], usage: Usage) -> None:
@@ -353,6 +385,20 @@ class CostTracker:
         for call in calls:
             call.cost += share
 
+    def bill_batch(self, calls: Sequence[Call], usage: Usage) -> bool:
+        """Count what one call for the rows of `calls` said of all of them; False where the hook decides.
+
+        Raises UsageMissing.
+        """
+        if self._hook is not None and usage.unknown_cost is not None:
+            self._meter.gen_ai.ended(usage, self._clock() - calls[0].began, calls[0])
+            return False
+        self.bill(calls, usage)
+        missing = self._missing(calls, usage, "Result")
+        if missing is not None:
+            raise missing
+        return True
+
     def bill_result(self, call: Call, result: Any) -> Any:
         """Count what a call used that gave `result`; returns its value.
 
@@ -361,14 +407,31 @@ class CostTracker:
         usage = None
         if type(result) is Result:
             result, usage = result.value, result.usage
-        if usage is None:
-            if self._hook is not None:
-                usage = usage_of(self._hook(call.row, result))
-            elif self._max_cost is not None and not self.bills_requests:
-                raise UsageMissing(self._max_cost, type(result).__name__)
+        if self._hook is not None and (usage is None or usage.unknown_cost is not None):
+            if usage is not None:
+                # Telemetry has what the service counted all the same.
+                self._meter.gen_ai.ended(usage, self._clock() - call.began, call)
+            usage = usage_of(self._hook(call.row, result))
         if usage is not None:
             self.bill([call], usage)
+        missing = self._missing([call], usage, type(result).__name__)
+        if missing is not None:
+            raise missing
         return result
+
+    def _missing(self, calls: Sequence[Call], usage: Usage | None, kind: str) -> UsageMissing | None:
+        """Return an error if the cost is bounded, and what a call said of itself, `usage`, leaves it unknown.
+
+        kind: the type of its result or error.
+        """
+        if self._hook is not None or self._max_cost is None:
+            return None
+        reasons = [self._unpriced.pop(call) for call in calls if call in self._unpriced]
+        if usage is not None:
+            is_unknown, reason = usage.unknown_cost is not None, usage.unknown_cost
+        else:
+            is_unknown, reason = bool(reasons) or not self._bills_requests, next(iter(reasons), None)
+        return UsageMissing(self._max_cost, kind, reason) if is_unknown else None
 
     def bill_late(self, call: Call, result: Any) -> tuple[Any, float]:
         """The same for a result that came too late for its row, so that no row can be failed.
@@ -385,14 +448,21 @@ class CostTracker:
         cost, call.cost = call.cost - before, before
         return value, cost
 
-    def bill_error(self, calls: Sequence[Call], error: BaseException) -> None:
-        """Count what a call for the rows of `calls` used that failed with `error`."""
+    def bill_error(self, calls: Sequence[Call], error: BaseException) -> UsageMissing | None:
+        """Count what a call for the rows of `calls` used that failed with `error`.
+
+        Returns what ends the job: the cost is bounded, this was paid for, and nobody knows how much.
+        """
         said = [usage for each in leaves(error) if (usage := _usage_in(each)) is not None]
         usage = sum_of(said) if said else None
         if usage is not None:
             self._add(calls, usage)
         first = calls[0]
         self._meter.gen_ai.failed(usage, self._clock() - first.began, first, error)
+        # An error that says nothing is one of a call that cost nothing, most often.
+        if usage is None and not any(call in self._unpriced for call in calls):
+            return None
+        return self._missing(calls, usage, type(error).__name__)
 
 
 def _usage_in(error: BaseException) -> Usage | None:

@@ -152,6 +152,74 @@ def test_a_bound_on_the_cost_takes_that_of_a_whole_batch() -> None:
     assert outcomes == [0, 1, 2, 3, 4, 5, *[None] * 14]
 
 
+UNKNOWN = Usage(0.5, 5, unknown_cost="the service counts no tokens")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", [None, Batch(2)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_bound_on_the_cost_ends_the_job_at_a_call_that_nobody_knows_the_cost_of(
+    batch: Batch | None, fails: bool
+) -> None:
+    called: list[Any] = []
+
+    async def call(row: Any) -> Any:
+        called.append(row)
+        if fails:
+            raise UsedUp(UNKNOWN)
+        return Result(row, UNKNOWN)
+
+    with pytest.raises(TypeError, match="max_cost=50: the bound cannot be held, .*: the service counts no t"):
+        list(async_map(range(60), call, budget=Budget(max_cost=50), errors="null", capacity=2, batch=batch))
+    assert len(called) <= 4
+
+
+class UsedUp(Exception):
+    """An error of an answer that was paid for."""
+
+    def __init__(self, usage: Usage) -> None:
+        super().__init__("no answer")
+        self.usage = usage
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", [None, Batch(2)])
+def test_the_hook_is_asked_where_a_result_does_not_know_its_cost(batch: Batch | None) -> None:
+    async def whole(rows: Any) -> Result:
+        return Result(rows, UNKNOWN)
+
+    budget = Budget(max_cost=50, usage=lambda row, result: Usage(2.0, 1))
+    results = async_map(range(6), whole, budget=budget, batch=batch, errors="null")
+    assert list(results) == [*range(6)]
+    assert cost_of(results) == (12.0, 6.0)
+
+
+def test_what_is_known_of_an_unknown_cost_counts_without_a_bound() -> None:
+    async def call(row: int) -> Result:
+        return Result(row, UNKNOWN)
+
+    results = async_map(range(4), call)
+    assert list(results) == [*range(4)]
+    assert cost_of(results) == (2.0, 20.0)
+    assert pickle.loads(pickle.dumps(UNKNOWN)) == UNKNOWN
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("batch", [None, Batch(2)])
+def test_a_request_of_unknown_cost_among_known_ones_ends_a_job_that_is_bounded(batch: Batch | None) -> None:
+    called: list[Any] = []
+
+    async def call(rows: Any) -> Any:
+        called.append(rows)
+        running = current_call()
+        running.bill_request(Usage(0.0 if len(called) == 3 else 1.0), 0.1, knows_cost=len(called) != 3)
+        return rows
+
+    with pytest.raises(TypeError, match="max_cost=50"):
+        list(async_map(range(60), call, budget=Budget(max_cost=50), errors="null", capacity=1, batch=batch))
+    assert len(called) == 3
+
+
 @pytest.mark.contract
 def test_the_hook_is_asked_only_for_results_that_say_nothing() -> None:
     asked: list[int] = []
