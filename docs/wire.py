@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pillarbox.clients import transport
-from pillarbox.wire_table import FORM_STATUSES, FRESH_FORM_STATUSES, TABLE, TRAITS, Kind, Rule
+from pillarbox.wire_table import FORM_STATUSES, NO_FORM_STATUSES, TABLE, TRAITS, Kind, Rule
 
 PAGE = Path(__file__).resolve().parent / "wire.md"
 
@@ -50,7 +50,8 @@ An error whose attribute `is_permanent` is True is final.
   and `retry` decides.
 - Where a fresh connection is reset or closed for a body of 64 kB or more, the body is too large.
 - The form that a request asks for, of structured output or of vectors, may be what is refused with
-  {always}; at a service that has not answered yet also with {fresh}. The clients then try the next form.
+  {always}; at a service that has not answered in this form yet, with any status from 400 on but those of
+  overload, outage, quota and size, and {never}. The clients then try the next form.
 
 """
 
@@ -67,10 +68,8 @@ HEADINGS = {
 
 def page() -> str:
     """The page."""
-    always, fresh = (
-        ", ".join(map(str, sorted(statuses))) for statuses in (FORM_STATUSES, FRESH_FORM_STATUSES)
-    )
-    introduction = INTRODUCTION.replace("{always}", always).replace("{fresh}", fresh)
+    always, never = (", ".join(map(str, sorted(statuses))) for statuses in (FORM_STATUSES, NO_FORM_STATUSES))
+    introduction = INTRODUCTION.replace("{always}", always).replace("{never}", never)
     return introduction + _kinds() + "".join(_section(kind) for kind in Kind if _rules(kind))
 
 

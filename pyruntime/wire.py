@@ -35,8 +35,8 @@ from pillarbox.wire_table import (
     ERRORS,
     FINISHES,
     FORM_STATUSES,
-    FRESH_FORM_STATUSES,
     HTTPX_WORDS,
+    NO_FORM_STATUSES,
     OF_CONNECTIONS,
     RESOLVER,
     TRAITS,
@@ -258,17 +258,21 @@ def kind_of_finish(reason: Any) -> Kind:
 def may_refuse_form(reading: Reading, *, is_fresh: bool) -> bool:
     """Return True if a request may have been refused for the form that it asks for, not for what it holds.
 
-    Such as a kind of structured output, or of vectors. is_fresh: the service has not answered in any form
-    yet; 403, 500 and 501 may be of the form then too. Never overload, quota, a wrong model, size or text.
-    Any thread.
+    Such as a kind of structured output, or of vectors. is_fresh: the service has not answered in this form
+    yet; nearly every status, such as 403, 500 and 501, may be of the form then. Never overload, quota, a wrong
+    model, size or text, nor an outage. Any thread.
     """
     if reading.code in CONTENT_CODES:
         return False
     if reading.status is None:
         return reading.kind is Kind.REFUSED_ROW
-    statuses = FORM_STATUSES | FRESH_FORM_STATUSES if is_fresh else FORM_STATUSES
     # Another kind than that of the status is one by a word, which knows more.
-    return reading.status in statuses and reading.kind is kind_of_status(reading.status)
+    if reading.kind is not kind_of_status(reading.status):
+        return False
+    if reading.status in FORM_STATUSES or not is_fresh:
+        return reading.status in FORM_STATUSES
+    is_refusal = reading.kind in (Kind.REFUSED_ROW, Kind.REFUSED_ALL, Kind.FAILED)
+    return is_refusal and reading.status >= 400 and reading.status not in NO_FORM_STATUSES
 
 
 # -- errors ----------------------------------------------------------------------------------------

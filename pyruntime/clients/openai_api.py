@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address
+from pillarbox.wire import Kind, read_answer
 
 if TYPE_CHECKING:
     from pillarbox.aio.usage import Usage
@@ -32,6 +34,36 @@ class AnswerError(ValueError):
 
     tokens: int | None = None
     usage: Usage | None = None
+
+
+class ErrorAnswer(HttpStatusError):
+    """A service, or a gateway before it, answered with success, and with an error object in the body.
+
+    status: the code in that object; None where it has none. kind: the class of the error.
+    """
+
+    status: int | None  # type: ignore[assignment]
+
+    def __init__(
+        self, message: str, status: int | None, headers: Mapping[str, str], body: bytes, kind: Kind
+    ) -> None:
+        super().__init__(message, status or OK, headers, body)
+        self.status = status
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.status, self.headers, self.body, self.kind)
+
+
+def error_of(url: str, response: Response) -> HttpStatusError | None:
+    """The error that an answer to a POST is: another status than success, or an error object. None for none."""
+    if response.status != OK:
+        return status_error("POST", url, response)
+    reading = read_answer(response.status, response.headers, response.body)
+    if reading.kind is Kind.ANSWER:
+        return None
+    told = status_error("POST", url, response._replace(status=reading.status or OK))
+    return ErrorAnswer(str(told), reading.status, told.headers, told.body, reading.kind)
 
 
 def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:
