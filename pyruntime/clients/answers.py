@@ -31,6 +31,20 @@ MAX_NAME_CHARACTERS = 64
 """Characters of a schema's name that services take."""
 KEYWORDS_OF_SCHEMAS = frozenset({"properties", "$defs", "patternProperties", "dependentSchemas"})
 """Keywords of JSON Schema whose value has a schema for each name."""
+KEYWORDS_OF_VALUES = frozenset({"enum", "required"})
+"""Keywords whose value is not a schema, and that stay in a plain one."""
+BOUNDS = frozenset(
+    (
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType"),
+        *("minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"),
+        *("minProperties", "maxProperties", "propertyNames", "dependentRequired", "dependentSchemas"),
+        *("unevaluatedItems", "unevaluatedProperties", "not", "if", "then", "else"),
+        *("default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator"),
+        *("$schema", "$id", "$comment", "$anchor"),
+    )
+)
+"""Keywords that many services refuse. Without them a schema takes all that it took, and more."""
 
 
 class AnswerMismatch(ValueError):
@@ -53,7 +67,8 @@ class Answer:
     """The type of answers, as `Chat(answer=...)` takes it.
 
     name: of the schema. schema: the JSON schema that the model is asked for. is_strict: whether each object
-    in it has a fixed set of fields, all required, which services need in order to guarantee it.
+    in it has a fixed set of fields, all required, which services need in order to guarantee it. plain_schema:
+    the same without bounds, defaults and what else many services refuse; `parse` checks them all the same.
     written: the JSON schema of what `plain` gives.
     Raises TypeError and ValueError that name the argument `answer`, and MissingExtra.
     """
@@ -79,6 +94,7 @@ class Answer:
         if self.schema.get("type") != "object" or not self.schema.get("properties"):
             raise ValueError(f"answer={shorten(answer)}: must be an object with fields, as services need it")
         self.is_strict = _is_strict(self.schema)
+        self.plain_schema: dict[str, Any] = _plain(self.schema)
 
     def parse(self, text: str) -> Any:
         """The answer in `text`: an object of the class that was given, or a dict. Raises AnswerMismatch."""
@@ -226,6 +242,28 @@ def _strict(schema: Any) -> Any:
         found["properties"] = {name: _strict(value) for name, value in properties.items()}
         found["required"] = list(properties)
         found.setdefault("additionalProperties", False)
+    return found
+
+
+def _plain(schema: Any) -> Any:
+    """A schema in the words that nearly all services know, which takes what the given one takes, and more."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in BOUNDS:
+            continue
+        if word == "const":
+            found["enum"] = [value]
+        elif word in KEYWORDS_OF_VALUES:
+            found[word] = value
+        elif word in KEYWORDS_OF_SCHEMAS and isinstance(value, Mapping):
+            found[word] = {name: _plain(each) for name, each in value.items()}
+        else:
+            # Of several that fit, one is enough.
+            found["anyOf" if word == "oneOf" and "anyOf" not in schema else word] = _plain(value)
     return found
 
 

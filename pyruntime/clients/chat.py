@@ -7,12 +7,6 @@
 # paid for, and a schema is what users change most often: another field, another name of a class. Applied to
 # what is kept, a changed schema costs no call but for the rows that no longer fit.
 #
-# Why the form of structured output is found out by asking, as the one of vectors is: services that speak
-# OpenAI's language refuse `response_format`, know one of its kinds, or ignore it without a word, and a table
-# of products would be wrong after their next release. The first requests try the forms, the strictest first.
-# A form counts as known once an answer in it has fitted; until then a reply that is not JSON at all says that
-# the service ignores it.
-#
 # Why an answer that does not fit is a failed attempt, and no loop in here: the operator counts what it cost,
 # holds it back with the rate, and keeps to the deadline of the row. It gives the error to the next attempt,
 # which asks with the former reply and with what was wrong: models mend what they are told.
@@ -23,6 +17,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import cycle
@@ -41,25 +36,47 @@ from pillarbox.clients.fields import (
     without_half_escapes,
 )
 from pillarbox.clients.openai_api import (
-    OK,
     PROVIDERS,
-    REFUSES_FORM,
     AnswerError,
     azure_path,
     check_base_url,
     checked_body,
+    error_of,
     request_urls,
 )
-from pillarbox.clients.prices import Price, check_prices
+from pillarbox.clients.prices import Price, ReplyTokens, check_prices
+from pillarbox.clients.replies import (
+    ErrorInReply,
+    NoReply,
+    ReplyCut,
+    ReplyFailed,
+    ReplyOfOtherKind,
+    ReplyRefused,
+    error_beside,
+    text_of,
+)
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
-from pillarbox.clients.transport import Http, HttpStatusError, status_error, without_query
+from pillarbox.clients.structure import STRUCTURES, Form, FormSearch, Walk, forms_of
+from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
 from pillarbox.validate import check_choice, check_int, check_text
+from pillarbox.wire import Kind, read_answer
+
+__all__ = [
+    "AnswerInvalid",
+    "Chat",
+    "NoReply",
+    "ReplyCut",
+    "ReplyFailed",
+    "ReplyOfOtherKind",
+    "ReplyRefused",
+]
+
+log = logging.getLogger("pillarbox")
 
 Api: TypeAlias = Literal["openai", "azure"]
 Structure: TypeAlias = Literal["auto", "json_schema", "json_object", "prompt"]
 
 APIS = ("openai", "azure")
-STRUCTURES = ("auto", "json_schema", "json_object", "prompt")
 OWN_FIELDS = frozenset({"model", "messages", "response_format", "stream", "n"})
 """Fields of a request's body that have options of their own, or that a call cannot do without."""
 REQUEST_HEADERS = {"Content-Type": "application/json"}
@@ -67,27 +84,9 @@ REPLY_TIMEOUT_S = 600.0
 """Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
 MAX_REPLY_CHARACTERS = 20_000
 """Characters of a reply that is shown to the model again with what is wrong with it."""
-ASK_FOR_SCHEMA_TEXT = "Answer with one JSON object that fits this JSON schema, and with nothing else:\n"
 CORRECTION_TEXT = (
     "This answer does not fit: {error}. Answer again, with the whole JSON object and with nothing else."
 )
-
-
-class ReplyCut(ValueError):
-    """Raised for a reply that ended at a limit of tokens. It has been paid for: `usage`."""
-
-    is_permanent = True
-
-    def __init__(self, message: str, usage: Usage) -> None:
-        super().__init__(message, usage)
-        self.usage = usage
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class ReplyRefused(ReplyCut):
-    """Raised where the model, or the service's filter, does not answer. It has been paid for: `usage`."""
 
 
 class AnswerInvalid(AskAgain):
@@ -95,6 +94,9 @@ class AnswerInvalid(AskAgain):
 
     reply: its text.
     """
+
+    ignored: str | None = None
+    """The kind of structured output that the reply was asked for in, and is not JSON at all."""
 
     def __init__(self, reason: str, times: int, usage: Usage, reply: str) -> None:
         super().__init__(reason, times, usage)
@@ -115,11 +117,11 @@ class _Reply(NamedTuple):
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    form: the place in `FORMS` of the one to ask in. is_settled: an answer in it has fitted.
+    searches: by address, the form to ask in. has_told: it was said that tokens are not known.
     """
 
-    form: int = 0
-    is_settled: bool = False
+    searches: dict[str, FormSearch] = field(default_factory=dict)
+    has_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ class Chat(Client):
         plain text.
     system: the instructions in front, the same for all rows.
     structure: how the service is asked for an answer of this type: "json_schema" and "json_object" as its
-        `response_format`, "prompt" in the prompt alone. "auto" tries them in this order, and keeps to the
-        first that works.
+        `response_format`, "prompt" in the prompt alone. "auto" tries them in this order, a schema without
+        bounds and defaults before the weaker ones, and keeps to the first that works.
     repairs: times that a row is asked again for an answer that does not fit, with the error, at most.
         They are calls like others, but none of `retry`, which decides once they are used up.
     prices: a `Price` by the name of each model: what calls cost, for `Budget(max_cost=...)`.
@@ -152,9 +154,10 @@ class Chat(Client):
     `parse` makes the answer of the text.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
-    than 200, AnswerInvalid for a reply that does not fit, ReplyCut and ReplyRefused for one that is none,
-    AnswerError for what is not a reply, ValueError for a row that lacks a field, errors of connections, and
-    RuntimeError where the client is not open. On the thread of the loop that it was entered on.
+    than 200 and for an error in one, AnswerInvalid for a reply that does not fit, ReplyCut, ReplyRefused,
+    ReplyOfOtherKind and ReplyFailed for one that is none, AnswerError for what is not a reply, ValueError for
+    a row that lacks a field, errors of connections, and RuntimeError where the client is not open. On the
+    thread of the loop that it was entered on.
     """
 
     # The text of a reply may be parsed anew, and costs what it has cost.
@@ -202,7 +205,9 @@ class Chat(Client):
         self._set("_made", _Made(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_made"}
+        # What was learned here may be wrong elsewhere, and belongs to the loops of this process.
+        left = {name: value for name, value in super().__getstate__().items() if name != "_made"}
+        return {**left, "_learned": _Learned()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -247,49 +252,60 @@ class Chat(Client):
         messages = [{"role": "user", "content": self._made.prompt.filled(values)}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        answer = self._made.answer
-        if answer is None:
-            reply = await self._ask(messages, None)
+        url = next(self._made.urls)
+        if self._made.answer is None:
+            reply = await self._ask(url, messages, None)
             return Result(reply.text, usage=reply.usage)
-        form, reply = await self._answered(messages, _former())
-        learned = self._learned
+        former = _former()
+        walk = Walk(self._search(url), None if former is None else former.ignored)
         try:
-            self.parse(reply.text)
-        except AnswerMismatch as error:
-            if not (error.is_json or learned.is_settled):
-                # The service took the request for this form, and has ignored it.
-                learned.form = max(learned.form, min(form + 1, len(self._made.forms) - 1))
-            if not self.repairs:
-                error.usage = reply.usage
-                raise
-            raise AnswerInvalid(str(error), self.repairs, reply.usage, reply.text) from None
-        if not learned.is_settled:
-            learned.form, learned.is_settled = form, True
+            reply = await self._answered(url, messages, former, walk)
+            self._check(reply, walk)
+        finally:
+            walk.end()
         return Result(reply.text, usage=reply.usage)
 
+    def _search(self, url: str) -> FormSearch:
+        searches = self._learned.searches
+        found = searches.get(url)
+        if found is None:
+            found = searches[url] = FormSearch([form.kind for form in self._made.forms])
+        return found
+
     async def _answered(
-        self, messages: list[dict[str, str]], former: AnswerInvalid | None
-    ) -> tuple[int, _Reply]:
-        """The reply in the first form that the service does not refuse, and the place of the form.
+        self, url: str, messages: list[dict[str, str]], former: AnswerInvalid | None, walk: Walk
+    ) -> _Reply:
+        """The reply in the first form of `walk` that the service does not refuse.
 
         A request may be refused for its row. Then it is in each form, and the first error is raised.
         """
-        forms, learned = self._made.forms, self._learned
-        refused: HttpStatusError | None = None
-        for place in range(learned.form, len(forms)):
-            form = forms[place]
+        while True:
+            form = self._made.forms[walk.form]
             try:
-                return place, await self._ask([*form.extended(messages), *_corrections(former)], form)
+                return await self._ask(url, [*form.extended(messages), *_corrections(former)], form)
             except HttpStatusError as error:
-                if learned.is_settled or not _refuses_form(error):
-                    raise
-                refused = refused or error
-        assert refused is not None
-        raise refused
+                failed = await walk.refused(error)
+                if failed is not None:
+                    raise failed from None
 
-    async def _ask(self, messages: Sequence[Mapping[str, str]], form: _Form | None) -> _Reply:
-        """Send one request. Raises HttpStatusError, AnswerError, ReplyCut and ReplyRefused."""
-        url = next(self._made.urls)
+    def _check(self, reply: _Reply, walk: Walk) -> None:
+        """Raise AnswerInvalid, or AnswerMismatch without repairs, for a reply that does not fit."""
+        try:
+            self.parse(reply.text)
+        except AnswerMismatch as error:
+            if not error.is_json:
+                # The service took the request for this form, and may have ignored it.
+                walk.was_ignored()
+            if not self.repairs:
+                error.usage = reply.usage
+                raise
+            invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.text)
+            invalid.ignored = None if error.is_json else walk.kind
+            raise invalid from None
+        walk.fitted()
+
+    async def _ask(self, url: str, messages: Sequence[Mapping[str, str]], form: Form | None) -> _Reply:
+        """Send one request. Raises HttpStatusError, AnswerError and NoReply."""
         body = {"model": self.model, "messages": messages, **self.body}
         if form is not None and form.response_format is not None:
             body["response_format"] = form.response_format
@@ -297,28 +313,26 @@ class Chat(Client):
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
         response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent.encode())
-        if response.status != OK:
-            raise status_error("POST", url, response)
+        failed = error_of(url, response)
+        if failed is not None:
+            raise failed
         try:
             reply = json.loads(response.body)
             choice = reply["choices"][0]
-            message, reason = choice["message"], choice.get("finish_reason")
-            text, refusal = message.get("content"), message.get("refusal")
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise AnswerError(
-                f"{without_query(url)}: the answer ({len(response.body):,} bytes) is not a chat completion"
-            ) from None
-        usage = self._usage(reply)
-        if refusal or reason == "content_filter":
-            said = f": {shorten(refusal)}" if refusal else ""
-            raise ReplyRefused(f"the model does not answer ({reason}){said}", usage)
-        if reason == "length":
-            raise ReplyCut(
-                "the reply was cut at the limit of tokens (finish_reason='length'); give it more, as in "
-                "body={'max_tokens': 2_000}, or a shorter prompt",
-                usage,
-            )
-        if not isinstance(text, str):
+            beside = error_beside(reply, choice)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise self._no_completion(url, response, None) from None
+        if beside is not None:
+            # What failed is not paid for, unless it is counted.
+            counted = None if reply.get("usage") is None else self._usage(url, reply, choice)
+            raise _error_in_reply(url, response, beside, counted)
+        usage = self._usage(url, reply, choice)
+        try:
+            text = text_of(choice, usage)
+        except (LookupError, TypeError, AttributeError):
+            raise self._no_completion(url, response, usage) from None
+        if text is None:
+            reason = choice.get("finish_reason")
             error = AnswerError(f"{without_query(url)}: the reply has no text (finish_reason={reason!r})")
             error.usage = usage
             raise error
@@ -330,22 +344,47 @@ class Chat(Client):
             error.usage = usage
         raise error
 
-    def _usage(self, reply: Mapping[str, Any]) -> Usage:
+    def _no_completion(self, url: str, response: Response, usage: Usage | None) -> AnswerError:
+        error = AnswerError(
+            f"{without_query(url)}: the answer ({len(response.body):,} bytes) is not a chat completion"
+        )
+        error.usage = usage
+        return error
+
+    def _usage(self, url: str, reply: Mapping[str, Any], choice: Mapping[str, Any]) -> Usage:
         """The usage of a reply, by the service's counts of tokens and the table of prices."""
-        counts = reply.get("usage") or {}
-        asked, answered = (_count(counts, name) for name in ("prompt_tokens", "completion_tokens"))
+        counts = reply.get("usage")
+        message = choice.get("message")
+        tokens = ReplyTokens.of(counts, isinstance(message, Mapping) and bool(message.get("content")))
         price = self.prices.get(str(reply.get("model"))) or self.prices.get(self.model)
-        cost = 0.0
-        if price is not None:
-            kept = min(asked, _count(counts.get("prompt_tokens_details") or {}, "cached_tokens"))
-            cost = price.cost(asked, answered, kept)
+        cost, unknown = 0.0, None
+        if price is None:
+            unknown = f"Chat has no price of {self.model!r}: give prices, or Budget(usage=...)"
+        else:
+            known = tokens.cost(price)
+            cost = known if known is not None else tokens.least_cost(price)
+            if known is None:
+                unknown = (
+                    f"a reply of {self.model!r} does not count its tokens (usage={shorten(counts)}): have "
+                    "the service count them, or give Budget(usage=...) or Budget(max_calls=...)"
+                )
+        if not self._learned.has_told and (tokens.in_all is None or (price is not None and unknown)):
+            self._learned.has_told = True
+            log.warning(
+                "%s: a reply does not count its tokens (usage=%s): what is not known of them, and of their "
+                "cost, counts as 0; said once",
+                without_query(url),
+                shorten(counts),
+            )
         return Usage(
             cost,
-            input_tokens=asked,
-            output_tokens=answered,
+            tokens.in_all or 0,
+            input_tokens=tokens.asked or 0,
+            output_tokens=tokens.answered or 0,
             model=self.model,
             operation="chat",
             provider=PROVIDERS[self.api],
+            unknown_cost=unknown,
         )
 
     # -- addresses and headers -------------------------------------------------------------------------------
@@ -354,57 +393,17 @@ class Chat(Client):
         return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
 
 
-class _Form(NamedTuple):
-    """One way to ask for an answer of a type.
-
-    response_format: of the request, or None. instruction: what the prompt says besides, or nothing.
-    """
-
-    response_format: dict[str, Any] | None
-    instruction: str
-
-    def extended(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-        """`messages`, of which the last is the question, with the instruction."""
-        if not self.instruction:
-            return messages
-        *before, question = messages
-        return [*before, {**question, "content": f"{question['content']}\n\n{self.instruction}"}]
-
-
 class _Made:
     """The parts that a `Chat` makes of its options, once in each process: they are not pickled."""
 
     def __init__(self, chat: Chat) -> None:
         self.prompt = Prompt(chat.prompt)
         self.answer = None if chat.answer is None else Answer(chat.answer)
-        self.forms = [] if self.answer is None else _forms(self.answer, chat.structure)
+        self.forms = [] if self.answer is None else forms_of(self.answer, chat.structure)
         path = "/chat/completions"
         if chat.api == "azure":
             path = azure_path(chat.model, path, chat.api_version)
         self.urls = cycle(request_urls(chat.base_url, path))
-
-
-def _forms(answer: Answer, structure: str) -> list[_Form]:
-    """The forms that `structure` stands for, the strictest first."""
-    described = {"name": answer.name, "schema": answer.schema, "strict": answer.is_strict}
-    instruction = ASK_FOR_SCHEMA_TEXT + json.dumps(answer.schema, ensure_ascii=False)
-    json_object = {"type": "json_object"}
-    forms = {
-        "json_schema": [_Form({"type": "json_schema", "json_schema": described}, "")],
-        # Some services obey a schema here, in particular llama.cpp's.
-        "json_object": [
-            _Form({**json_object, "schema": answer.schema}, instruction),
-            _Form(json_object, instruction),
-        ],
-        "prompt": [_Form(None, instruction)],
-    }
-    return [form for each in forms.values() for form in each] if structure == "auto" else forms[structure]
-
-
-def _refuses_form(error: HttpStatusError) -> bool:
-    """Return True if a service may have refused a request for its form."""
-    # llama-cpp-python gives 500 for what it does not know, and says where it stands.
-    return error.status in REFUSES_FORM or (error.status == 500 and b"response_format" in error.body)
 
 
 def _former() -> AnswerInvalid | None:
@@ -425,6 +424,13 @@ def _corrections(former: AnswerInvalid | None) -> list[dict[str, str]]:
     ]
 
 
-def _count(counts: Mapping[str, Any], name: str) -> int:
-    value = counts.get(name) if isinstance(counts, Mapping) else None
-    return value if isinstance(value, int) and value > 0 else 0
+def _error_in_reply(url: str, response: Response, beside: Any, usage: Usage | None) -> HttpStatusError:
+    """The error for an error object that came with a reply: what is there of the reply may be a part."""
+    reading = read_answer(response.status, response.headers, {"error": beside})
+    # An object without any of the words of errors is one all the same.
+    kind = Kind.FAILED if reading.kind is Kind.ANSWER else reading.kind
+    body = json.dumps({"error": beside}).encode()
+    told = status_error("POST", url, response._replace(status=reading.status or response.status, body=body))
+    error = ErrorInReply(str(told), reading.status, told.headers, told.body, kind)
+    error.usage = usage
+    return error

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from pillarbox.clients.usage_fields import count_in, tokens_in
 from pillarbox.validate import check_number
 
 TOKENS_OF_PRICES = 1e6
@@ -39,6 +40,55 @@ class Price:
         for_kept = self.input if self.cached_input is None else self.cached_input
         cost = (asked - kept) * self.input + kept * for_kept + answered * (self.output or 0.0)
         return cost / TOKENS_OF_PRICES
+
+
+class ReplyTokens(NamedTuple):
+    """Tokens that a reply used; None for what the service does not say.
+
+    asked: of the prompt. answered: of the reply. in_all: of both. kept: of the prompt, those that the service
+    had kept.
+    """
+
+    asked: int | None
+    answered: int | None
+    in_all: int | None
+    kept: int
+
+    @classmethod
+    def of(cls, usage: Any, has_text: bool) -> ReplyTokens:
+        """The tokens of the object `usage` of a reply, of any form, which has a text if `has_text`."""
+        asked, answered, in_all = tokens_in(usage)
+        # Neither a prompt nor a text is of no tokens: zeros are of a gateway that does not count.
+        asked = asked or None
+        if has_text:
+            answered = answered or None
+        in_all = in_all or None
+        if in_all is not None:
+            if asked is None and answered is not None and in_all > answered:
+                asked = in_all - answered
+            elif answered is None and asked is not None and in_all > asked:
+                answered = in_all - asked
+        if asked is not None and answered is not None:
+            in_all = asked + answered
+        details = usage if isinstance(usage, Mapping) else {}
+        kept = (
+            count_in(details.get(name), "cached_tokens")
+            for name in ("prompt_tokens_details", "input_tokens_details")
+        )
+        return cls(asked, answered, in_all, min(asked or 0, max(each or 0 for each in kept)))
+
+    def cost(self, price: Price) -> float | None:
+        """The cost of all; None where a count is unknown that has a price."""
+        output = price.output or 0.0
+        if self.asked is None and self.answered is None and self.in_all and price.input == output:
+            return price.cost(self.in_all)
+        if (self.asked is None and price.input) or (self.answered is None and output):
+            return None
+        return self.least_cost(price)
+
+    def least_cost(self, price: Price) -> float:
+        """The cost of what is known."""
+        return price.cost(self.asked or 0, self.answered or 0, self.kept)
 
 
 def check_prices(prices: Any, model: str, *, needs_output: bool) -> None:

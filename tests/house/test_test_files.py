@@ -15,7 +15,9 @@ def exported() -> dict[str, set[str]]:
     """The names that the `__all__` of each package lists, and names of modules that a page tells of."""
     found = {
         "pillarbox.clients.answers": {"AnswerMismatch"},
-        "pillarbox.clients.chat": {"AnswerInvalid", "ReplyCut", "ReplyRefused"},
+        "pillarbox.clients.chat": {
+            *("AnswerInvalid", "NoReply", "ReplyCut", "ReplyFailed", "ReplyOfOtherKind", "ReplyRefused")
+        },
         "pillarbox.clients.openai_api": {"AnswerError"},
         "pillarbox.clients.secret": {"SecretUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
