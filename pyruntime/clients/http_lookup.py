@@ -24,6 +24,14 @@ from string import Formatter
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from pillarbox.clients.charsets import (
+    UTF_8,
+    TextUnreadable,
+    charset_of,
+    content_type_of,
+    decoded_json,
+    decoded_text,
+)
 from pillarbox.clients.client import Client, Connections
 from pillarbox.clients.fields import (
     HalfCharacter,
@@ -61,7 +69,8 @@ class HttpLookup(Client):
         "https://host/planes/{tailnum}?year={year}". Values are percent-encoded.
     method: "GET" or "POST". body: for POST, the fields that are sent as one JSON object, or a function of the
         row, or of the values, that returns what is sent as JSON.
-    parse: "json", "text" or "bytes", or a function of the answer's body that returns the result.
+    parse: "json", "text" or "bytes", or a function of the answer's body that returns the result. Text and
+        JSON are in the charset that the answer tells, else in UTF-8.
     take: of a JSON object, the name of the field that is the result, or a list of the fields that the result
         has, such as those of a schema. A field that the answer lacks is None, and all of them where there is
         no answer.
@@ -71,8 +80,9 @@ class HttpLookup(Client):
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for statuses that are
-    errors, ValueError for a row or an answer that does not fit, errors of connections, and RuntimeError where
-    the client is not open. On the thread of the loop that it was entered on.
+    errors, ValueError for a row or an answer that does not fit, TextUnreadable for bytes that are not in
+    their charset, errors of connections, and RuntimeError where the client is not open. On the thread of the
+    loop that it was entered on.
     """
 
     url: str
@@ -164,25 +174,30 @@ class HttpLookup(Client):
         if treatment == "error":
             raise status_error(self.method, self.url, response)
         parse, content = self.parse, response.body
-        if parse == "json":
-            if not content:
-                return self._nothing()
-            try:
-                found = self._taken(json.loads(content))
-                return (
-                    whole_json("the answer", found, self.http.surrogates)
-                    if may_have_halves(content)
-                    else found
-                )
-            except json.JSONDecodeError as error:
-                kind = response.headers.get("content-type", "without a content type")
-                answer = f"the answer ({kind}, {len(content)} bytes)"
-                raise ValueError(f"{self.method} {self.url}: {answer} is not JSON: {error}") from None
+        if callable(parse):
+            return parse(content)
         if parse == "bytes":
             return content
-        if parse == "text":
-            return content.decode(errors="replace")
-        return parse(content)
+        if parse == "json" and not content:
+            return self._nothing()
+        kind = content_type_of(response.headers)
+        try:
+            if parse == "text":
+                text = decoded_text(content, charset_of(kind)).text
+                return whole_text("the answer", text, self.http.surrogates)
+            text, codec = decoded_json(content, charset_of(kind))
+        except TextUnreadable as error:
+            raise TextUnreadable(f"{self.method} {self.url}: {error}") from None
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            answer = f"the answer ({kind or 'without a content type'}, {len(content)} bytes)"
+            raise ValueError(f"{self.method} {self.url}: {answer} is not JSON: {error}") from None
+        found = self._taken(found)
+        # Other codecs write escapes in other bytes.
+        if codec != UTF_8 or may_have_halves(content):
+            return whole_json("the answer", found, self.http.surrogates)
+        return found
 
     def _nothing(self) -> dict[str, None] | None:
         """The result where there is none: a row over Spark has all its columns."""
