@@ -85,12 +85,19 @@ TwoBuckets == <<Row(1, 1, 1, 1), Row(1, 2, 2, 2)>>
 Equal == <<Row(1, 1, 1, 1), Row(1, 1, 1, 1), Row(2, 1, 1, 1)>>
 
 (* A row is known by the time of the micro-batch that has read it, its content, and which of equal rows it is. All    *)
-(* executions of a micro-batch have the same time.                                                                    *)
-Id(r) ==
-    <<IF Mutant = "identity without the time" THEN 0 ELSE PartOf(r), Content(r),
-      IF Mutant = "identity without the count" THEN 1
-      ELSE Cardinality({q \in 1..r : PartOf(q) = PartOf(r) /\ Content(q) = Content(r)})>>
+(* executions of a micro-batch have the same time. They may see its rows in another order each (`turned`: backwards), *)
+(* which changes nothing about identities: equal rows have no order of their own. A hash, which rows that differ may  *)
+(* share, would not do; here all share it.                                                                            *)
+Known(r) == IF Mutant = "identity by a hash" THEN 0 ELSE Content(r)
+IdIn(r, turned) ==
+    LET isNotBehind(q) == IF turned /\ Content(q) # Content(r) THEN q >= r ELSE q <= r
+    IN  <<IF Mutant = "identity without the time" THEN 0 ELSE PartOf(r), Known(r),
+          IF Mutant = "identity without the count" THEN 1
+          ELSE Cardinality({q \in Rows : PartOf(q) = PartOf(r) /\ Known(q) = Known(r) /\ isNotBehind(q)})>>
+Id(r) == IdIn(r, FALSE)
 Ids == {Id(r) : r \in Rows}
+Turns == IF Mutant = "identity by a hash" THEN BOOLEAN ELSE {FALSE}
+ASSUME Mutant = "identity by a hash" \/ \A r \in Rows : IdIn(r, TRUE) = Id(r)
 
 (* A result is the row whose call gave it, and which of its calls: two calls of a row may answer otherwise.           *)
 None == <<0, 0>>
@@ -153,16 +160,17 @@ IsWanted(r) ==
     \/ phase = "running" /\ PartOf(r) = part
 
 IsAsked(b, base, n) == base # <<>> \/ NewRows(n, b) # <<>>
-OpenIn(p, b, base, n) ==
+OpenIn(p, b, base, n, turned) ==
     LET input == Elements(NewRows(n, b))
-        wanted == {Id(r) : r \in Waiting(base) \cup input}
+        id(r) == IdIn(r, turned /\ r \in input)
+        wanted == {id(r) : r \in Waiting(base) \cup input}
         early == {Id(e.row) : e \in {f \in UNION {Elements(v) : v \in versions[b]} : f.result # None}}
         kept == CASE Mutant = "released by a version" -> (Here(p, b) \cap wanted) \ early
                   [] Mutant = "releases what is done" ->
                         {i \in Here(p, b) : i \in wanted \/ ~calls[p][i].done}
                   [] OTHER -> Here(p, b) \cap wanted
-        begun == (wanted \ kept) \cup (IF Mutant = "begins its input twice" THEN {Id(r) : r \in input} ELSE {})
-        row(i) == Least({r \in Waiting(base) \cup input : Id(r) = i})
+        begun == (wanted \ kept) \cup (IF Mutant = "begins its input twice" THEN {id(r) : r \in input} ELSE {})
+        row(i) == Least({r \in Waiting(base) \cup input : id(r) = i})
         found(i) == i \in DOMAIN ledger /\ Mutant # "the ledger is not asked"
         called == {i \in begun : ~found(i)}
         others == DOMAIN calls[p] \ Here(p, b)
@@ -191,12 +199,12 @@ Open(a, b, p) ==
     /\ phase = "running" /\ IsOpened(b) /\ ~done[a][b].is
     /\ ~\E t \in tasks : t.action = a /\ t.bucket = b
     /\ IF p = home[b] THEN moves' = moves ELSE moves < Moves /\ moves' = moves + 1
-    /\ \E base \in Readable(b) :
+    /\ \E base \in Readable(b), turned \in Turns :
         /\ IF IsAsked(b, base, part)
-           THEN OpenIn(p, b, base, part) /\ seen' = [seen EXCEPT ![p][b] = 0]
+           THEN OpenIn(p, b, base, part, turned) /\ seen' = [seen EXCEPT ![p][b] = 0]
            ELSE p = home[b] /\ UNCHANGED <<calls, seen, made, h>>
         /\ tasks' = tasks \cup {[action |-> a, bucket |-> b, process |-> p, base |-> base, part |-> part, age |-> 0,
-                                 open |-> TRUE]}
+                                 open |-> TRUE, turned |-> turned]}
     /\ home' = [home EXCEPT ![b] = p]
     /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, ledger, said, failures,
                    copies>>
@@ -207,7 +215,7 @@ IsLate(t) == seen[t.process][t.bucket] < t.age /\ Mutant # "a late task is not r
 OpenLateOf(t) ==
     /\ ~t.open /\ ~IsLate(t)
     /\ IF IsAsked(t.bucket, t.base, t.part)
-       THEN /\ OpenIn(t.process, t.bucket, t.base, t.part)
+       THEN /\ OpenIn(t.process, t.bucket, t.base, t.part, t.turned)
             /\ seen' = [seen EXCEPT ![t.process][t.bucket] = IF @ < t.age THEN @ ELSE t.age]
        ELSE UNCHANGED <<calls, seen, made, h>>
     /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, home, ledger, said,
@@ -248,16 +256,17 @@ Forget(p, b) ==
 -----------------------------------------------------------------------------
 (* State: an execution emits, and writes its version. What it emits is settled by what it has read; the version has   *)
 (* the results that are there by now. In order, a row leaves when all before it of its key leave or have left.        *)
-Result(p, e) ==
-    IF e.result # None \/ Id(e.row) \notin DOMAIN calls[p] \/ ~calls[p][Id(e.row)].done THEN e.result
-    ELSE <<calls[p][Id(e.row)].row, calls[p][Id(e.row)].number>>
+Result(p, e, id) ==
+    IF e.result # None \/ id \notin DOMAIN calls[p] \/ ~calls[p][id].done THEN e.result
+    ELSE <<calls[p][id].row, calls[p][id].number>>
 
 Written(t) ==
     LET p == t.process
         input == NewRows(t.part, t.bucket)
         all == t.base \o [i \in DOMAIN input |-> Entry(input[i])]
+        result(i) == Result(p, all[i], IdIn(all[i].row, t.turned /\ i > Len(t.base)))
         has(i) ==
-            IF Mutant = "emits what has finished by now" THEN Result(p, all[i]) # None ELSE all[i].result # None
+            IF Mutant = "emits what has finished by now" THEN result(i) # None ELSE all[i].result # None
         leaves(i) ==
             /\ has(i)
             /\ \/ ~Ordered \/ Mutant = "order is ignored"
@@ -266,13 +275,13 @@ Written(t) ==
         recorded(i) ==
             CASE Mutant = "a result is not kept" /\ all[i].result # None -> None
               [] Mutant = "records of its input only" /\ i <= Len(t.base) -> all[i].result
-              [] OTHER -> Result(p, all[i])
+              [] OTHER -> result(i)
         places == [i \in DOMAIN all |-> i]
         going == SelectSeq(places, leaves)
         staying == SelectSeq(places, stays)
-    IN  [rows |-> [i \in DOMAIN going |-> <<all[going[i]].row, Result(p, all[going[i]])>>],
+    IN  [rows |-> [i \in DOMAIN going |-> <<all[going[i]].row, result(going[i])>>],
          version |-> [i \in DOMAIN staying |-> [all[staying[i]] EXCEPT !.result = recorded(staying[i])]],
-         waits |-> \E i \in DOMAIN all : Result(p, all[i]) = None]
+         waits |-> \E i \in DOMAIN all : result(i) = None]
 
 RecordOf(t) ==
     /\ t.open /\ ~IsLate(t)
@@ -377,7 +386,8 @@ End ==
 MayFail == failures < Failures /\ failures' = failures + 1
 Unopened ==
     IF phase # "running" THEN {}
-    ELSE {[action |-> -1, bucket |-> b, process |-> p, base |-> committed[b], part |-> part, age |-> 0, open |-> FALSE]
+    ELSE {[action |-> -1, bucket |-> b, process |-> p, base |-> committed[b], part |-> part, age |-> 0, open |-> FALSE,
+           turned |-> FALSE]
             : b \in {d \in Buckets : IsOpened(d)}, p \in Processes}
 
 Restart ==

@@ -58,7 +58,7 @@ Refuses(r, b, p, age) ==
 Restarts(r, unopened) ==
     /\ tasks' = {[t EXCEPT !.action = -1] : t \in tasks}
             \cup {[action |-> -1, bucket |-> each[1], process |-> each[2], base |-> committed[each[1]], part |-> part,
-                   age |-> 0, open |-> FALSE] : each \in unopened}
+                   age |-> 0, open |-> FALSE, turned |-> FALSE] : each \in unopened}
     /\ Of(r)!Restart
 
 (* Tasks of the process open their buckets in the next one.                                                           *)

@@ -38,7 +38,7 @@ UNKNOWN = (-1, -1)
 NEVER = ("never",)
 """A step that no behaviour has."""
 
-KEY, CONTENT, EQUAL = slice(16, 32), slice(16, 48), slice(48, 56)
+KEY, CONTENT, EQUAL = slice(16, 32), slice(16, 64), slice(64, 72)
 """Parts of an identity, in hexadecimal digits; see `pillarbox.spark.stream.bucket_state`."""
 
 

@@ -6,11 +6,14 @@ import asyncio
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -89,6 +92,66 @@ def test_every_action_has_the_same_rows_with_a_ledger_and_no_call_is_made_again(
         assert query.run(three_times) is None
     query.check()
     assert Counter(map(int, noted(query.calls))) == Counter(IDS)
+
+
+NAMES = "home string, work string"
+
+
+async def names_of(path: str, row: Any) -> str:
+    note(path, f"{row.home}-{row.work}")
+    return f"{row.home}-{row.work}"
+
+
+def turned(path: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the rows forwards, and at the next execution backwards."""
+    rows = pa.Table.from_batches(batches)
+    note(path, len(rows))
+    if len(noted(Path(path))) % 2 == 0:
+        rows = rows.take(pa.array(range(len(rows) - 1, -1, -1)))
+    yield from rows.combine_chunks().to_batches()
+
+
+@pytest.mark.contract(
+    "Rows of a stream whose nulls stand in other columns keep their own answers, in whichever order a replay "
+    "reads them."
+)
+def test_rows_that_differ_in_where_their_nulls_are_keep_their_answers_in_a_replay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [(None, "1"), ("1", None), (None, None), ("1", "1")]
+    write_input(spark, tmp_path / "in", NAMES, [rows])
+    calls, executions = str(tmp_path / "calls"), str(tmp_path / "executions")
+    kept: list[Any] = []
+
+    def write(df: DataFrame, batch: int) -> None:
+        found = df.collect()
+        if not kept:
+            kept.append(None)
+            raise RuntimeError("the sink fails once")
+        kept.extend(found)
+
+    def run() -> None:
+        source = read_input(spark, tmp_path / "in", NAMES).mapInArrow(partial(turned, executions), NAMES)
+        stream = async_stream(
+            source,
+            partial(names_of, calls),
+            schema="told string",
+            keep=["home", "work"],
+            max_wait=END_TIMEOUT_S,
+            ledger=Ledger(str(tmp_path / "ledger"), uid="names"),
+        )
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = queries.start(writer.foreachBatch(write).trigger(availableNow=True))
+        query.awaitTermination()
+
+    with rocksdb(spark):
+        with pytest.raises(StreamingQueryException, match="the sink fails once"):
+            run()
+        run()
+    found = [(row.home, row.work, row.told) for row in kept[1:]]
+    assert Counter(found) == Counter((*row, f"{row[0]}-{row[1]}") for row in rows)
+    assert Counter(noted(Path(calls))) == Counter(f"{home}-{work}" for home, work in rows)
+    assert len(noted(Path(executions))) >= 2
 
 
 @pytest.mark.contract

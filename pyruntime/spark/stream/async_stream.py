@@ -38,7 +38,7 @@ from pillarbox.spark.operator_plan import (
 )
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
-from pillarbox.spark.stream.buckets import HASH, KEY, through_buckets, unpack
+from pillarbox.spark.stream.buckets import DIGEST, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -129,7 +129,7 @@ def async_stream(
         )
     token = check_sendable(fn, resolved)
     results = parse_schema("schema", schema)
-    for name in (KEY, HASH):
+    for name in (KEY, DIGEST):
         if name in df.columns:
             raise ValueError(f"df: a column may not be called {name!r}")
     kept, output = output_schema(df.schema, keep, results, resolved.errors.mode)
@@ -163,8 +163,7 @@ def async_stream(
     # Its module needs what the check above is for.
     from pillarbox.spark.stream.clock import read_clock
 
-    row = _hash(df.schema, None)
-    leaving = through_buckets(df, plan, hashed, row, read_clock(session))
+    leaving = through_buckets(df, plan, hashed, read_clock(session))
     return map_in_arrow(leaving, unpack, name_of(fn), output)
 
 

@@ -8,9 +8,11 @@ columns.
 """
 
 # A row is known by the time of the micro-batch that has read it, which is the same in every execution, the
-# hashes of its key and of all its columns, and its number among rows that are equal in all of these. Neither
-# tickets nor the numbers of micro-batches would do: a task of an action in a plain thread of `foreachBatch`
-# does not know its micro-batch, and an execution cannot know the tickets that another one has given.
+# hash of its key, the digest of all its columns, and its number among rows that are equal. Rows that differ
+# have digests that do: executions may see them in another order each, and a number among rows that only share
+# a hash would be that of another row then. Neither tickets nor the numbers of micro-batches would do: a task
+# of an action in a plain thread of `foreachBatch` does not know its micro-batch, and an execution cannot know
+# the tickets that another one has given.
 #
 # A blob is an Arrow IPC stream of one row, whose waiting rows and outputs are such streams in turn: the state
 # store keeps it as it is, an output leaves in the form that it has there, and a bucket without pending rows
@@ -28,14 +30,18 @@ import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
+from pillarbox.spark.stream.row_digests import Digests
 
 if TYPE_CHECKING:
     from pyspark.sql import types as T
 
     from pillarbox.spark.operator_plan import OperatorPlan
 
-VERSION = 1
+VERSION = 2
 """Of the blob."""
+
+HASHED_VERSION = 1
+"""Of blobs whose rows are known by a hash of 64 bits, where a digest stands now. They are read."""
 
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
@@ -62,8 +68,11 @@ _BLOB = pa.schema(
     }
 )
 
-_IDENTITY = np.dtype([("time", ">i8"), ("key", ">i8"), ("row", ">i8"), ("equal", ">i4")])
+_IDENTITY = np.dtype([("time", ">i8"), ("key", ">i8"), ("row", ">u8", 2), ("equal", ">i4")])
 IDENTITY_BYTES = _IDENTITY.itemsize
+_NO_DIGEST = bytes(8)
+"""The second half of a digest where a row is known by a hash; one digest in 2^64 has it too."""
+_SECOND_HALF = slice(24, 32)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -144,13 +153,13 @@ class BucketState:
         return self.waiting is None and self.blocked is None and not self.leaving and not self.dead_letters
 
     def with_rows(
-        self, rows: pa.RecordBatch | None, time: int, keys: Ints, hashes: Ints, *, batch: int = -1
+        self, rows: pa.RecordBatch | None, time: int, keys: Ints, digests: Digests, *, batch: int = -1
     ) -> pa.RecordBatch | None:
         """The rows that wait and those that have come, with their identities; None for none at all.
 
         rows: those that have come, in their order, as the waiting ones are without columns of their own.
-        time: of the micro-batch that reads them, in ms. keys, hashes: of the key and of the whole of each
-        row. batch: the number of the micro-batch, -1 where the task does not know it.
+        time: of the micro-batch that reads them, in ms. keys: hashes of each row's key. digests: of the whole
+        of each row. batch: the number of the micro-batch, -1 where the task does not know it.
         """
         if rows is None or not rows.num_rows:
             return self.waiting
@@ -159,7 +168,7 @@ class BucketState:
         come = with_columns(
             rows,
             {
-                IDENTITY: identities(time, keys, hashes),
+                IDENTITY: identities(time, keys, digests),
                 BATCH: pa.array(np.full(count, batch, np.int64)),
                 SEQUENCE: pa.array(sequences),
             },
@@ -207,21 +216,34 @@ class BucketState:
         return BucketState(following, waiting, blocked, blobs, dead_letters)
 
 
-def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
+def identities(time: int, keys: Ints, digests: Digests) -> pa.Array:
     """The identities, each of `IDENTITY_BYTES` bytes, of the rows that a micro-batch has read."""
     count = len(keys)
     # Equal rows stand next to each other then, in the order in which they came.
-    order = np.lexsort((np.arange(count), hashes, keys))
+    order = np.lexsort((np.arange(count), digests[:, 1], digests[:, 0], keys))
     is_first = np.ones(count, bool)
-    by_key, by_hash = keys[order], hashes[order]
-    is_first[1:] = (by_key[1:] != by_key[:-1]) | (by_hash[1:] != by_hash[:-1])
+    by_key, by_digest = keys[order], digests[order]
+    is_first[1:] = (by_key[1:] != by_key[:-1]) | (by_digest[1:] != by_digest[:-1]).any(axis=1)
     places = np.arange(count)
     made = np.empty(count, _IDENTITY)
-    made["time"], made["key"], made["row"] = time, keys, hashes
+    made["time"], made["key"], made["row"] = time, keys, digests
     made["equal"][order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(IDENTITY_BYTES), count, [None, pa.py_buffer(made.tobytes())]
-    )
+    return _identity_column(made.tobytes(), count)
+
+
+def _identity_column(whole: bytes, count: int) -> pa.Array:
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(IDENTITY_BYTES), count, [None, pa.py_buffer(whole)])
+
+
+def _from_hashes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a state of `HASHED_VERSION`, with identities of this version."""
+    at = rows.schema.get_field_index(IDENTITY)
+    given = rows.column(at).to_pylist()
+    start = _SECOND_HALF.start
+    whole = b"".join(identity[:start] + _NO_DIGEST + identity[start:] for identity in given)
+    if len(whole) != len(given) * IDENTITY_BYTES:
+        raise StreamStateError("it is damaged (identities of another length)")
+    return rows.set_column(at, IDENTITY, _identity_column(whole, len(given)))
 
 
 def ledger_key(identity: bytes, batch: int) -> bytes:
@@ -229,6 +251,9 @@ def ledger_key(identity: bytes, batch: int) -> bytes:
 
     batch: the number of the micro-batch, which not every task knows; -1 where it does not count.
     """
+    if identity[_SECOND_HALF] == _NO_DIGEST:
+        # What the version before has kept of it is found.
+        identity = identity[: _SECOND_HALF.start] + identity[_SECOND_HALF.stop :]
     return identity if batch < 0 else batch.to_bytes(8, "big") + b"batch" + identity[8:]
 
 
@@ -267,18 +292,21 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
         with pa.ipc.open_stream(blob) as reader:
             metadata = reader.schema.metadata or {}
             version = int(metadata.get(_VERSION, b"0"))
-            if version != VERSION:
+            if version not in (HASHED_VERSION, VERSION):
                 raise StreamStateError(
-                    f"it has version {version}, and this Pillarbox knows {VERSION}: let the query run to its "
-                    "end with the Pillarbox that has written it (trigger availableNow), or begin a new "
-                    "checkpoint"
+                    f"it has version {version}, and this Pillarbox knows {HASHED_VERSION} and {VERSION}: let "
+                    "the query run to its end with the Pillarbox that has written it (trigger availableNow), "
+                    "or begin a new checkpoint"
                 )
             batch = reader.read_next_batch()
         (found,) = batch.to_pylist()
         waiting, blocked = found["waiting"], found["blocked"]
+        rows = None if waiting is None else next(from_ipc(waiting))
+        if rows is not None and version == HASHED_VERSION:
+            rows = _from_hashes(rows)
         state = BucketState(
             found["next_sequence"],
-            None if waiting is None else conform(next(from_ipc(waiting)), columns),
+            None if rows is None else conform(rows, columns),
             None if blocked is None else next(from_ipc(blocked)),
             found["leaving"],
             found["dead_letters"],

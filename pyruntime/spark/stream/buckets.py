@@ -48,15 +48,17 @@ from pillarbox.spark.stream.bucket_state import (
     conform,
     decode,
     encode,
+    with_columns,
 )
 from pillarbox.spark.stream.call_client import CallClient
+from pillarbox.spark.stream.row_digests import Digests, digests_of, row_digests
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import TimerValues
 
-KEY, HASH = "__pillarbox_key", "__pillarbox_hash"
-"""Columns with the hash of the key and of the whole row."""
+KEY, DIGEST = "__pillarbox_key", "__pillarbox_digest"
+"""Columns with Spark's hash of the key, which finds the bucket, and with the digest of the whole row."""
 
 BUCKET, PART, NUMBER, ROWS = "bucket", "part", "number", "rows"
 
@@ -81,16 +83,14 @@ TIME = "time"
 """The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
 
 
-def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
+def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, clock: DataFrame) -> DataFrame:
     """The output of the stream of `plan` over `df`, in blobs that `unpack` unpacks. On the driver.
 
-    key, row: hashes of the key and of the whole of a row. clock: has a row in a micro-batch that is to open
-    all buckets.
+    key: the hash of a row's key. clock: has a row in a micro-batch that is to open all buckets.
     """
     # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
     time = F.unix_millis(F.current_timestamp())
-    hashed = df.withColumn(HASH, row).withColumn(KEY, key)
-    packed = map_in_arrow(hashed, pack, name_of(plan.operator.fn), PACKED)
+    packed = map_in_arrow(df.withColumn(KEY, key), pack, name_of(plan.operator.fn), PACKED)
     ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
     ticks = ticks.select(
         BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
@@ -107,7 +107,8 @@ def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if not batch.num_rows:
             continue
-        pieces = list(_pieces(batch))
+        columns = [batch.column(at) for at, name in enumerate(batch.schema.names) if name != KEY]
+        pieces = list(_pieces(with_columns(batch, {DIGEST: row_digests(columns, batch.num_rows)})))
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
@@ -181,12 +182,12 @@ class BucketProcessor(StatefulProcessor):
         waiting = 0 if state.waiting is None else state.waiting.num_rows
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH)
-        come, keys, hashes = _read(parts)
+        come, keys, digests = _read(parts)
         if come is not None:
             # As those of the state are: Spark's own types differ in time zones, and in what may be null.
             come = conform(come, plan.columns)
         number = -1 if batch is None else int(batch)
-        all_rows = state.with_rows(come, time_ms, keys, hashes, batch=number)
+        all_rows = state.with_rows(come, time_ms, keys, digests, batch=number)
         known = None
         # Where nothing waits any more, what the bucket has waited for is released.
         if all_rows is not None or found is not None:
@@ -237,13 +238,12 @@ def _is_run(group: str | None) -> bool:
         return False
 
 
-def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, Ints, Ints]:
-    """The rows of a bucket's pieces, in the order in which they came, and their hashes."""
+def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, Ints, Digests]:
+    """The rows of a bucket's pieces, in the order in which they came, hashes of their keys, and digests."""
     batches = [batch for _, _, blob in sorted(parts, key=lambda piece: piece[:2]) for batch in from_ipc(blob)]
     if not batches:
-        none: Ints = np.zeros(0, np.int64)
-        return None, none, none
+        return None, np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
     whole = concat_rows(batches)
     names = whole.schema.names
-    keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
-    return whole.select([name for name in names if name not in (KEY, HASH)]), keys, hashes
+    keys, digests = whole.column(names.index(KEY)).to_numpy(), digests_of(whole.column(names.index(DIGEST)))
+    return whole.select([name for name in names if name not in (KEY, DIGEST)]), keys, digests

@@ -40,7 +40,7 @@ from pillarbox.spark.stream.bucket_state import (
     with_columns,
 )
 from pillarbox.spark.stream.buckets import (
-    HASH,
+    DIGEST,
     JOB_GROUP,
     KEY,
     NUMBER,
@@ -50,6 +50,7 @@ from pillarbox.spark.stream.buckets import (
     BucketProcessor,
     unpack,
 )
+from pillarbox.spark.stream.row_digests import row_digests
 
 pytestmark = [
     needs_async_stream,
@@ -130,8 +131,8 @@ class Task:
         # As Spark gives a column that has no nulls by its plan.
         schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
         rows = pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
-        hashes = {HASH: pa.array(values), KEY: pa.array(np.zeros_like(values))}
-        return to_ipc(with_columns(rows, hashes))
+        own = {DIGEST: row_digests(rows.columns, rows.num_rows), KEY: pa.array(np.zeros_like(values))}
+        return to_ipc(with_columns(rows, own))
 
 
 @pytest.fixture(autouse=True)

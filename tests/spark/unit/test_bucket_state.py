@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
+    BATCH,
     IDENTITY,
     SEQUENCE,
     BucketState,
@@ -28,7 +30,9 @@ from pillarbox.spark.stream.bucket_state import (
     identities,
     keys_of,
     ledger_key,
+    with_columns,
 )
+from tests.spark.unit.digests import digests_of_numbers
 
 COLUMNS = [("k", pa.int64()), ("n", pa.int64())]
 OUTPUT = "struct<n:bigint,copy:bigint>"
@@ -41,9 +45,9 @@ def rows_of(rows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
 
 
 def come(state: BucketState, rows: Sequence[tuple[int, int]], time: int) -> pa.RecordBatch | None:
-    """Rows (key, number), with the number as their hash."""
-    keys, hashes = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
-    return state.with_rows(rows_of(rows), time, keys, hashes)
+    """Rows (key, number), with a digest of the number."""
+    keys, numbers = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+    return state.with_rows(rows_of(rows), time, keys, digests_of_numbers(numbers))
 
 
 def finished(rows: pa.RecordBatch, places: Sequence[int], copies: Sequence[int] | None = None) -> Finished:
@@ -158,11 +162,15 @@ def test_the_outputs_of_a_row_keep_their_order_among_those_of_many_rows() -> Non
     assert leaving(state) == [(n, copy) for n in range(4) for copy in range(20)]
 
 
+@pytest.mark.contract(
+    "A row of a stream has one identity in whichever order a replay reads the rows, and no other row has it.",
+    convicts=["rows_of_a_key_taken_for_equal"],
+)
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)), max_size=12), st.randoms())
 def test_rows_have_the_same_identities_in_whichever_order_a_replay_reads_them(rows: Any, random: Any) -> None:
     def of(some: Any, time: int = 7) -> list[bytes]:
-        keys, hashes = (np.array([row[at] for row in some], np.int64) for at in (0, 1))
-        made = identities(time, keys, hashes)
+        keys, numbers = (np.array([row[at] for row in some], np.int64) for at in (0, 1))
+        made = identities(time, keys, digests_of_numbers(numbers))
         assert keys_of(made).tolist() == keys.tolist()
         return list(made.to_pylist())
 
@@ -175,13 +183,13 @@ def test_rows_have_the_same_identities_in_whichever_order_a_replay_reads_them(ro
 
 
 def test_identities_and_keys_of_a_part_of_the_rows_are_theirs() -> None:
-    made = identities(1, np.array([5, -6, 7]), np.array([1, 2, 3]))
+    made = identities(1, np.array([5, -6, 7]), digests_of_numbers(np.array([1, 2, 3])))
     assert keys_of(made.slice(1)).tolist() == [-6, 7]
 
 
 def test_a_ledger_knows_a_row_by_its_micro_batch_and_its_number_among_equal_ones() -> None:
-    keys, hashes = np.array([5, 5, 6]), np.array([1, 1, 1])
-    first, again = (identities(time, keys, hashes).to_pylist() for time in (1, 2))
+    keys, digests = np.array([5, 5, 6]), digests_of_numbers(np.array([1, 1, 1]))
+    first, again = (identities(time, keys, digests).to_pylist() for time in (1, 2))
     assert len({ledger_key(each, 3) for each in first}) == 3
     # A new checkpoint reads them at another time.
     assert [ledger_key(each, 3) for each in again] == [ledger_key(each, 3) for each in first]
@@ -284,13 +292,44 @@ def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> Non
 
 
 @pytest.mark.contract("State of a stream of a later version is refused with both versions.")
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_state_of_another_version_is_refused_with_both_versions(version: int) -> None:
     metadata = {b"pillarbox.stream.version": str(version).encode()}
     other = to_ipc(rows_of([(1, 1)]).replace_schema_metadata(metadata))
-    said = rf"version {version}, and this Pillarbox knows 1: .*availableNow"
+    said = rf"version {version}, and this Pillarbox knows 1 and 2: .*availableNow"
     with pytest.raises(StreamStateError, match=said):
         decode(other, COLUMNS, OUTPUT)
+
+
+@pytest.mark.contract(
+    "Rows in the state of a stream of the version before are found again, in a ledger too.",
+    convicts=["rows_of_before_not_found"],
+)
+def test_state_of_the_version_before_is_read_and_its_rows_keep_their_keys_in_a_ledger() -> None:
+    # As it was written: an identity of time, hash of the key, hash of the row, and number among equal rows.
+    given = [struct.pack(">qqqi", 7, key, hash, 1) for key, hash in ((5, -3), (6, 2**62))]
+    rows = with_columns(
+        rows_of([(5, 1), (6, 2)]),
+        {
+            IDENTITY: pa.array(given, pa.binary(28)),
+            BATCH: pa.array([4, 4], pa.int64()),
+            SEQUENCE: pa.array([10, 11], pa.int64()),
+        },
+    )
+    blob = encode(BucketState(12, rows), OUTPUT)
+    assert blob is not None
+    with pa.ipc.open_stream(blob) as reader:
+        table = reader.read_all()
+    before = {**(table.schema.metadata or {}), b"pillarbox.stream.version": b"1"}
+    (batch,) = table.replace_schema_metadata(before).to_batches()
+    waiting = decode(to_ipc(batch), COLUMNS, OUTPUT).waiting
+    assert waiting is not None
+    assert waiting.column(waiting.schema.get_field_index("n")).to_pylist() == [1, 2]
+    found = waiting.column(waiting.schema.get_field_index(IDENTITY))
+    assert keys_of(found).tolist() == [5, 6]
+    assert [ledger_key(each, -1) for each in found.to_pylist()] == given
+    shared = [(4).to_bytes(8, "big") + b"batch" + each[8:] for each in given]
+    assert [ledger_key(each, 4) for each in found.to_pylist()] == shared
 
 
 @pytest.mark.contract(convicts=["dead_letters_alone_forgotten"])

@@ -38,6 +38,7 @@ from pillarbox.spark.stream.bucket_state import BucketState, StreamPlan
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
 from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
+from tests.spark.unit.digests import digests_of_numbers
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
@@ -98,7 +99,11 @@ def plan(name: str = "stream", max_wait: float = LONG_S, fn: Any = told) -> Stre
 def rows_of(*numbers: int, time_ms: int = 1, batch: int = -1) -> pa.RecordBatch:
     values = np.array(numbers, np.int64)
     rows = BucketState().with_rows(
-        pa.RecordBatch.from_arrays([pa.array(values)], ["n"]), time_ms, values, values, batch=batch
+        pa.RecordBatch.from_arrays([pa.array(values)], ["n"]),
+        time_ms,
+        values,
+        digests_of_numbers(values),
+        batch=batch,
     )
     assert rows is not None
     return rows

@@ -29,6 +29,7 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.writer import RowWriter
+from tests.spark.unit.digests import digests_of_numbers
 from tests.waiting import wait_until
 
 SCHEMA = T.StructType().add("called", T.LongType())
@@ -101,7 +102,7 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
 def rows_of(numbers: list[int], time: int = 1, text: str = "") -> pa.RecordBatch:
     values = np.array(numbers, np.int64)
     batch = pa.RecordBatch.from_arrays([pa.array(values), pa.array([text] * len(numbers))], ["n", "text"])
-    rows = BucketState().with_rows(batch, time, values, values)
+    rows = BucketState().with_rows(batch, time, values, digests_of_numbers(values))
     assert rows is not None
     return rows
 
