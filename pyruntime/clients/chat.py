@@ -95,8 +95,10 @@ class AnswerInvalid(AskAgain):
     reply: its text.
     """
 
-    ignored: str | None = None
-    """The kind of structured output that the reply was asked for in, and is not JSON at all."""
+    form: int | None = None
+    """The place of the form of structured output that the reply was asked for in."""
+    is_json: bool = True
+    """False where the service may have ignored that form."""
 
     def __init__(self, reason: str, times: int, usage: Usage, reply: str) -> None:
         super().__init__(reason, times, usage)
@@ -257,7 +259,11 @@ class Chat(Client):
             reply = await self._ask(url, messages, None)
             return Result(reply.text, usage=reply.usage)
         former = _former()
-        walk = Walk(self._search(url), None if former is None else former.ignored)
+        search = self._search(url)
+        if former is None or former.form is None:
+            walk = Walk(search, *search.first())
+        else:
+            walk = Walk(search, search.again(former.form, former.is_json))
         try:
             reply = await self._answered(url, messages, former, walk)
             self._check(reply, walk)
@@ -300,7 +306,7 @@ class Chat(Client):
                 error.usage = reply.usage
                 raise
             invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.text)
-            invalid.ignored = None if error.is_json else walk.kind
+            invalid.form, invalid.is_json = walk.form, error.is_json
             raise invalid from None
         walk.fitted()
 

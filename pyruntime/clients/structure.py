@@ -117,22 +117,28 @@ class FormSearch:
         self._vain: tuple[Any, ...] | None = None
         self._vain_rows = 0
 
-    def first(self, ignored: str | None) -> tuple[int, bool]:
-        """The form of the next row, and whether the row looks at stricter ones than the known.
-
-        ignored: the kind that the row's last attempt was asked in, if its reply was not JSON.
-        """
-        best = self._best(ignored)
-        if self.known is None or ignored is not None:
-            return (best if self.known is None else self.known), False
+    def first(self) -> tuple[int, bool]:
+        """The form of the next row, and whether the row looks at stricter ones than the known."""
+        best = self._best()
+        if self.known is None:
+            return best, False
         self._rows += 1
         if self.known <= best or self._rows < self._look_after:
             return self.known, False
         self._rows, self._look_after = 0, max(LOOK_AFTER, 2 * self._look_after)
         return best, True
 
+    def again(self, form: int, is_json: bool) -> int:
+        """The form of a row whose last reply, asked for in `form`, did not fit.
+
+        is_json: it was JSON at least. Otherwise the service may have ignored the form.
+        """
+        if self.known is not None:
+            return self.known
+        return form if is_json else self._best(self.kinds[form])
+
     def _best(self, ignored: str | None = None) -> int:
-        """The strictest form that the service is not known to ignore."""
+        """The strictest form that the service is not known to ignore; ignored: a kind that it may ignore."""
         left = (
             place
             for place, kind in enumerate(self.kinds)
@@ -192,21 +198,17 @@ class FormSearch:
 
 
 class Walk:
-    """The forms that one call goes through, the strictest first; `form` is the present one.
+    """The forms that one call goes through, from `form` on, which is the present one.
 
-    ignored: the kind that the row's last attempt was asked in, if its reply was not JSON.
+    is_look: it looks at all stricter forms than the one that is known.
     """
 
-    def __init__(self, search: FormSearch, ignored: str | None) -> None:
+    def __init__(self, search: FormSearch, form: int, is_look: bool = False) -> None:
         self._search = search
-        self.form, self._is_look = search.first(ignored)
+        self.form = form
+        self._is_look = is_look
         self._errors: dict[int, BaseException] = {}
         self._led: asyncio.Future[None] | None = None
-
-    @property
-    def kind(self) -> str:
-        """The kind of the present form."""
-        return self._search.kinds[self.form]
 
     async def refused(self, error: BaseException) -> BaseException | None:
         """Go on to the next form after a refusal with `error`; returns the error of the row if there is none.
