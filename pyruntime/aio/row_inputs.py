@@ -26,6 +26,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from pillarbox.aio.errors import said
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import RowBatch, TaskOutput
@@ -212,6 +213,12 @@ class IterableInput(CollectionInput):
             if not self._defers_failure:
                 raise
             self.failure = error
+            # The calls that have begun may take long, and whoever waits for them wants to know.
+            log.warning(
+                "the input failed, and ends the job when the rows before have: %s: %s",
+                type(error).__name__,
+                said(error),
+            )
             return InputStatus.END_OF_INPUT
         if not items:
             return InputStatus.NOTHING_AVAILABLE

@@ -162,13 +162,17 @@ async def all_after_a_while(some: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     "fn", [after_a_while, all_after_a_while, [after_a_while, Step(after_a_while, uid="again")]]
 )
-def test_an_input_that_fails_loses_no_result(fn: Any, ordered: bool) -> None:
+def test_an_input_that_fails_loses_no_result(
+    fn: Any, ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     batch = Batch(64, linger=60) if fn is all_after_a_while else None
     got: list[int] = []
     results = async_map(rows(), fn, batch=batch, ordered=ordered)
     with pytest.raises(OSError, match="the disk"):
         got.extend(results)
     assert sorted(got) == [*range(700)]
+    said = "the input failed, and ends the job when the rows before have: OSError: the disk"
+    assert caplog.messages.count(said) == 1
 
 
 def test_an_async_input_that_fails_loses_no_result() -> None:
