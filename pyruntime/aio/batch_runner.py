@@ -128,6 +128,10 @@ class BatchRunner(Runner):
             self._again.remove(batch)
         self._leader_ended(batch)
 
+    def suggest_rows(self, rows: float) -> None:
+        """Put no more rows into a batch that has not been called: the function says so of its service."""
+        self._search.suggested = rows
+
     async def close(self) -> None:
         """Cancel all calls, those that pause too, and wait for them."""
         self._filling.close()

@@ -22,6 +22,7 @@ thread.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 
@@ -88,6 +89,8 @@ class BatchSearch:
         self.inquiry: Inquiry | None = None
         self.most = size
         """Rows of a batch, at most: the size that was given, or a smaller one that was found."""
+        self.suggested = math.inf
+        """Rows of a batch, at most, by what the function says of the service; see `CurrentCall`."""
         self._name = name
         self._size = size
         self._all: Cause | None = None
@@ -120,9 +123,10 @@ class BatchSearch:
 
     def rows_now(self) -> int:
         """Rows of the next batch, at most."""
-        if self.most < self._size and self._at_most >= LARGER_AFTER:
-            return min(self._size, self.most + 1 + self.most // 8)
-        return self.most
+        most = self.most
+        if most < self._size and self._at_most >= LARGER_AFTER:
+            most = min(self._size, most + 1 + most // 8)
+        return most if self.suggested >= most else max(1, int(self.suggested))
 
     def began(self, rows: int) -> None:
         """A batch of rows that had not been called is called."""

@@ -17,6 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -324,6 +325,18 @@ class CurrentCall:
         """
         self._scheduler.bill_request(self._calls, usage, seconds, knows_cost)
 
+    def suggest_rows(self, share: float) -> None:
+        """Have later batches of the function hold so many times the rows of this call, at most.
+
+        For clients that know what a service takes, and have to divide more. share: infinite for no bound. Has
+        no effect without batches. Any thread.
+        """
+        # The loop may have ended, of a thread that goes on.
+        with suppress(RuntimeError):
+            self._scheduler.loop.call_soon_threadsafe(
+                self._scheduler.runner.suggest_rows, len(self._calls) * share
+            )
+
     def fields(self) -> dict[str, Any]:
         """The attributes of the records of `logger`."""
         error = self.error
@@ -370,7 +383,7 @@ def _identity_of(call: Call) -> str:
     key: bytes | None = getattr(call, "key", None)
     if key is None:
         # A view of a batch of Spark is known by its values.
-        row = tuple(call.row) if getattr(type(call.row), "is_view", False) else call.row
+        row = tuple(call.row) if getattr(type(call.row), "__is_view__", False) else call.row
         try:
             key = fingerprint(row)
         except LedgerValueError:

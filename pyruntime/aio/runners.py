@@ -127,6 +127,9 @@ class Runner:
         self._left_behind = 0
         self._late = 0
 
+    def suggest_rows(self, rows: float) -> None:
+        """Put no more rows into later batches; without batches nothing is done."""
+
     @property
     def in_flight(self) -> int:
         """Executions that hold a slot now."""

@@ -9,9 +9,13 @@
 #
 # Why forms of vectors are found out by asking. Services that speak OpenAI's language differ in what they
 # refuse and in what they ignore without a word, and none can be asked beforehand. A table of products would
-# be wrong after their next release. So the first requests try the forms, the best first, and what was learned
-# holds for the client in this process; what all of them refuse is the text's fault, and the first error says
-# it best.
+# be wrong after their next release. So requests try the forms, the best first; `Forms` says when. A refusal
+# in all of them is the text's fault, and the first error says it best.
+#
+# Why the client divides what is refused for its size, and the operator what is refused for a bad text. The
+# operator looks for the bad row of a batch anyway, and finds a limit of the number of rows so. But it knows
+# neither bytes nor what another operator of this client has found, so that each task would find it anew.
+# `Sizes` learns from both.
 #
 # Why a text that is too long, or a vector that is not finite, is the error of its row and not of its batch:
 # the others were paid for, and a retry of the batch would pay for them again and fail at the same text. So
@@ -25,6 +29,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -38,6 +44,7 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import CurrentCall, running_call
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
+from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import (
     HalfCharacter,
     plain_value,
@@ -46,11 +53,11 @@ from pillarbox.clients.fields import (
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
-    REFUSES_FORM,
     AnswerError,
     azure_path,
     check_base_url,
     checked_body,
+    error_of,
     request_urls,
 )
 from pillarbox.clients.prices import Price, check_prices
@@ -80,6 +87,9 @@ from pillarbox.clients.vectors import (
     weighted_mean,
 )
 from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
+from pillarbox.wire import is_permanent, may_have_poison_row
+
+log = logging.getLogger("pillarbox")
 
 Api: TypeAlias = Literal["openai", "azure", "tei"]
 Encoding: TypeAlias = Literal["auto", "base64", "float", "float16", "bytes"]
@@ -111,8 +121,9 @@ ENCODING_FIELDS: dict[str, dict[str, str]] = {
     "bytes": {"encoding_format": "bytes_only", "embed_dtype": "float32", "endianness": "little"},
 }
 """The part of a request's body that asks for a form. Lists of floats are what a service gives unasked."""
-REFUSES_TEXTS = frozenset({400, 413, 422})
-"""Statuses with which a request may be refused for one of its texts, or for their number."""
+ALONE_IN_VAIN = 3
+"""Texts that are refused alone for their size, before any is accepted, after which nothing is divided."""
+UNKNOWN_COST = "the service does not say what its answers cost"
 BYTES_TYPE = "application/octet-stream"
 REQUEST_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Vectors hardly shrink: to decompress them would cost more than all the rest of a request."""
@@ -125,19 +136,31 @@ OWN_FIELDS = frozenset(
 class TextTooLong(ValueError):
     """Raised for a text with more tokens than `max_text_tokens`, with `long_texts="error"`."""
 
+    is_permanent = True
+
+
+class EmptyText(ValueError):
+    """Raised for a text without a character but spaces: it has no vector, and is not sent."""
+
+    is_permanent = True
+
 
 @dataclass
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    encoding: how the service is asked for vectors, once it has answered so. tokens, characters: of all texts
-    for which it counted. cost: of these tokens.
+    endpoints: what is known of each address. length: of all vectors. tokens, characters: of all texts for
+    which it counted. cost: of these tokens. is_unknown: an answer had no count, and that was said.
+    suggests: the operator was told how many rows to call with.
     """
 
-    encoding: str | None = None
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    length: int | None = None
     tokens: int = 0
     characters: int = 0
     cost: float = 0.0
+    is_unknown: bool = False
+    suggests: bool = False
 
 
 @dataclass(frozen=True)
@@ -273,7 +296,9 @@ class Embeddings(Client):
     @property
     def configuration(self) -> dict[str, Any]:
         """The part that decides about vectors, for a cache: see `Client.configuration`."""
-        return {**super().configuration, "rounds": self.encoding == "float16"}
+        told = {**super().configuration, "rounds": self.encoding == "float16"}
+        # A tokenizer that only fills requests does not change a text.
+        return told if self.max_text_tokens is not None else {**told, "tokenizer": None}
 
     @property
     def batch(self) -> Batch:
@@ -314,14 +339,17 @@ class Embeddings(Client):
     async def __call__(self, texts: Any) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
-            (vector,) = await self._vectors([whole_text("the text", texts, self.http.surrogates)], {})
+            text = whole_text("the text", texts, self.http.surrogates)
+            if not text.strip():
+                raise _empty("the text")
+            (vector,) = await self._vectors([text], {})
             if isinstance(vector, BaseException):
                 raise vector
             return vector
         rows, refused = _texts_of(texts, self.http.surrogates)
         if not rows:
             return np.empty((0, self.dimensions or 0), np.float32)
-        if len(refused) == len(rows):
+        if len(refused) == len(rows) and running_call() is None:
             raise refused[0]
         return await self._vectors(rows, refused)
 
@@ -367,7 +395,8 @@ class Embeddings(Client):
             if text is None:
                 continue
             if self.long_texts == "chunk":
-                parts[row] = pieces(text, limit, tokenizer)
+                # A long space in a text has no vector either.
+                parts[row] = [piece for piece in pieces(text, limit, tokenizer) if piece.text.strip()]
             elif self.long_texts == "truncate":
                 parts[row] = [first_piece(text, limit, tokenizer)]
             elif (tokens := tokenizer.count(text)) <= limit:
@@ -404,29 +433,52 @@ class Embeddings(Client):
 
         Raises the error of the first request.
         """
-        requests = deque(self._requests(all_pieces))
+        # Texts, and the address that has refused them together with others.
+        requests: deque[tuple[list[str], str | None]] = deque(
+            (texts, None) for texts in self._requests(all_pieces)
+        )
         blocks: list[Block] = []
         errors: dict[int, Exception] = {}
-        place = 0
+        place = alone = 0
         while requests:
-            texts = requests.popleft()
+            texts, divided_at = requests.popleft()
+            url = divided_at or next(self._urls)
+            sizes = self._endpoint(url).sizes
+            count, tries = sizes.fitting(texts, self._overhead)
+            if count < len(texts):
+                requests.appendleft((texts[count:], url))
+                texts = texts[:count]
             try:
-                block = await self._embed_once(texts)
-                if blocks and block.shape[1] != blocks[0].shape[1]:
-                    lengths = sorted({block.shape[1], blocks[0].shape[1]})
-                    raise AnswerError(f"{self.base_url!r}: vectors have different dimensions: {lengths}")
+                block = await self._embed_once(texts, url)
+                if not blocks and place:
+                    blocks.append(np.zeros((place, block.shape[1]), np.float32))
+                blocks.append(block)
             except Exception as error:
-                if not blocks:
+                # Fewer than those of the body; nearly all.
+                nbytes = sum(map(len, texts))
+                divides = sizes.divides(texts, nbytes, error)
+                if divides or (blocks and len(texts) > 1 and _may_be_one_text(error)):
+                    middle = (len(texts) + 1) // 2
+                    requests.extendleft(((texts[middle:], url), (texts[:middle], url)))
+                    continue
+                alone += 1
+                is_row = divided_at is not None and len(texts) == 1 and is_permanent(error)
+                if not blocks and not is_row:
                     # Nothing has been paid for: the operator calls the batch again, whole or in parts.
                     raise
-                if len(texts) > 1 and getattr(error, "status", None) in REFUSES_TEXTS:
-                    middle = len(texts) // 2
-                    requests.extendleft((texts[middle:], texts[:middle]))
-                    continue
+                if not blocks and alone == ALONE_IN_VAIN:
+                    sizes.in_vain()
+                    raise
                 errors |= dict.fromkeys(range(place, place + len(texts)), error)
-                block = np.zeros((len(texts), blocks[0].shape[1]), np.float32)
-            blocks.append(block)
+                if blocks:
+                    blocks.append(np.zeros((len(texts), blocks[0].shape[1]), np.float32))
+            finally:
+                if tries:
+                    sizes.ended()
             place += len(texts)
+        self._suggest_rows([piece.text for piece in all_pieces])
+        if errors and not blocks:
+            raise errors[0]
         if not blocks:
             if (call := running_call()) is not None:
                 call.bill_request(Usage(), 0.0, knows_cost=bool(self.prices))
@@ -436,70 +488,118 @@ class Embeddings(Client):
             errors[each] = AnswerError("the answer's vector has numbers that are not finite")
         return whole, errors
 
-    async def _embed_once(self, texts: list[str]) -> Block:
-        """The vectors of `texts`, which are one request."""
-        encoding = self._learned.encoding
-        if encoding is None:
-            # Several first requests may find it out at a time; they find the same, and none waits for
-            # another.
-            encoding, vectors = await self._first_answer(texts)
-            self._learned.encoding = encoding
-        else:
-            vectors = await self._ask(texts, encoding)
-        if self.dimensions not in (None, vectors.block.shape[1]):
-            raise AnswerError(
-                f"dimensions={self.dimensions}: the service gave vectors of {vectors.block.shape[1]:,}; "
-                "leave dimensions out, or take a model that can shorten its vectors"
-            )
-        return vectors.block
+    def _suggest_rows(self, texts: list[str]) -> None:
+        """Have the operator call with as many rows as fill a request, where the service takes few."""
+        learned, call = self._learned, running_call()
+        known = [endpoint.sizes for endpoint in learned.endpoints.values() if endpoint.sizes.is_known]
+        if call is None or not texts or not (known or learned.suggests):
+            return
+        learned.suggests = bool(known)
+        wanted = min([sizes.wanted(texts, self._overhead) for sizes in known], default=math.inf)
+        call.suggest_rows(wanted / len(texts))
 
-    async def _first_answer(self, texts: list[str]) -> tuple[str, Vectors]:
-        """The first form of `FALLBACKS` that the service does not refuse, and the vectors in it.
+    def _endpoint(self, url: str) -> Endpoint:
+        """The facts about one address."""
+        endpoints = self._learned.endpoints
+        found = endpoints.get(url)
+        if found is None:
+            found = endpoints[url] = Endpoint(without_query(url), FALLBACKS[self.encoding])
+        return found
 
-        A request may be refused for its texts. Then it is in each form, and the first error is raised.
-        """
-        refused: HttpStatusError | None = None
-        for encoding in FALLBACKS[self.encoding]:
+    def _overhead(self) -> int:
+        return len(self._body_of([], FALLBACKS[self.encoding][0]))
+
+    async def _embed_once(self, texts: list[str], url: str) -> Block:
+        """The vectors of `texts`, which are one request, in the first form that is not refused."""
+        forms = self._endpoint(url).forms
+        tried: list[str] = []
+        first: HttpStatusError | None = None
+        form: str | None = forms.first()
+        while form is not None:
+            tried.append(form)
+            error: HttpStatusError | None = None
             try:
-                if encoding == "float16" and not await self._gives_float16(texts[0]):
-                    continue
-                return encoding, await self._ask(texts, encoding)
-            except HttpStatusError as error:
-                if error.status not in REFUSES_FORM:
-                    raise
-                refused = refused or error
-        assert refused is not None
-        raise refused
+                if form != "float16" or forms.has_answered(form) or await self._gives_float16(url, texts[0]):
+                    vectors = await self._ask(url, texts, form)
+                    forms.answered(form)
+                    self._check_length(vectors.block.shape[1])
+                    return vectors.block
+            except HttpStatusError as raised:
+                error = raised
+                first = first or error
+            form = forms.after(error, tried)
+            if form is None and first is not None and error is not None:
+                if forms.has_answered(tried[-1]):
+                    raise error
+                if len(tried) > 1:
+                    forms.all_refused(first, error)
+                raise first
+        raise AssertionError("a service that does not obey is asked in another form")
 
-    async def _gives_float16(self, text: str) -> bool:
+    def _check_length(self, length: int) -> None:
+        """Raise AnswerError for vectors of another length than was asked for, or than all before."""
+        if self.dimensions is not None:
+            if length != self.dimensions:
+                raise AnswerError(
+                    f"dimensions={self.dimensions}: the service gave vectors of {length:,}; leave dimensions "
+                    "out, or take a model that can shorten its vectors"
+                )
+            return
+        before = self._learned.length
+        if before is None:
+            self._learned.length = length
+        elif length != before:
+            raise AnswerError(
+                f"the service gave vectors of {length:,}, and those before have {before:,}: vectors of one "
+                "column have one length; does another model answer by this name, at one of the addresses?"
+            )
+
+    async def _gives_float16(self, url: str, text: str) -> bool:
         """Return True if the service obeys `embed_dtype`: one that does not gives float32 without a word."""
-        full = await self._ask([text], "base64")
-        return (await self._ask([text], "float16")).block.shape == full.block.shape
+        full = await self._ask(url, [text], "base64")
+        return (await self._ask(url, [text], "float16")).block.shape == full.block.shape
 
-    async def _ask(self, texts: list[str], encoding: str) -> Vectors:
+    async def _ask(self, url: str, texts: list[str], encoding: str) -> Vectors:
         """Send one request. Raises HttpStatusError and AnswerError."""
-        url = next(self._urls)
         call, began = running_call(), perf_counter()
-        response = await self._send(
-            "POST",
-            url,
-            headers=REQUEST_HEADERS,
-            body=self._body_of(texts, encoding),
-            vectors=len(texts) if encoding in BASE64_ENCODINGS and self.api != "tei" else 0,
-        )
-        if response.status != OK:
-            raise status_error("POST", url, response)
+        sizes = self._endpoint(url).sizes
+        body = self._body_of(texts, encoding)
+        try:
+            response = await self._send(
+                "POST",
+                url,
+                headers=REQUEST_HEADERS,
+                body=body,
+                vectors=len(texts) if encoding in BASE64_ENCODINGS and self.api != "tei" else 0,
+            )
+            if response.status != OK:
+                raise status_error("POST", url, response)
+        except Exception as error:
+            sizes.refused(texts, len(body), error)
+            raise
         try:
             vectors = self._decoded(response, len(texts), encoding)
         except AnswerError as error:
+            if (told := error_of(url, response)) is not None:
+                sizes.refused(texts, len(body), told)
+                raise told from None
             self._bill(call, texts, error.tokens, perf_counter() - began)
             raise AnswerError(f"{without_query(url)}: {error}") from None
+        sizes.accepted(texts, len(body))
         self._bill(call, texts, vectors.tokens, perf_counter() - began)
         return vectors
 
     def _bill(self, call: CurrentCall | None, texts: list[str], tokens: int | None, seconds: float) -> None:
         """Count what a request used, which took so long, and tell the call of the operator that made it."""
         price, cost, learned = self.prices.get(self.model), 0.0, self._learned
+        if tokens is None and not learned.is_unknown:
+            learned.is_unknown = True
+            log.log(
+                logging.INFO if price is None else logging.WARNING,
+                "%s: an answer has no count of tokens that can be read: %s",
+                self.model or self.base_url,
+                UNKNOWN_COST,
+            )
         if tokens is not None:
             cost = 0.0 if price is None else price.cost(tokens)
             learned.tokens += tokens
@@ -512,6 +612,7 @@ class Embeddings(Client):
                 model=self.model or None,
                 operation="embeddings",
                 provider=PROVIDERS[self.api],
+                unknown_cost=UNKNOWN_COST if tokens is None else None,
             )
             # Of a service that does not count nobody knows it.
             call.bill_request(usage, seconds, knows_cost=price is not None and tokens is not None)
@@ -553,10 +654,19 @@ def _uncounted(text: str) -> float:
     return 0.0
 
 
+def _empty(name: str) -> EmptyText:
+    return EmptyText(f"{name}: is empty, so that it has no vector, and was not sent; leave it out")
+
+
+def _may_be_one_text(error: Exception) -> bool:
+    """Return True if a request was refused for good, and perhaps for one of its texts."""
+    return is_permanent(error) and may_have_poison_row(error)
+
+
 def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, Exception]]:
     """The texts of a list, of an Arrow array, or of a record batch with one column; None for a missing one.
 
-    And the errors of what is not a text, or has half a character, by its place. Raises TypeError.
+    And the errors of what is not a text, is empty, or has half a character, by its place. Raises TypeError.
     """
     if getattr(texts, "num_columns", 1) != 1:
         raise TypeError(
@@ -575,8 +685,11 @@ def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, 
         text = plain_value(given)
         if isinstance(text, str):
             try:
-                found.append(whole_text(f"texts[{place}]", str.__str__(text), surrogates))
-                continue
+                whole = whole_text(f"texts[{place}]", str.__str__(text), surrogates)
+                if whole.strip():
+                    found.append(whole)
+                    continue
+                errors[place] = _empty(f"texts[{place}]")
             except HalfCharacter as error:
                 errors[place] = error
         elif text is not None:

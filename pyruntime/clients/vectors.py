@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox.clients.openai_api import AnswerError
+from pillarbox.clients.usage_fields import tokens_in
 
 try:
     import msgspec
@@ -45,10 +46,6 @@ class Vectors(NamedTuple):
 
 if msgspec is not None:
 
-    class _Usage(msgspec.Struct):
-        prompt_tokens: int | None = None
-        total_tokens: int | None = None
-
     class _Item(msgspec.Struct):
         # A text is read as base64.
         embedding: bytes | list[float]
@@ -56,7 +53,8 @@ if msgspec is not None:
 
     class _Answer(msgspec.Struct):
         data: list[_Item]
-        usage: _Usage | None = None
+        # Right vectors may stand beside a usage of any form.
+        usage: Any = None
 
     _decode_answer = msgspec.json.Decoder(_Answer).decode
     _decode_lists = msgspec.json.Decoder(list[list[float]]).decode
@@ -65,8 +63,7 @@ if msgspec is not None:
 
     def _read(body: bytes) -> tuple[list[Any], list[Any], int | None]:
         answer = _decode_answer(body)
-        usage = answer.usage
-        tokens = None if usage is None else usage.prompt_tokens or usage.total_tokens
+        tokens = _tokens(answer.usage)
         return [item.embedding for item in answer.data], [item.index for item in answer.data], tokens
 
 else:
@@ -79,12 +76,10 @@ else:
     def _read(body: bytes) -> tuple[list[Any], list[Any], int | None]:
         answer = json.loads(body)
         items = answer["data"]
-        usage = answer.get("usage") or {}
-        tokens = usage.get("prompt_tokens") or usage.get("total_tokens")
         return (
             [_from_json(item["embedding"]) for item in items],
             [item.get("index") for item in items],
-            tokens,
+            _tokens(answer.get("usage")),
         )
 
     def _from_json(embedding: Any) -> Any:
@@ -95,6 +90,12 @@ else:
         if len(embedding) % 4 or len(vector) != len(embedding) // 4 * 3 - embedding[-2:].count("="):
             raise ValueError("an embedding is not base64")
         return vector
+
+
+def _tokens(usage: Any) -> int | None:
+    """The tokens of the texts of a request, by the usage beside its answer; None where that does not say."""
+    asked, _, in_all = tokens_in(usage)
+    return asked or in_all or asked
 
 
 def decode_openai(body: bytes, texts: int, base64_dtype: np.dtype[Any] = FLOAT32) -> Vectors:
@@ -196,16 +197,34 @@ def _as_float32(block: npt.NDArray[Any]) -> Block:
 
 def normalized(block: Block) -> Block:
     """`block` with each row scaled to length 1, in place; a row of zeros stays as it is."""
-    lengths = row_lengths(block)
-    lengths[lengths == 0.0] = 1.0
-    block /= lengths[:, None]
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths = row_lengths(block)
+        lengths[lengths == 0.0] = 1.0
+        if len(_odd(lengths)):
+            block[:] = block.astype(np.float64) / lengths[:, None]
+        else:
+            block /= lengths.astype(np.float32)[:, None]
     return block
 
 
-def row_lengths(block: Block) -> npt.NDArray[np.float32]:
-    """The Euclidean length of each row."""
-    lengths: npt.NDArray[np.float32] = np.sqrt(np.einsum("ij,ij->i", block, block))
+SMALLEST_LENGTH, LARGEST_LENGTH = 1e-15, 1e15
+"""Lengths whose squares, and those of numbers that count beside others, are exact enough in float32."""
+
+
+def row_lengths(block: Block) -> npt.NDArray[np.float64]:
+    """The Euclidean length of each row, also where float32 cannot hold the squares of its numbers."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths: npt.NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", block, block)).astype(np.float64)
+        odd = _odd(lengths)
+        if len(odd):
+            some = block[odd].astype(np.float64)
+            lengths[odd] = np.sqrt(np.einsum("ij,ij->i", some, some))
     return lengths
+
+
+def _odd(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    """The places of lengths whose squares float32 cannot hold."""
+    return np.flatnonzero(~((lengths >= SMALLEST_LENGTH) & (lengths <= LARGEST_LENGTH)))
 
 
 def rows_not_finite(block: Block) -> list[int]:

@@ -150,7 +150,7 @@ def change_data(change: Any) -> Any:
         ),
         (change_data(lambda data: [{**each, "embedding": "!AAA"} for each in data]), "not one of embeddings"),
         (change_data(lambda data: [{**each, "embedding": [[1.0]]} for each in data]), "embeddings|numbers"),
-        (lambda answer: {"error": "no"}, "not one of embeddings"),
+        (lambda answer: {"answer": "no"}, "not one of embeddings"),
         (lambda answer: [], "not one of embeddings"),
     ],
 )

@@ -166,9 +166,12 @@ def test_texts_that_are_not_sent_cost_nothing_and_break_no_bound() -> None:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(("usage", "prices"), [(True, {}), (False, PRICES)])
-def test_a_bound_on_a_cost_that_nobody_knows_ends_the_job(usage: bool, prices: Any) -> None:
-    with pytest.raises(PillarboxError, match="does not say what the call cost"):
+@pytest.mark.parametrize(
+    ("usage", "prices", "message"),
+    [(True, {}, "does not say what the call cost"), (False, PRICES, "does not say what its answers cost")],
+)
+def test_a_bound_on_a_cost_that_nobody_knows_ends_the_job(usage: bool, prices: Any, message: str) -> None:
+    with pytest.raises(PillarboxError, match=message):
         run(Service(usage=usage), prices=prices, budget=Budget(max_cost=1.0))
 
 
