@@ -180,11 +180,11 @@ class Budget:
     """Bounds the calls and the cost of a whole job, or counts the cost.
 
     max_calls: attempts, at most; of batches, where there are batches.
-    max_cost: cost, at most, as the function says with each `Result` that it returns, an `Embeddings` by its
-        prices, or as `usage` does.
+    max_cost: cost, at most, as the function says with each `Result` that it returns, a `Chat` or an
+        `Embeddings` by its prices, or as `usage` does.
     usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
         call cost: a number, or a `Usage`. It is asked for results that say nothing of it themselves, as
-        those of `Embeddings`. Without `max_cost` the cost is only counted.
+        those of `Embeddings`, or whose cost is not known. Without `max_cost` the cost is only counted.
 
     A failed attempt is counted where its error has a `Usage` as its attribute `usage`.
 
