@@ -436,7 +436,7 @@ def _fields_of(row: Any) -> dict[str, Any] | None:
     if isinstance(row, tuple):
         fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
         return None if fields is None else dict(zip(fields, row, strict=True))
-    if getattr(type(row), "is_view", False):
+    if getattr(type(row), "__is_view__", False):
         values: dict[str, Any] = row.asDict()
         return values
     names = field_names(row)

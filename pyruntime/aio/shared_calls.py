@@ -139,7 +139,7 @@ def single_flight(dedupe: Dedupe | None, max_bytes: int | None = None) -> Single
 
 def _itself(row: Any) -> Any:
     # A row that is a view would keep its whole batch. All rows of a task have the same columns.
-    return tuple(row) if getattr(type(row), "is_view", False) else row
+    return tuple(row) if getattr(type(row), "__is_view__", False) else row
 
 
 class ClaimedCalls:

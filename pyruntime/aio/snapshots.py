@@ -184,8 +184,8 @@ class _Pickler(pickle.Pickler):
             return _batch_of, (value.rows[value.position :], value.row_bytes, value.held_bytes)
         elif isinstance(value, zoneinfo.ZoneInfo):
             return zoneinfo.ZoneInfo, (value.key,)
-        elif hasattr(type(value), "reduce_for_snapshot"):
-            return value.reduce_for_snapshot()
+        elif hasattr(type(value), "__snapshot__"):
+            return value.__snapshot__()
         return NotImplemented
 
 

@@ -429,7 +429,7 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
 
 def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
     def fields(record: Record) -> tuple[Any, ...]:
-        columns, index = record._columns, record._index
+        columns, index = record.__columns__, record.__place__
         return tuple([columns[name][index] for name in names])
 
     return fields

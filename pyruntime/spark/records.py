@@ -73,52 +73,57 @@ class Columns(dict[str, list[Any]]):
 class Record:
     """One input row, by attribute and by name: `record.text`, `record["text"]`, `record[0]`.
 
-    Structs are PySpark `Row`s, maps dicts, timestamps datetimes with a time zone. Does not change.
+    Structs are PySpark `Row`s, maps dicts, timestamps datetimes with a time zone. Does not change. Each name
+    of a column that does not begin with two underscores is read as an attribute, `asDict` too, where there is
+    such a column: `dict(zip(df.columns, record))` is the same then.
     """
 
-    __slots__ = ("_columns", "_index")
+    # Names of its own begin with two underscores, as no column is read by such an attribute: a column may be
+    # called `_index`, as Elasticsearch has one.
 
-    is_view = True
+    __slots__ = ("__columns__", "__place__")
+
+    __is_view__ = True
     """A record keeps its batch: what is to be kept longer than the row is a tuple of its values."""
 
     def __init__(self, columns: Columns, index: int) -> None:
-        self._columns = columns
-        self._index = index
+        self.__columns__ = columns
+        self.__place__ = index
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
-            return self._columns[name][self._index]
+            return self.__columns__[name][self.__place__]
         except KeyError as error:
             raise AttributeError(f"no column {error.args[0]}") from None
 
     def __getitem__(self, key: str | int) -> Any:
         if isinstance(key, str):
-            return self._columns[key][self._index]
-        names = self._columns.batch.schema.names
+            return self.__columns__[key][self.__place__]
+        names = self.__columns__.batch.schema.names
         try:
             name = names[key]
         except IndexError:
             raise IndexError(f"{key}: the record has {len(names)} columns") from None
-        return self._columns[name][self._index]
+        return self.__columns__[name][self.__place__]
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._columns[name][self._index] for name in self._columns.batch.schema.names)
+        return (self.__columns__[name][self.__place__] for name in self.__columns__.batch.schema.names)
 
     def __len__(self) -> int:
-        return len(self._columns.batch.schema.names)
+        return len(self.__columns__.batch.schema.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns.batch.schema.names
+        return name in self.__columns__.batch.schema.names
 
     def asDict(self) -> dict[str, Any]:
         """All columns as a dict. Touches every column."""
-        return {name: self._columns[name][self._index] for name in self._columns.batch.schema.names}
+        return _as_dict(self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Record):
-            return self.asDict() == other.asDict()
+            return _as_dict(self) == _as_dict(other)
         if isinstance(other, tuple):
             return tuple(self) == tuple(other)
         return NotImplemented
@@ -127,7 +132,7 @@ class Record:
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        columns, index = self._columns, self._index
+        columns, index = self.__columns__, self.__place__
         parts = []
         for position, name in enumerate(columns.batch.schema.names):
             if name in columns:
@@ -140,11 +145,16 @@ class Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A record that leaves its batch, by pickle or copy, becomes a Row of its own.
-        return _as_row, tuple(self.asDict().items())
+        return _as_row, tuple(_as_dict(self).items())
 
-    def reduce_for_snapshot(self) -> tuple[Any, ...]:
+    def __snapshot__(self) -> tuple[Any, ...]:
         """The pickle of a record that stays one, of a batch of its own: a snapshot keeps no whole batch."""
-        return record_from, (to_ipc(self._columns.batch.slice(self._index, 1)),)
+        return record_from, (to_ipc(self.__columns__.batch.slice(self.__place__, 1)),)
+
+
+def _as_dict(record: Record) -> dict[str, Any]:
+    columns, place = record.__columns__, record.__place__
+    return {name: columns[name][place] for name in columns.batch.schema.names}
 
 
 def _as_row(*items: tuple[str, Any]) -> Row:
@@ -159,9 +169,9 @@ def record_type(names: tuple[str, ...]) -> type[Record]:
     """
 
     def reader(name: str) -> property:
-        return property(lambda record: record._columns[name][record._index])
+        return property(lambda record: record.__columns__[name][record.__place__])
 
-    columns = {name: reader(name) for name in names if not name.startswith("_") and not hasattr(Record, name)}
+    columns = {name: reader(name) for name in names if not name.startswith("__")}
     return type("Record", (Record,), {"__slots__": (), "__module__": __name__, **columns})
 
 
@@ -205,9 +215,9 @@ def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     """One batch of these rows, of which there is one at least, in their order."""
     pieces = []
     # Batches of calls are seldom of more than two slices: rows come in order, unless some are called again.
-    for _, run in groupby(rows, key=lambda row: id(row._columns)):
+    for _, run in groupby(rows, key=lambda row: id(row.__columns__)):
         some = [*run]
-        pieces.append(take_rows(some[0]._columns.batch, [row._index for row in some]))
+        pieces.append(take_rows(some[0].__columns__.batch, [row.__place__ for row in some]))
     return concat_rows(pieces)
 
 
@@ -221,8 +231,8 @@ def concat_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[Any]]:
     """The values of these columns of many rows, as Python objects."""
-    slices = [row._columns for row in rows]
-    places = [row._index for row in rows]
+    slices = [row.__columns__ for row in rows]
+    places = [row.__place__ for row in rows]
     first, begin = slices[0], places[0]
     if places == [*range(begin, begin + len(rows))] and all(each is first for each in slices):
         # Rows that come in together are of one slice.

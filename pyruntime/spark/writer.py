@@ -121,9 +121,9 @@ class RowWriter:
         place = 0
         while place < len(calls):
             row = calls[place].row
-            batch = row._columns.batch
-            end = min(place + batch.num_rows - row._index, len(calls))
-            parts.append((batch, range(row._index, row._index + end - place), results[place:end]))
+            batch = row.__columns__.batch
+            end = min(place + batch.num_rows - row.__place__, len(calls))
+            parts.append((batch, range(row.__place__, row.__place__ + end - place), results[place:end]))
             place = end
         return parts
 
@@ -133,11 +133,11 @@ class RowWriter:
         before = None
         for call, result in zip(calls, results, strict=True):
             row = call.source if self._is_behind else call.row
-            columns = row._columns
+            columns = row.__columns__
             if columns is not before:
                 before = columns
                 _, indices, some = groups.setdefault(id(columns), (columns.batch, [], []))
-            indices.append(row._index)
+            indices.append(row.__place__)
             some.append(result)
         return list(groups.values())
 

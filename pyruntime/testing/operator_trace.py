@@ -186,7 +186,7 @@ def label_of(row: Any) -> int:
     """A number by which a row is known in another life; one of a chain by its source and place."""
     if isinstance(row, ChainedRow):
         row = label_of(row.source), row.ordinal
-    text = repr(tuple(row)) if getattr(type(row), "is_view", False) else repr(row)
+    text = repr(tuple(row)) if getattr(type(row), "__is_view__", False) else repr(row)
     return zlib.crc32(text.encode(errors="replace")) & MAX_LABEL
 
 

@@ -313,7 +313,7 @@ def test_a_resource_is_closed_when_its_task_fails(spark: SparkSession, tmp_path:
 def test_untouched_columns_are_never_turned_into_python_objects(spark: SparkSession) -> None:
     async def call(row: Any) -> tuple[int, list[str]]:
         value: int = row.id
-        return value, sorted(row._columns)
+        return value, sorted(row.__columns__)
 
     df = spark.range(0, 10, 1, 1).select(
         "id", F.lit("x" * 100).alias("wide"), F.array(F.lit(1)).alias("nested")

@@ -245,7 +245,7 @@ def test_kept_results_and_their_keys_hold_no_more_than_max_bytes() -> None:
 class View:
     """A row that would keep its batch, as those of Spark do."""
 
-    is_view = True
+    __is_view__ = True
 
     def __init__(self, batch: list[bytes], index: int) -> None:
         self.batch, self.index = batch, index

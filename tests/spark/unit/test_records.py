@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -154,8 +155,43 @@ def test_records_in_a_snapshot_are_those_rows_in_their_order_and_keep_no_whole_s
     read = CODEC.decode(CODEC.encode(snapshot)).operators["a"].state
     assert [tuple(row) for row in read] == [tuple(row) for row in some]
     assert [row.text for row in read] == [row.text for row in some]
-    kept = {id(row._columns): row._columns.batch.num_rows for row in read}
+    kept = {id(row.__columns__): row.__columns__.batch.num_rows for row in read}
     assert sum(kept.values()) == len(set(picked))
+
+
+@pytest.mark.contract(
+    "A record gives each column by its name as an attribute, whatever that name is."
+)
+def test_a_record_gives_columns_of_any_name_as_attributes() -> None:
+    (plain,) = rows_of(pa.RecordBatch.from_pydict({"n": [1]})).rows
+    own = [name for name in dir(plain) if not name.startswith("__") and name != "n"]
+    names = [
+        "_index",
+        "_columns",
+        "_id",
+        "is_view",
+        "count",
+        "index",
+        "asDict",
+        "mro",
+        "_fields",
+        "a b",
+        *own,
+    ]
+    names = [*dict.fromkeys(names)]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([f"{name} {row}" for row in (0, 1)]) for name in names], names
+    )
+    for place, record in enumerate(rows_of(batch).rows):
+        values = {name: f"{name} {place}" for name in names}
+        assert {name: getattr(record, name) for name in names} == values
+        assert {name: record[name] for name in names} == values
+        assert tuple(record) == tuple(values.values())
+        assert dict(zip(names, pickle.loads(pickle.dumps(record)), strict=True)) == values
+        assert (
+            RowWriter(names, T.StructType().add("n", "long"), None).write([(Call(record, 1), 1)]).num_rows
+            == 1
+        )
 
 
 def test_a_writer_in_order_finds_the_rows_of_a_restored_snapshot() -> None:
