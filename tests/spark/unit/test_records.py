@@ -159,9 +159,7 @@ def test_records_in_a_snapshot_are_those_rows_in_their_order_and_keep_no_whole_s
     assert sum(kept.values()) == len(set(picked))
 
 
-@pytest.mark.contract(
-    "A record gives each column by its name as an attribute, whatever that name is."
-)
+@pytest.mark.contract("A record gives each column by its name as an attribute, whatever that name is.")
 def test_a_record_gives_columns_of_any_name_as_attributes() -> None:
     (plain,) = rows_of(pa.RecordBatch.from_pydict({"n": [1]})).rows
     own = [name for name in dir(plain) if not name.startswith("__") and name != "n"]
