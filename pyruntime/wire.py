@@ -259,8 +259,8 @@ def may_refuse_form(reading: Reading, *, is_fresh: bool) -> bool:
     """Return True if a request may have been refused for the form that it asks for, not for what it holds.
 
     Such as a kind of structured output, or of vectors. is_fresh: the service has not answered in this form
-    yet; nearly every status, such as 403, 500 and 501, may be of the form then. Never overload, quota, a wrong
-    model, size or text, nor an outage. Any thread.
+    yet; nearly every status, such as 403, 500 and 501, may be of the form then. Never overload, quota, a
+    wrong model, size or text, nor an outage. Any thread.
     """
     if reading.code in CONTENT_CODES:
         return False

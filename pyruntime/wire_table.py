@@ -307,8 +307,8 @@ FORM_STATUSES = frozenset({400, 406, 415, 422})
 """Statuses that may refuse the form which a request asks for, such as a kind of structured output."""
 
 NO_FORM_STATUSES = frozenset({401, 404, 407, 408, 410, 411, 421, 423, 425, 426, 428, 431, 451, 511})
-"""Statuses that never refuse a form: they are of who calls, where, and when. All others from 400 on may, where
-a service has not answered in any form yet, unless their kind says more."""
+"""Statuses that never refuse a form: they are of who calls, where, and when. All others from 400 on may,
+where a service has not answered in the form yet, unless their kind says more."""
 
 CONTENT_CODES = frozenset(
     _words(

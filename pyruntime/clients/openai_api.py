@@ -56,7 +56,7 @@ class ErrorAnswer(HttpStatusError):
 
 
 def error_of(url: str, response: Response) -> HttpStatusError | None:
-    """The error that an answer to a POST is: another status than success, or an error object. None for none."""
+    """The error that an answer to a POST is: another status than success, or an error object; or None."""
     if response.status != OK:
         return status_error("POST", url, response)
     reading = read_answer(response.status, response.headers, response.body)
