@@ -70,12 +70,12 @@ class ReplyTokens(NamedTuple):
                 answered = in_all - asked
         if asked is not None and answered is not None:
             in_all = asked + answered
-        details = usage if isinstance(usage, Mapping) else {}
-        kept = (
-            count_in(details.get(name), "cached_tokens")
-            for name in ("prompt_tokens_details", "input_tokens_details")
-        )
-        return cls(asked, answered, in_all, min(asked or 0, max(each or 0 for each in kept)))
+        kept = 0
+        if asked and isinstance(usage, dict):
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+            if details:
+                kept = min(asked, count_in(details, "cached_tokens") or 0)
+        return cls(asked, answered, in_all, kept)
 
     def cost(self, price: Price) -> float | None:
         """The cost of all; None where a count is unknown that has a price."""

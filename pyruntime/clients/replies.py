@@ -82,10 +82,13 @@ def text_of(choice: Mapping[str, Any], usage: Usage) -> str | None:
     """
     message, reason = choice["message"], choice.get("finish_reason")
     content, refusal = message.get("content"), message.get("refusal")
+    kind = kind_of_finish(reason)
+    if kind is Kind.ANSWER and not refusal and isinstance(content, str) and content and not content.isspace():
+        return content
     text, kinds = _joined(content)
     refusal = refusal or kinds.get("refusal")
     kinds |= {name: None for name in MEDIA_FIELDS if message.get(name)}
-    kind, said = kind_of_finish(reason), f"finish_reason={shorten(reason)}"
+    said = f"finish_reason={shorten(reason)}"
     if refusal or kind is Kind.REFUSED_ROW:
         told = f": {shorten(refusal)}" if refusal else ""
         raise ReplyRefused(f"the model does not answer ({said}){told}", usage)

@@ -119,6 +119,8 @@ class FormSearch:
 
     def first(self) -> tuple[int, bool]:
         """The form of the next row, and whether the row looks at stricter ones than the known."""
+        if self.known == 0:
+            return 0, False
         best = self._best()
         if self.known is None:
             return best, False
@@ -178,7 +180,7 @@ class FormSearch:
     def fitted(self, form: int) -> None:
         """An answer in `form` has fitted."""
         self._vain, self._vain_rows = None, 0
-        self._ignoring[self.kinds[form]] = 0
+        self._ignoring.pop(self.kinds[form], None)
         if form == self.known:
             self._suspicions = 0
         elif self.known is None or form < self.known or self._suspicions >= SUSPECT_AFTER:
@@ -202,6 +204,8 @@ class Walk:
 
     is_look: it looks at all stricter forms than the one that is known.
     """
+
+    __slots__ = ("_errors", "_is_look", "_led", "_search", "form")
 
     def __init__(self, search: FormSearch, form: int, is_look: bool = False) -> None:
         self._search = search

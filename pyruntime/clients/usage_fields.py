@@ -9,7 +9,6 @@ Pure; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 INPUT_NAMES = ("prompt_tokens", "input_tokens")
@@ -25,24 +24,27 @@ def tokens_in(usage: Any) -> tuple[int | None, int | None, int | None]:
     Under OpenAI's names or Anthropic's; a float without a fraction is read. A negative number, a bool, a
     fraction or anything else is unknown. Nothing is derived from the others.
     """
-    input_tokens, output_tokens, total = (
-        _first(usage, names) for names in (INPUT_NAMES, OUTPUT_NAMES, TOTAL_NAMES)
-    )
-    return input_tokens, output_tokens, total
+    if not isinstance(usage, dict):
+        return None, None, None
+    return _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES), _first(usage, TOTAL_NAMES)
 
 
 def count_in(counts: Any, name: str) -> int | None:
     """The count under one name, by the same rules; None where it is unknown."""
-    return _first(counts, (name,))
+    return _first(counts, (name,)) if isinstance(counts, dict) else None
 
 
-def _first(counts: Any, names: tuple[str, ...]) -> int | None:
+def _first(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
     """The first known count under one of the names; a 0 only where no other name says more."""
-    if not isinstance(counts, Mapping):
-        return None
-    # Some proxies fill both families of names, one of them with zeros.
-    known = [count for name in names if (count := _count(counts.get(name))) is not None]
-    return next((count for count in known if count), known[0] if known else None)
+    found = None
+    for name in names:
+        count = _count(counts.get(name))
+        # Some proxies fill both families of names, one of them with zeros.
+        if count:
+            return count
+        if count is not None:
+            found = count
+    return found
 
 
 def _count(value: Any) -> int | None:
