@@ -108,6 +108,18 @@ def test_the_fields_of_an_answer_are_columns_and_null_where_nothing_was_asked(
 
 
 @pytest.mark.contract
+def test_a_job_at_a_service_that_knows_a_weaker_form_alone_loses_no_row(
+    spark: SparkSession, service: ChatService
+) -> None:
+    service.structures = ("json_object",)
+    rows = spark.createDataFrame([(f"row {n}",) for n in range(200)], "text string").repartition(2)
+    asked = ask(rows, client=chat_of(service, answer=Counted), capacity=16).collect()
+    assert [(row.words, row.first) for row in asked] == [(2, "row")] * 200
+    # Of each task those in flight at the beginning, and one that looks again.
+    assert service.structures_asked.count("json_schema") <= 2 * 17
+
+
+@pytest.mark.contract
 def test_a_plain_text_or_a_whole_answer_is_one_column(texts: DataFrame, service: ChatService) -> None:
     plain = ask(texts, client=chat_of(service), into="said", keep=["id"], capacity=2)
     assert plain.schema["said"].dataType.simpleString() == "string"
@@ -144,11 +156,10 @@ def test_the_type_of_an_answer_is_the_type_of_its_columns(
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("kept", [{"run": "once"}, {"cache": True}], ids=["run", "cache"])
-def test_a_changed_schema_parses_anew_what_a_ledger_has_kept_without_a_call(
-    texts: DataFrame, service: ChatService, tmp_path: Path, kept: dict[str, Any]
+def test_a_changed_schema_parses_anew_what_the_ledger_of_a_run_has_kept_without_a_call(
+    texts: DataFrame, service: ChatService, tmp_path: Path
 ) -> None:
-    ledger = Ledger(str(tmp_path), uid="ask", **kept)
+    ledger = Ledger(str(tmp_path), uid="ask", run="once")
     before = ask(texts, client=chat_of(service, answer=Counted), ledger=ledger, keep=["id"]).collect()
     calls = len(service.requests)
     after = ask(texts, client=chat_of(service, answer=CountedAnew), ledger=ledger, keep=["id"]).collect()
@@ -157,6 +168,34 @@ def test_a_changed_schema_parses_anew_what_a_ledger_has_kept_without_a_call(
     ]
     assert after[0].words == 2.0
     assert len(service.requests) == calls
+
+
+class Written(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    words: int
+    first: str
+
+
+Number = Annotated[int, pydantic.PlainSerializer(float, return_type=float)]
+
+
+@pytest.mark.contract
+def test_a_changed_schema_is_another_question_to_a_cache_and_another_type_of_spark_is_not(
+    texts: DataFrame, service: ChatService, tmp_path: Path
+) -> None:
+    def asked(answer: Any) -> tuple[DataFrame, int]:
+        service.requests.clear()
+        ledger = Ledger(str(tmp_path), uid="ask", cache=True)
+        found = ask(texts, client=chat_of(service, answer=answer), ledger=ledger, keep=["id"]).collect()
+        return found, len(service.requests)
+
+    before, calls = asked(Written)
+    assert calls > 0
+    as_float = pydantic.create_model("Written", words=(Number, ...), first=(str, ...))
+    after, anew = asked(as_float)
+    assert ([tuple(row) for row in after], anew) == ([tuple(row) for row in before], 0)
+    assert isinstance(after[0].words, float)
+    assert asked(CountedAnew)[1] == calls
+    assert asked(Written)[1] == 0
 
 
 def test_a_model_that_is_defined_in_a_function_is_sent_without_the_functions_variables(
