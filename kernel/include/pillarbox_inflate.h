@@ -47,7 +47,7 @@ struct functions_t {
     int (*inflateEnd)(stream_t*) = nullptr;
 
     // Finds them in `library` or in those that it is linked with, or else in the system's. False: they are not there.
-    bool load(void* library) noexcept {
+    bool find_in(void* library) noexcept {
         if (find(library)) return true;
         void* const own = dlopen("libz.so.1", RTLD_NOW);
         return own != nullptr && find(own);

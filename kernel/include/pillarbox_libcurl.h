@@ -132,7 +132,7 @@ struct functions_t {
         PILLARBOX_FIND(slist_append);
         PILLARBOX_FIND(slist_free_all);
 #undef PILLARBOX_FIND
-        (void)inflating.load(library);
+        (void)inflating.find_in(library);
         return nullptr;
     }
 };

@@ -58,7 +58,7 @@ inflated_t feed(Inflater& inflater, const std::string& bytes, std::size_t piece,
 
 int main(int, char** words) {
     zlib::functions_t zlib;
-    require(zlib.load(RTLD_DEFAULT), "no zlib");
+    require(zlib.find_in(RTLD_DEFAULT), "no zlib");
     std::mt19937 random(7);
     Inflater inflater;
     const std::vector<stream_t> streams = streams_of(words[1]);
