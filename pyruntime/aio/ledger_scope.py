@@ -95,9 +95,11 @@ def fields_of(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def content_of(ledger: Ledger, fn: Callable[..., Any]) -> ContentIdentity:
-    """The identity of rows of Python in a cache: by its inputs, the fields of a client, or the whole row."""
-    fields = fields_of(fn)
-    return content_of_fields(fields) if fields and ledger.inputs is None else content_of_values(ledger.inputs)
+    """The identity of rows of Python in a cache: by its inputs, what a client reads, or the whole row."""
+    fields, values_of = fields_of(fn), getattr(fn, "values_of", None)
+    if fields and values_of is not None and ledger.inputs is None:
+        return content_of_fields(fields, values_of)
+    return content_of_values(ledger.inputs)
 
 
 @dataclasses.dataclass

@@ -162,7 +162,7 @@ class Chat(Client):
     thread of the loop that it was entered on.
     """
 
-    # The text of a reply may be parsed anew, and costs what it has cost.
+    # Of `answer` and `structure` counts what is sent: see `configuration`.
     _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
 
     base_url: str | Sequence[str]
@@ -222,6 +222,16 @@ class Chat(Client):
     def fields(self) -> tuple[str, ...]:
         """The names of the fields that a row needs, in the order of `prompt`."""
         return self._made.prompt.names
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The part that decides about replies, for a cache: see `Client.configuration`.
+
+        Of `answer` and `structure` that is what a request asks for first, to the letter. The weaker form that a
+        service was asked in in the end does not count, nor what is made of the text of its reply.
+        """
+        asked = [[json.dumps(form.response_format), form.instruction] for form in self._made.forms[:1]]
+        return {**super().configuration, **({"asked": asked} if asked else {})}
 
     # -- answers ---------------------------------------------------------------------------------------------
 

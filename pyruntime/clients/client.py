@@ -8,22 +8,24 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
 
 Self = TypeVar("Self", bound="Client")
 
 
-def _told(value: Any) -> Any:
-    """A field in plain values, without secrets."""
+def _told(value: Any, *, in_order: bool = False) -> Any:
+    """A field in plain values, without secrets. in_order: names count in their order."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _told(each) for name, each in value.items()}
+        told = {str(name): _told(each, in_order=in_order) for name, each in value.items()}
+        # A tuple, as no other value is told as one.
+        return tuple(told.items()) if in_order and len(told) > 1 else told
     if isinstance(value, list | tuple | set | frozenset):
-        return [
-            _told(each) for each in (value if isinstance(value, list | tuple) else sorted(value, key=repr))
-        ]
+        ordered = value if isinstance(value, list | tuple) else sorted(value, key=repr)
+        return [_told(each, in_order=in_order) for each in ordered]
     if isinstance(value, Secret):
         return "a secret"
     named: Any = value if hasattr(value, "__qualname__") else type(value)
@@ -50,22 +52,36 @@ class Client:
     gives_one_row: ClassVar[bool] = True
     """A list that a call gives is a value, not several rows, as that of a function is."""
     _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})
-    """The fields that decide nothing about results: keys, addresses and transport."""
+    """The fields that decide nothing about results: keys, addresses and most of transport."""
+    _in_order: ClassVar[frozenset[str]] = frozenset({"body", "params"})
+    """The fields whose names are sent in the order in which they are given."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """The part of the client that decides about its results, for a cache: most of its fields.
+        """The part of the client that decides about its results, for a cache.
 
-        Without keys: a `Secret` among headers or parameters counts by its name alone. A function or another
-        object counts by the name of its type: one that has changed needs another `Ledger.version`.
+        That is what it sends, and what it makes of an answer: all fields but those that only say where and
+        how requests go. Without keys: a `Secret` among headers or parameters counts by its name alone. A
+        function or another object counts by the name of its type: one that has changed needs another
+        `Ledger.version`.
         """
         fields = {
-            each.name: getattr(self, each.name)
+            each.name: _told(getattr(self, each.name), in_order=each.name in self._in_order)
             for each in dataclasses.fields(self)  # type: ignore[arg-type]
             if each.init and each.name not in self._beside_results
         }
-        return {"client": type(self).__qualname__, **{name: _told(value) for name, value in fields.items()}}
+        if self.http.surrogates != "error":
+            # Other texts are sent, and other values are made of answers.
+            fields["surrogates"] = self.http.surrogates
+        return {"client": type(self).__qualname__, **fields}
+
+    def values_of(self, row: Any) -> dict[str, Any]:
+        """The fields of a row that a call would read, by their names: a cache knows the row by them.
+
+        Any thread. Raises ValueError for a row that lacks one.
+        """
+        return values_by_name((row,), getattr(self, "fields", ()))
 
     def _headers(self) -> SecretHeaders:
         """The headers of all requests, not read yet."""

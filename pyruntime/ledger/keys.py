@@ -495,15 +495,22 @@ def content_of_values(inputs: Sequence[str | int] | None) -> ContentIdentity:
     )
 
 
-def content_of_fields(fields: tuple[str, ...]) -> ContentIdentity:
-    """The identity by those fields of a row that a client reads; by the whole of one without names."""
+def content_of_fields(
+    fields: tuple[str, ...], values_of: Callable[[Any], Mapping[str, Any]]
+) -> ContentIdentity:
+    """The identity by those fields of a row that a client reads; by the whole of one that lacks some.
+
+    values_of: gives the values as the client reads them, and raises ValueError.
+    """
+    # By the client's own reading: a row of pandas has a column `name`, and an attribute of that name besides.
     whole = _AllColumns(())
 
     def content(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
-        # A client takes a date as the value itself, whatever `{day}` would be of it.
-        if isinstance(row, Mapping) or (not isinstance(row, _SIMPLE_TYPES) and hasattr(row, fields[0])):
-            return fields, [_field(row, name) for name in fields]
-        return whole(row)
+        try:
+            values = values_of(row)
+        except ValueError:
+            return whole(row)
+        return fields, [values[name] for name in fields]
 
     return ContentIdentity(content)
 

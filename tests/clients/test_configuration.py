@@ -49,14 +49,16 @@ def test_a_change_of_a_model_or_of_a_parameter_is_another_question(change: dict[
 @pytest.mark.parametrize(
     ("change", "is_the_same"),
     [
-        ({"answer": None}, True),
-        ({"repairs": 5, "structure": "prompt", "prices": {"small": Price(1.0, 1.0)}}, True),
+        ({"repairs": 5, "structure": "json_schema", "prices": {"small": Price(1.0, 1.0)}}, True),
+        ({"answer": None}, False),
+        ({"answer": {"type": "object", "properties": {"score": {"type": "string"}}}}, False),
+        ({"structure": "prompt"}, False),
         ({"prompt": "Judge that: {text}"}, False),
         ({"system": "Be brief."}, False),
         ({"body": {"temperature": 0}}, False),
     ],
 )
-def test_another_type_of_the_answer_is_the_same_question_to_a_model(
+def test_the_type_of_the_answer_and_its_form_are_in_the_question_as_they_are_sent(
     change: dict[str, Any], is_the_same: bool
 ) -> None:
     answer = {"type": "object", "properties": {"mood": {"type": "string"}}}

@@ -38,6 +38,18 @@ class Sure(pydantic.BaseModel):  # type: ignore[misc, name-defined]
     sure: bool
 
 
+def several() -> Any:
+    """`Counted` with a check in Python: the schema is the same."""
+
+    def check(words: int) -> int:
+        if words < 2:
+            raise ValueError("too few")
+        return words
+
+    checks = {"several": pydantic.field_validator("words")(check)}
+    return pydantic.create_model("Counted", words=(int, ...), __validators__=checks)
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(str(tmp_path / "cache"), uid="ask", cache=True)
@@ -99,19 +111,33 @@ def test_another_model_prompt_or_parameter_asks_anew(ledger: Ledger, change: dic
 
 
 @pytest.mark.contract
-def test_another_type_of_the_answers_is_parsed_anew_and_asks_for_what_does_not_fit(ledger: Ledger) -> None:
+def test_another_type_of_the_answers_is_another_question(ledger: Ledger) -> None:
     service = ChatService()
 
     def work(ask: Callable[..., list[Any]]) -> None:
         assert ask(ledger, answer=Counted) == [Counted(words=3), Counted(words=1), Counted(words=3)]
         assert ask(ledger, answer=First) == [First(first="all"), First(first="no"), First(first="all")]
-        assert len(service.requests) == 2
+        assert len(service.requests) == 4
         service.answer = lambda messages: '{"words": 7, "sure": true}'
         assert ask(ledger, answer=Sure) == [Sure(words=7, sure=True)] * 3
-        assert len(service.requests) == 4
+        assert len(service.requests) == 6
+        assert ask(ledger, answer=Counted) == [Counted(words=3), Counted(words=1), Counted(words=3)]
         assert ask(ledger, answer=Sure) == [Sure(words=7, sure=True)] * 3
-        assert ask(ledger, answer=First) == [First(first="all"), First(first="no"), First(first="all")]
-        assert len(service.requests) == 4
+        assert len(service.requests) == 6
+
+    jobs(service, work)
+
+
+@pytest.mark.contract
+def test_a_check_that_the_model_is_not_told_of_asks_for_what_no_longer_fits(ledger: Ledger) -> None:
+    service = ChatService()
+
+    def work(ask: Callable[..., list[Any]]) -> None:
+        ask(ledger, answer=Counted)
+        assert len(service.requests) == 2
+        service.answer = lambda messages: '{"words": 7}'
+        assert [each.words for each in ask(ledger, answer=several())] == [3, 7, 3]
+        assert len(service.requests) == 3
 
     jobs(service, work)
 
