@@ -227,8 +227,8 @@ class Chat(Client):
     def configuration(self) -> dict[str, Any]:
         """The part that decides about replies, for a cache: see `Client.configuration`.
 
-        Of `answer` and `structure` that is what a request asks for first, to the letter. The weaker form that a
-        service was asked in in the end does not count, nor what is made of the text of its reply.
+        Of `answer` and `structure` that is what a request asks for first, to the letter. The weaker form that
+        a service was asked in in the end does not count, nor what is made of the text of its reply.
         """
         asked = [[json.dumps(form.response_format), form.instruction] for form in self._made.forms[:1]]
         return {**super().configuration, **({"asked": asked} if asked else {})}
