@@ -36,6 +36,7 @@ from pillarbox.clients.fields import (
     without_half_escapes,
 )
 from pillarbox.clients.openai_api import (
+    OK,
     PROVIDERS,
     AnswerError,
     azure_path,
@@ -329,9 +330,11 @@ class Chat(Client):
             "prompt", json.dumps(body, separators=(",", ":"), ensure_ascii=False), self.http.surrogates
         )
         response = await self._send("POST", url, headers=REQUEST_HEADERS, body=sent.encode())
-        failed = error_of(url, response)
-        if failed is not None:
-            raise failed
+        # Looked at before it is parsed: hardly any reply has the word, and each call would pay.
+        if response.status != OK or b'"error"' in response.body:
+            failed = error_of(url, response)
+            if failed is not None:
+                raise failed
         try:
             reply = json.loads(response.body)
             choice = reply["choices"][0]
