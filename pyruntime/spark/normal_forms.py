@@ -24,6 +24,7 @@ import enum
 import functools
 import itertools
 import operator
+import sys
 import uuid
 import zoneinfo
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,6 +43,9 @@ Test: TypeAlias = Callable[[Any], bool]
 
 MIN_YEAR, MAX_YEAR = 1, 9999
 """Years of Python's datetimes. In these two years a change of zone may leave the range."""
+
+_NO_VALUE = object()
+"""The value of a name that a library does not have."""
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _NUMBERS = (T.BooleanType, *_INTEGERS, T.FloatType, T.DoubleType)
@@ -181,7 +185,10 @@ def is_plain(result):
             key = self.test(kind.keyType, False, "pair[0]", inside=True)
             item = self.test(kind.valueType, kind.valueContainsNull, "pair[1]", inside=True)
             test = self.compiled(f"type(pair) is tuple and len(pair) == 2 and {key} and {item}", "pair")
-            return f"type({value}) is list and all(map({self.function(test)}, {value}))"
+            distinct = self.function(_are_distinct)
+            return (
+                f"type({value}) is list and all(map({self.function(test)}, {value})) and {distinct}({value})"
+            )
         if isinstance(kind, T.StructType):
             return self.row(kind.fields, value, inside=True)
         # Nulls, and what only `normalizer` makes: times of day, user-defined types.
@@ -227,7 +234,7 @@ def normalizer(spark: T.DataType, zone: datetime.tzinfo | None, *, inside: bool 
     if isinstance(spark, T.MapType):
         key = normalizer(spark.keyType, zone, inside=True)
         item = normalizer(spark.valueType, zone, inside=True)
-        return lambda value: None if value is None else [(key(k), item(v)) for k, v in dict(value).items()]
+        return functools.partial(_pairs, key=key, item=item)
     if is_vector(spark):
         vectors = Vectors(spark)
         return vectors.exact if inside else vectors.normal
@@ -239,8 +246,46 @@ def normalizer(spark: T.DataType, zone: datetime.tzinfo | None, *, inside: bool 
         of_uuid = operator.attrgetter("bytes")
         return functools.partial(_text_or_bytes, refused=(str,), spark=spark, of_uuid=of_uuid)
     if type(spark) in _TIMES:
-        return functools.partial(_time, kind=_TIMES[type(spark)], naive=isinstance(spark, T.TimestampNTZType))
+        kind = _TIMES[type(spark)]
+        naive = kind is datetime.time or isinstance(spark, T.TimestampNTZType)
+        return functools.partial(_time, kind=kind, naive=naive)
     return _whole if isinstance(spark, _INTEGERS) else scalar
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for what NumPy and pandas have in place of a missing value: `masked`, `NA` and `NaT`."""
+    if isinstance(value, np.ma.MaskedArray):
+        return value.ndim == 0 and bool(np.ma.getmaskarray(value))
+    # Whoever has such a value has imported pandas, and where its classes say that they are from differs by
+    # version.
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and (
+        value is getattr(pandas, "NA", _NO_VALUE) or value is getattr(pandas, "NaT", _NO_VALUE)
+    )
+
+
+def with_nulls(values: Any) -> pa.Array | None:
+    """The array of a collection that says by a mask which values are missing, with nulls in their places.
+
+    So do masked arrays of NumPy, and what pandas has for types of its own. None for any other collection, and
+    for one of several dimensions.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        is_plain = values.ndim == 1 and values.dtype.kind in "biuf" and values.dtype.isnative
+        return pa.array(values.data, mask=np.ma.getmaskarray(values)) if is_plain else None
+    if has_mask(values):
+        return pa.array(getattr(values, "array", values))
+    return None
+
+
+def has_mask(values: Any) -> bool:
+    """Return True for a collection that NumPy would take missing values of for numbers, or for NaN."""
+    if isinstance(values, np.ma.MaskedArray):
+        return True
+    pandas = sys.modules.get("pandas")
+    if pandas is None or isinstance(getattr(values, "dtype", None), np.dtype | None):
+        return False
+    return isinstance(values, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray))
 
 
 def scalar(value: Any) -> Any:
@@ -249,15 +294,15 @@ def scalar(value: Any) -> Any:
         return scalar(value.value)
     if isinstance(value, np.generic):
         return _of_numpy(value)
-    kind = type(value)
-    if kind.__module__.startswith(("pandas.", "pyarrow.")):
-        if kind.__name__ in ("NAType", "NaTType"):
-            return None
-        if hasattr(value, "to_pydatetime"):
-            return value.to_pydatetime(warn=False)
-        if hasattr(value, "to_pytimedelta"):
-            return value.to_pytimedelta()
-        return value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    if is_missing(value):
+        return None
+    # pandas has times with nanoseconds, of classes of its own.
+    if isinstance(value, datetime.datetime) and hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime(warn=False)
+    if isinstance(value, datetime.timedelta) and hasattr(value, "to_pytimedelta"):
+        return value.to_pytimedelta()
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     return value
@@ -284,6 +329,29 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _pairs(value: Any, key: Convert, item: Convert) -> Any:
+    """The pairs of a map. Raises ValueError for a key that it has twice."""
+    if value is None or is_missing(value):
+        return None
+    given = value.items() if isinstance(value, Mapping) else value
+    pairs = [(key(k), item(v)) for k, v in given]
+    if not _are_distinct(pairs):
+        seen: list[Any] = []
+        for k, _ in pairs:
+            if k in seen:
+                raise ValueError(f"the key {shorten(k)} stands twice in a map")
+            seen.append(k)
+    return pairs
+
+
+def _are_distinct(pairs: Sequence[tuple[Any, Any]]) -> bool:
+    """Return True if no two pairs have one key; False too where keys have no hash and there are several."""
+    try:
+        return len({pair[0] for pair in pairs}) == len(pairs)
+    except TypeError:
+        return len(pairs) < 2
+
+
 def _text_or_bytes(value: Any, refused: tuple[type, ...], spark: T.DataType, of_uuid: Convert) -> Any:
     value = scalar(value)
     if isinstance(value, refused):
@@ -308,9 +376,10 @@ def _time(value: Any, kind: type, naive: bool) -> Any:
     value = scalar(value)
     if not isinstance(value, kind):
         return _null(value, kind)
-    if isinstance(value, datetime.datetime) and naive and value.tzinfo is not None:
-        # Arrow would take its time in UTC.
-        raise ValueError(f"{value!r} has a time zone, a timestamp_ntz has none: give a datetime without one")
+    if naive and value.tzinfo is not None:
+        # Arrow would take its time in UTC, or leave the zone out.
+        what = "a timestamp_ntz" if kind is datetime.datetime else "a time"
+        raise ValueError(f"{value!r} has a time zone, {what} has none: give a {kind.__name__} without one")
     return value
 
 
@@ -337,11 +406,11 @@ def _array_normalizer(spark: T.ArrayType, zone: datetime.tzinfo | None) -> Conve
     fits = compile_test(spark.elementType, spark.containsNull, inside=True)
 
     def convert(values: Any) -> Any:
-        if values is None:
+        if values is None or is_missing(values):
             return None
         values = _elements(values.as_py() if hasattr(values, "as_py") else values)
         if not isinstance(values, list) and hasattr(values, "__array__"):
-            values = list(np.asarray(values))
+            values = list(values if has_mask(values) else np.asarray(values))
         return [value if fits(value) else element(value) for value in values]
 
     return convert
@@ -352,7 +421,7 @@ def _struct_normalizer(spark: T.StructType, zone: datetime.tzinfo | None) -> Con
     converts = [normalizer(field.dataType, zone, inside=True) for field in spark.fields]
 
     def convert(value: Any) -> Any:
-        if value is None:
+        if value is None or is_missing(value):
             return None
         return {name: to(part) for name, to, part in zip(spark.names, converts, read(value), strict=True)}
 
@@ -461,13 +530,16 @@ class Vectors:
             return self._of_list(value)
         if isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
             value = value.values
-        if value is None:
+        if value is None or is_missing(value):
             return None
         if isinstance(value, pa.ChunkedArray):
             value = value.combine_chunks()
-        if type(value).__module__.startswith("pandas.") and not isinstance(value.dtype, np.dtype):
+        if has_mask(value):
             # NumPy has no nulls.
-            value = pa.array(getattr(value, "array", value))
+            masked = with_nulls(value)
+            if masked is None:
+                return self._of_list(list(value))
+            value = masked.combine_chunks() if isinstance(masked, pa.ChunkedArray) else masked
         if isinstance(value, pa.Array):
             return self._checked(value if value.type == self._element else self._cast(value))
         if isinstance(value, array.array | memoryview) or hasattr(value, "__array__"):
@@ -553,7 +625,7 @@ class Vectors:
 
         None where `rows` is not a matrix of numbers that are taken without a look at each.
         """
-        if getattr(rows, "ndim", None) != 2 or not hasattr(rows, "__array__"):
+        if getattr(rows, "ndim", None) != 2 or not hasattr(rows, "__array__") or has_mask(rows):
             return None
         block = np.asarray(rows)
         if block.dtype not in self._direct:

@@ -27,7 +27,16 @@ from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.normal_forms import Expressions, Vectors, compile_test, is_vector, normalizer, row_reader
+from pillarbox.spark.normal_forms import (
+    Expressions,
+    Vectors,
+    compile_test,
+    has_mask,
+    is_vector,
+    normalizer,
+    row_reader,
+    with_nulls,
+)
 from pillarbox.spark.records import from_ipc, record_from, to_ipc
 from pillarbox.spark.schema import arrow_field, holds
 
@@ -118,8 +127,7 @@ class _Column:
         if self._vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
             return self._vectors.matrix(results)
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
-            values = np.asarray(results)
-            results = pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
+            results = with_nulls(results) if has_mask(results) else _array_of(np.asarray(results))
         if results is None or self._has_times or _family(results.type) != _family(self.field.type):
             return None
         try:
@@ -133,6 +141,11 @@ class _Column:
         if pa.types.is_list(array.type) and not array.type.value_field.nullable:
             return None if array.flatten().null_count else array
         return array
+
+
+def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
+    """The Arrow array of numbers of NumPy; None for what are no numbers."""
+    return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
 
 
 def _family(kind: pa.DataType) -> Any:
