@@ -376,7 +376,7 @@ def _time(value: Any, kind: type, naive: bool) -> Any:
     value = scalar(value)
     if not isinstance(value, kind):
         return _null(value, kind)
-    if naive and value.tzinfo is not None:
+    if naive and getattr(value, "tzinfo", None) is not None:
         # Arrow would take its time in UTC, or leave the zone out.
         what = "a timestamp_ntz" if kind is datetime.datetime else "a time"
         raise ValueError(f"{value!r} has a time zone, {what} has none: give a {kind.__name__} without one")

@@ -144,7 +144,7 @@ class _Column:
 
 
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
-    """The Arrow array of numbers of NumPy; None for what are no numbers."""
+    """The Arrow array of numbers of NumPy; None for other values."""
     return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
 
 
