@@ -428,7 +428,7 @@ class BatchRunner(Runner):
             return False
         inquiry.leader = None
         self._wait_for(inquiry, calls)
-        inquiry.high = sent
+        inquiry.sent = inquiry.high = sent
         self._go_on(inquiry)
         return True
 
@@ -544,7 +544,9 @@ class BatchRunner(Runner):
         else:
             if most >= inquiry.high:
                 self._search.was_in_vain()
-            half = max(1, min(inquiry.high, most) // 2)
+            # Most have not been called since they failed together: what was found of the few that have been,
+            # down to a single bad row, says nothing of them.
+            half = max(1, min(inquiry.sent, most) // 2)
             self._call_parts(_chunks(calls, most if most < inquiry.high else max(half, inquiry.low)))
 
     def _end_inquiry(self) -> list[Call]:

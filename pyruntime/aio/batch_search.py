@@ -47,7 +47,9 @@ _known: dict[tuple[str, Cause], float] = {}
 class Inquiry:
     """The batches that wait for what is found of one cause; `calls` are their rows that wait."""
 
-    __slots__ = ("_tried", "calls", "cause", "failed_alone", "high", "is_sizing", "leader", "low", "well")
+    __slots__ = (
+        *("_tried", "calls", "cause", "failed_alone", "high", "is_sizing", "leader", "low", "sent", "well"),
+    )
 
     def __init__(self, cause: Cause, leader: object) -> None:
         self.cause = cause
@@ -57,6 +59,8 @@ class Inquiry:
         self._tried: set[Call] = set()
         self.failed_alone = 0
         self.is_sizing = False
+        self.sent = 0
+        """Rows of the batch that it began with."""
         self.low, self.high = 1, 0
         """Rows of the largest call that did well, and of the smallest that did not."""
         self.well = 0

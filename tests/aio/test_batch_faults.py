@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Batch, Errors, Retry, Timeout, async_map
-from pillarbox.aio.errors import Failed
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.unit.virtual import Rig, infos, play
 from tests.search import examples
 
 GOES_ON: Any = Errors("column", floor=None)
@@ -51,7 +51,7 @@ def run(service: Any, rows: int, size: int = 64, **options: Any) -> Rig:
 
 def failed(rig: Rig) -> set[int]:
     assert len(rig.emitted) == len({row for row, _ in rig.emitted})
-    return {row for row, result in rig.emitted if type(result) is Failed}
+    return {*infos(rig)}
 
 
 @pytest.mark.contract("A fault that all rows meet costs at most three times the calls that they need.")
@@ -62,6 +62,17 @@ def test_a_fault_of_all_rows_costs_few_calls(rows: int, size: int, retry: Retry 
     rig = run(service, rows, size, retry=retry)
     assert failed(rig) == {*range(rows)}
     assert len(service.calls) <= 3 * rows / size
+
+
+@pytest.mark.contract("Bad rows cost no more than their halving, wherever they stand.")
+@pytest.mark.parametrize("seed", [3, 13, 30, 32])
+def test_bad_rows_cost_their_halving_wherever_they_stand(seed: int) -> None:
+    chance = random.Random(seed)
+    service = Service(bad={chance.randrange(6400) for _ in range(80)})
+    rig = run(service, 6400, retry=Retry(3, jitter=False), capacity=8)
+    assert failed(rig) == service.bad
+    # Each bad row: a batch of 64 two times more, twelve halves, and two calls more alone.
+    assert len(service.calls) <= 100 + len(service.bad) * (2 + 12 + 2)
 
 
 @pytest.mark.contract("A number of rows that a service does not take is found, and costs a tenth more calls.")
