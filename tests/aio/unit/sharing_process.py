@@ -47,7 +47,9 @@ def run(location: str, calls: str, task: int, last: int) -> None:
     options = Options(ledger=ledger, dedupe=Dedupe(across_tasks=True), capacity=16)
     rows = rows_of(task)
     results = list(async_map(rows, call, options=options))
-    print(sum(result == row.upper() for row, result in zip(rows, results, strict=True)), flush=True)
+    right = sum(result == row.upper() for row, result in zip(rows, results, strict=True))
+    # In one step: the processes share the pipe.
+    os.write(1, f"{right}\n".encode())
 
 
 def fork(location: str, calls: str, task: int, last: int) -> int:
