@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Rate, Redact, Retry
+from pillarbox import Errors, Rate, Redact, Retry
 from pillarbox.aio.limits.rate import LimiterStatistics, SharedLimits
-from pillarbox.aio.options import Errors
 from tests.aio.unit.virtual import Rig, play
 
 SAID_WITHIN_S = 5.0
