@@ -237,7 +237,12 @@ def _parsed(body: Any) -> Any:
     if not isinstance(body, bytes | str) or not 0 < len(body) <= MAX_BODY_BYTES:
         return body
     try:
-        return json.loads(body)
+        try:
+            return json.loads(body)
+        except UnicodeDecodeError:
+            # In another charset. What is read of it are words and numbers, which are ASCII in nearly all.
+            assert isinstance(body, bytes)
+            return json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
 

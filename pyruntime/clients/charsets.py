@@ -110,6 +110,12 @@ def decoded_json(content: bytes, charset: str | None) -> Decoded:
     return _decoded(content, found, charset)
 
 
+def shown_text(content: bytes, charset: str | None) -> str:
+    """The text in the first bytes of an answer, for an error's words: what cannot be read is U+FFFD there."""
+    codec = None if charset is None else _known_codec(charset.lower())
+    return content.decode(codec or UTF_8, "replace")
+
+
 def _decoded(content: bytes, codec: str, charset: str | None, begin: int = 0) -> Decoded:
     if codec in ORDERED:
         raise TextUnreadable(

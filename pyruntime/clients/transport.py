@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
+from pillarbox.clients.charsets import charset_of, content_type_of, shown_text
 from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
 from pillarbox.wire import Kind, read_error
@@ -322,7 +323,8 @@ def status_error(method: str, url: str, response: Response) -> HttpStatusError:
     # A service may quote the key that it refuses.
     body = without_secrets(response.body)
     headers = {name: redacted(value) for name, value in response.headers.items()}
-    said = " ".join(body[: 4 * MAX_MESSAGE_CHARACTERS].decode(errors="replace").split())
+    charset = charset_of(content_type_of(response.headers))
+    said = " ".join(shown_text(body[: 4 * MAX_MESSAGE_CHARACTERS], charset).split())
     if len(said) > MAX_MESSAGE_CHARACTERS:
         said = said[:MAX_MESSAGE_CHARACTERS] + "..."
     message = f"{method} {without_query(url)}: HTTP {response.status}{phrase}" + (f": {said}" if said else "")

@@ -18,10 +18,10 @@ class RawRequest(NamedTuple):
     body: bytes
 
 
-def raw_answer(body: bytes, *content_types: str) -> bytes:
-    """The bytes of an answer with status 200, and a header for each of the content types."""
+def raw_answer(body: bytes, *content_types: str, status: int = 200) -> bytes:
+    """The bytes of an answer, with a header for each of the content types."""
     lines = "".join(f"Content-Type: {each}\r\n" for each in content_types)
-    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode("latin-1") + body
+    return f"HTTP/1.1 {status} Told\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode("latin-1") + body
 
 
 class RawService:

@@ -14,6 +14,7 @@ import pytest
 
 from pillarbox import CallFailed, async_map
 from pillarbox.clients import Http, HttpLookup
+from pillarbox.clients.transport import HttpStatusError
 from tests.clients.raw_service import RawRequest, RawService, raw_answer
 
 pytestmark = pytest.mark.server
@@ -32,8 +33,8 @@ def http(request: pytest.FixtureRequest) -> Http:
 class Answering:
     """A service that gives the same answer to all requests; `asked` counts them."""
 
-    def __init__(self, body: bytes, *content_types: str) -> None:
-        self.answer = raw_answer(body, *content_types)
+    def __init__(self, body: bytes, *content_types: str, status: int = 200) -> None:
+        self.answer = raw_answer(body, *content_types, status=status)
         self.asked = 0
 
     def found(self, http: Http, parse: Any = "text", **options: Any) -> Any:
@@ -210,6 +211,28 @@ def test_an_empty_answer_is_no_json_and_an_empty_text(http: Http) -> None:
 def test_what_is_in_its_charset_and_no_json_says_so(http: Http) -> None:
     with pytest.raises(ValueError, match=r"the answer \(text/html; charset=gbk, 4 bytes\) is not JSON"):
         Answering("中文".encode("gbk"), "text/html; charset=gbk").found(http, "json")
+
+
+def test_the_words_of_a_refusal_are_shown_in_their_charset(http: Http) -> None:
+    for charset, words in (
+        ("iso-8859-1", "épuisé"),
+        ("gbk", "额度"),
+        (None, "épuisé"),
+        ("klingon", "épuisé"),
+    ):
+        header = "text/plain" if charset is None else f"text/plain; charset={charset}"
+        body = words.encode(charset if charset not in (None, "klingon") else "utf-8")
+        with pytest.raises(HttpStatusError, match=rf"HTTP 400 .*: {words}$"):
+            Answering(body, header, status=400).found(http)
+
+
+@pytest.mark.contract
+def test_a_refusal_in_another_charset_is_read_as_what_it_is(http: Http) -> None:
+    body = json.dumps({"error": {"code": "insufficient_quota", "message": "épuisé"}}, ensure_ascii=False)
+    service = Answering(body.encode("latin-1"), "application/json; charset=iso-8859-1", status=429)
+    outcome = service.through_operator(http, errors="column", retry=5)
+    assert outcome.error.status == 429
+    assert service.asked == 1
 
 
 def everything() -> Iterator[bytes]:
