@@ -39,6 +39,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.error_policy import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of, with_parse
+from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate, SharedLimits
@@ -571,6 +572,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
             )
             if opened and opened[0].ledger_session is not None:
                 ledger_session.follow(opened[0].ledger_session)
+            expect_kept(stage.fn, ledger_session)
         opened.append(stage._replace(options=options, ledger_session=ledger_session))
     return opened
 

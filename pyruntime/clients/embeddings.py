@@ -32,7 +32,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import cycle
 from time import perf_counter
@@ -75,6 +75,7 @@ from pillarbox.clients.transport import Http, HttpStatusError, Response, status_
 from pillarbox.clients.vectors import (
     FLOAT16,
     FLOAT32,
+    FLOAT64,
     Block,
     Vectors,
     block_of_bytes,
@@ -82,6 +83,7 @@ from pillarbox.clients.vectors import (
     decode_lists,
     decode_openai,
     encode_json,
+    may_be_float64,
     normalized,
     rows_not_finite,
     weighted_mean,
@@ -149,13 +151,16 @@ class EmptyText(ValueError):
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    endpoints: what is known of each address. length: of all vectors. tokens, characters: of all texts for
+    endpoints: what is known of each address. length: of all vectors. agreement, agree: the name
+    under which tasks agree on it, and how; None once that is done. tokens, characters: of all texts for
     which it counted. cost: of these tokens. is_unknown: an answer had no count, and that was said.
     suggests: the operator was told how many rows to call with.
     """
 
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     length: int | None = None
+    agreement: str | None = None
+    agree: Callable[[int], Awaitable[int]] | None = None
     tokens: int = 0
     characters: int = 0
     cost: float = 0.0
@@ -255,7 +260,8 @@ class Embeddings(Client):
         self._set("_urls", cycle(self._request_urls()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_loaded": None, "_urls": None}
+        # What was learned is of this process; the same client is the same there, whatever it has done here.
+        return {**super().__getstate__(), "_learned": _Learned(), "_loaded": None, "_urls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -333,6 +339,24 @@ class Embeddings(Client):
         # quarter.
         ratio = learned.tokens / learned.characters if learned.tokens else TOKENS_PER_CHARACTER
         return len(text) * ratio
+
+    @property
+    def agrees_on_length(self) -> bool:
+        """True if nothing but the first answer says how long the vectors are."""
+        return self.dimensions is None
+
+    def agree_on_length(self, name: str, agree: Callable[[int], Awaitable[int]]) -> None:
+        """Have the first vectors told to `agree`, which gives the length that holds for all tasks of a job.
+
+        name: of the job. What was learned in another one counts for nothing. Any thread.
+        """
+        learned = self._learned
+        if learned.agreement != name:
+            learned.agreement, learned.agree, learned.length = name, agree, None
+
+    def expect_length(self, length: int) -> None:
+        """Have vectors of another length be errors: a ledger has some of this one. Any thread."""
+        self._learned.length = length
 
     # -- a call ----------------------------------------------------------------------------------------------
 
@@ -520,10 +544,13 @@ class Embeddings(Client):
             error: HttpStatusError | None = None
             try:
                 if form != "float16" or forms.has_answered(form) or await self._gives_float16(url, texts[0]):
-                    vectors = await self._ask(url, texts, form)
+                    is_fresh = not forms.has_answered(form)
+                    block = (await self._ask(url, texts, form)).block
+                    if is_fresh and form == "base64":
+                        block = await self._as_float32(url, texts[0], block)
                     forms.answered(form)
-                    self._check_length(vectors.block.shape[1])
-                    return vectors.block
+                    await self._check_length(block.shape[1])
+                    return block
             except HttpStatusError as raised:
                 error = raised
                 first = first or error
@@ -536,23 +563,38 @@ class Embeddings(Client):
                 raise first
         raise AssertionError("a service that does not obey is asked in another form")
 
-    def _check_length(self, length: int) -> None:
+    async def _check_length(self, length: int) -> None:
         """Raise AnswerError for vectors of another length than was asked for, or than all before."""
-        if self.dimensions is not None:
-            if length != self.dimensions:
-                raise AnswerError(
-                    f"dimensions={self.dimensions}: the service gave vectors of {length:,}; leave dimensions "
-                    "out, or take a model that can shorten its vectors"
-                )
-            return
-        before = self._learned.length
-        if before is None:
-            self._learned.length = length
-        elif length != before:
+        if self.dimensions not in (None, length):
+            raise AnswerError(
+                f"dimensions={self.dimensions}: the service gave vectors of {length:,}; leave dimensions "
+                "out, or take a model that can shorten its vectors"
+            )
+        learned = self._learned
+        agree, known = learned.agree, learned.length
+        if agree is not None:
+            try:
+                known = await agree(known or length)
+            except ConnectionError as error:
+                log.warning("the tasks of a job cannot agree on the length of vectors: %s", error)
+            if learned.agree is agree:
+                learned.agree, learned.length = None, known
+        before = learned.length = known or learned.length or length
+        if length != before:
             raise AnswerError(
                 f"the service gave vectors of {length:,}, and those before have {before:,}: vectors of one "
                 "column have one length; does another model answer by this name, at one of the addresses?"
             )
+
+    async def _as_float32(self, url: str, text: str, block: Block) -> Block:
+        """The first vectors in base64, which may be float64 at some services: a list of floats tells it."""
+        if not may_be_float64(block):
+            return block
+        plain = (await self._ask(url, [text], "float")).block
+        if 2 * plain.shape[1] != block.shape[1]:
+            return block
+        self._endpoint(url).has_float64 = True
+        return block.view(FLOAT64).astype(np.float32)
 
     async def _gives_float16(self, url: str, text: str) -> bool:
         """Return True if the service obeys `embed_dtype`: one that does not gives float32 without a word."""
@@ -562,7 +604,8 @@ class Embeddings(Client):
     async def _ask(self, url: str, texts: list[str], encoding: str) -> Vectors:
         """Send one request. Raises HttpStatusError and AnswerError."""
         call, began = running_call(), perf_counter()
-        sizes = self._endpoint(url).sizes
+        endpoint = self._endpoint(url)
+        sizes = endpoint.sizes
         body = self._body_of(texts, encoding)
         try:
             response = await self._send(
@@ -570,7 +613,7 @@ class Embeddings(Client):
                 url,
                 headers=REQUEST_HEADERS,
                 body=body,
-                vectors=len(texts) if encoding in BASE64_ENCODINGS and self.api != "tei" else 0,
+                vectors=len(texts) if encoding in BASE64_ENCODINGS and endpoint.counts_plainly else 0,
             )
             if response.status != OK:
                 raise status_error("POST", url, response)
@@ -578,7 +621,10 @@ class Embeddings(Client):
             sizes.refused(texts, len(body), error)
             raise
         try:
-            vectors = self._decoded(response, len(texts), encoding)
+            dtype = FLOAT64 if encoding == "base64" and endpoint.has_float64 else FLOAT32
+            vectors = self._decoded(
+                response, len(texts), FLOAT16 if encoding == "float16" else dtype, encoding
+            )
         except AnswerError as error:
             if (told := error_of(url, response)) is not None:
                 sizes.refused(texts, len(body), told)
@@ -586,6 +632,7 @@ class Embeddings(Client):
             self._bill(call, texts, error.tokens, perf_counter() - began)
             raise AnswerError(f"{without_query(url)}: {error}") from None
         sizes.accepted(texts, len(body))
+        endpoint.counts_plainly = self.api != "tei" and vectors.counts_plainly
         self._bill(call, texts, vectors.tokens, perf_counter() - began)
         return vectors
 
@@ -628,8 +675,7 @@ class Embeddings(Client):
             fields["dimensions"] = self.dimensions
         return encode_json({**fields, **self.body})
 
-    def _decoded(self, response: Response, texts: int, encoding: str) -> Vectors:
-        dtype = FLOAT16 if encoding == "float16" else FLOAT32
+    def _decoded(self, response: Response, texts: int, dtype: Any, encoding: str) -> Vectors:
         if response.vectors is not None:
             return block_of_bytes(response.vectors.block, texts, dtype, response.vectors.tokens)
         if self.api == "tei":

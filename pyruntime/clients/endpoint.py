@@ -27,7 +27,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 
 from pillarbox.aio.causes import Cause, cause_of
-from pillarbox.clients.transport import AnswerTooLarge
+from pillarbox.clients.transport import LARGE_BODY_BYTES, AnswerTooLarge
 from pillarbox.clients.vectors import encode_json
 from pillarbox.wire import Kind, may_refuse_form, read_error
 
@@ -46,6 +46,10 @@ EACH = 8
 NEAR = 1.04
 """Bounds of bytes that are nearer to each other are one limit: texts have lengths of their own."""
 
+MOST_TEXTS = 1 << 30
+"""More than a request ever holds."""
+FULL = 0.88
+"""The part of a request that has to be full in the mean, for calls to be made for one request each."""
 ROUNDING = 1e-6
 """The part of a text that a computed number of them may lack."""
 
@@ -198,6 +202,8 @@ class Sizes:
         self._waited = 0
         self._refused = self._parts = (0, 0)
         self._is_of_bytes = False
+        # The texts of that request, where it was the size for certain, and the client divides it.
+        self._dividing = MOST_TEXTS
         self._is_trying = False
         self._since = 0
         self._look_after = LOOK_AFTER
@@ -212,7 +218,8 @@ class Sizes:
         """
         of_texts, of_bytes = self._texts, self._bytes
         if not self.is_known:
-            return len(texts), False
+            # Another call finds out the size, and has got so far.
+            return min(len(texts), max(1, self._dividing // 2)), False
         ends = _ends(texts, overhead()) if of_bytes.is_known else []
         self._since += 1
         safe = _count(len(texts), ends, of_texts.safe, of_bytes.safe)
@@ -234,7 +241,11 @@ class Sizes:
         return self._texts.is_known or self._bytes.is_known
 
     def wanted(self, texts: Sequence[str], overhead: Callable[[], int]) -> float:
-        """The number of texts like these that fill a request; infinite where more may be tried as well."""
+        """The number of texts like these that fill a request; infinite where more than that are better.
+
+        They are where more may be tried, and where a limit of bytes meets texts of very different lengths: of
+        many texts more requests are full.
+        """
         limits = [limit for limit in (self._texts, self._bytes) if limit.is_known]
         if not texts or not all(limit.is_narrow for limit in limits) or self._since >= self._look_after:
             return math.inf
@@ -242,12 +253,14 @@ class Sizes:
         if self._bytes.is_known:
             extra = overhead()
             sizes = [end - start for start, end in pairwise([extra, *_ends(texts, extra)])]
-            # Texts differ, and what is too much for one request would be a second, nearly empty one. So as
-            # many as fit with their standard deviation: mean * n + spread * sqrt(n) = bytes.
+            # What is too much for one request would be a second, nearly empty one. So as many as fit with
+            # their standard deviation: mean * n + spread * sqrt(n) = bytes.
             mean = fmean(sizes)
             spread = math.sqrt(fmean((size - mean) ** 2 for size in sizes))
             left = max(0.0, self._bytes.safe - extra)
             root = (math.sqrt(spread**2 + 4 * mean * left) - spread) / (2 * mean)
+            if root**2 < FULL * left / mean:
+                return math.inf
             wanted = min(wanted, math.floor(root**2 + ROUNDING))
         return max(1.0, wanted)
 
@@ -268,10 +281,13 @@ class Sizes:
             self._parts = max(self._parts[0], len(texts)), max(self._parts[1], nbytes)
         self._waited += 1
         if not self._waiting:
-            self._waiting = None
+            self._forget()
             self._learn()
         elif self._waited > LOOK_AFTER:
-            self._waiting = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._waiting, self._dividing = None, MOST_TEXTS
 
     def refused(self, texts: Sequence[str], nbytes: int, error: BaseException) -> None:
         """A request was refused with `error`, perhaps for its size."""
@@ -282,11 +298,14 @@ class Sizes:
         if len(texts) == 1:
             if waiting is not None and hash(texts[0]) in waiting:
                 # It explains the refusal of all that it was in.
-                self._waiting = None
+                self._forget()
         elif waiting is None or len(texts) < self._refused[0]:
             self._waiting, self._waited = set(map(hash, texts)), 0
             self._refused, self._parts = (len(texts), nbytes), (0, 0)
-            self._is_of_bytes = kind is Kind.REFUSED_SIZE and not isinstance(error, AnswerTooLarge)
+            # Nobody refuses small bodies for their bytes; a service of texts says 413 of their number, too.
+            is_size = kind is Kind.REFUSED_SIZE and not isinstance(error, AnswerTooLarge)
+            self._is_of_bytes = is_size and nbytes >= LARGE_BODY_BYTES
+            self._dividing = len(texts) if kind is Kind.REFUSED_SIZE and not self._is_vain else MOST_TEXTS
 
     def _learn(self) -> None:
         """The texts of the last request that was refused have all been accepted since."""
@@ -351,4 +370,8 @@ class Endpoint:
 
     def __init__(self, address: str, forms: Sequence[str]) -> None:
         self.forms = Forms(forms)
+        self.counts_plainly = False
+        """True once an answer has counted tokens as the transport reads them, or not at all."""
+        self.has_float64 = False
+        """True if base64 holds numbers of eight bytes, though four were asked for."""
         self.sizes = Sizes(address)

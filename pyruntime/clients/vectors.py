@@ -30,18 +30,20 @@ Block = npt.NDArray[np.float32]
 
 FLOAT32 = np.dtype("<f4")
 FLOAT16 = np.dtype("<f2")
-"""Both little-endian, as services send them, whatever this machine is."""
+FLOAT64 = np.dtype("<f8")
+"""All little-endian, as services send them, whatever this machine is."""
 
 
 class Vectors(NamedTuple):
     """Vectors of one answer.
 
     block: shape (texts, dimensions), float32. tokens: of the texts, as the service counted them; None where
-    it did not.
+    it did not. counts_plainly: a transport that reads vectors would have read the same count.
     """
 
     block: Block
     tokens: int | None
+    counts_plainly: bool = True
 
 
 if msgspec is not None:
@@ -61,10 +63,10 @@ if msgspec is not None:
 
     encode_json = msgspec.json.encode
 
-    def _read(body: bytes) -> tuple[list[Any], list[Any], int | None]:
+    def _read(body: bytes) -> tuple[list[Any], list[Any], Any]:
         answer = _decode_answer(body)
-        tokens = _tokens(answer.usage)
-        return [item.embedding for item in answer.data], [item.index for item in answer.data], tokens
+        data = answer.data
+        return [item.embedding for item in data], [item.index for item in data], answer.usage
 
 else:
     _decode_lists = json.loads
@@ -73,13 +75,13 @@ else:
         """`value` as JSON in UTF-8."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
-    def _read(body: bytes) -> tuple[list[Any], list[Any], int | None]:
+    def _read(body: bytes) -> tuple[list[Any], list[Any], Any]:
         answer = json.loads(body)
         items = answer["data"]
         return (
             [_from_json(item["embedding"]) for item in items],
             [item.get("index") for item in items],
-            _tokens(answer.get("usage")),
+            answer.get("usage"),
         )
 
     def _from_json(embedding: Any) -> Any:
@@ -98,6 +100,12 @@ def _tokens(usage: Any) -> int | None:
     return asked or in_all or asked
 
 
+def _is_plain(usage: Any, tokens: int | None) -> bool:
+    if tokens is None or not isinstance(usage, dict):
+        return True
+    return tokens == (usage.get("prompt_tokens") or usage.get("total_tokens"))
+
+
 def decode_openai(body: bytes, texts: int, base64_dtype: np.dtype[Any] = FLOAT32) -> Vectors:
     """Decode an answer in OpenAI's form: `data`, whose items have `embedding` and `index`, and `usage`.
 
@@ -105,15 +113,16 @@ def decode_openai(body: bytes, texts: int, base64_dtype: np.dtype[Any] = FLOAT32
     Raises AnswerError.
     """
     try:
-        vectors, indices, tokens = _read(body)
+        vectors, indices, usage = _read(body)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise AnswerError(f"the answer is not one of embeddings: {error}") from None
+    tokens = _tokens(usage)
     try:
         if len(vectors) != texts:
             raise AnswerError(f"the answer has {len(vectors):,} vectors for {texts:,} texts")
         if indices != [*range(texts)] and any(index is not None for index in indices):
             vectors = _ordered(vectors, indices)
-        return Vectors(_block(vectors, base64_dtype), tokens)
+        return Vectors(_block(vectors, base64_dtype), tokens, _is_plain(usage, tokens))
     except AnswerError as error:
         # It is paid for.
         error.tokens = tokens
@@ -190,6 +199,28 @@ def _block(vectors: Sequence[Any], base64_dtype: np.dtype[Any]) -> Block:
 def _as_float32(block: npt.NDArray[Any]) -> Block:
     """The same numbers; the same memory where they are float32 already."""
     return block.astype(np.float32, copy=False)
+
+
+LOST_BITS = 0x1FFF_FFFF
+"""The lower bits of a float64 that was a float32: zeros."""
+PLAUSIBLE = (1e-9, 1e4)
+"""Numbers of vectors, but for zeros."""
+
+
+def may_be_float64(block: Block) -> bool:
+    """Return True if numbers that were read as float32 look as if they were float64, of half as many."""
+    if block.shape[1] % 2:
+        return False
+    lower = block.view("<u4")[:, 0::2]
+    if not (lower & LOST_BITS).any():
+        return bool(block[:, 1::2].any())
+    return _plausible(block.view("<f8")) == 1.0 and _plausible(block[:, 0::2]) < 0.5
+
+
+def _plausible(numbers: npt.NDArray[Any]) -> float:
+    """The share of plausible numbers."""
+    size = np.abs(numbers)
+    return float(np.mean((size == 0.0) | ((size >= PLAUSIBLE[0]) & (size <= PLAUSIBLE[1]))))
 
 
 # -- what is done to vectors ---------------------------------------------------------------------------------

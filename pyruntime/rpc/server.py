@@ -125,6 +125,8 @@ class RpcServer:
         self._timing = timing
         self._name = name
         self._service = service
+        self._others: dict[str, Service] = {}
+        """Services beside it, by their names: without a beginning and an end of their own."""
         self._thread: LoopThread | None = None
         """None while it is stopped."""
         # On the server's loop.
@@ -247,10 +249,11 @@ class RpcServer:
             kind, name, *hello = opening
             if kind != "open" or type(name) is not str:
                 raise ProtocolError("a client that does not open")
-            if name != self._name:
+            service = self._service if name == self._name else self._others.get(name)
+            if service is None:
                 connection.send("no", f"nothing called {name!r} is served here")
             elif not self._stopping:
-                await self._service.serve(connection, hello)
+                await service.serve(connection, hello)
             # What was said last still goes out.
             connection.close()
             await asyncio.wait_for(connection.wait_closed(), self._timing.connect_timeout_s)

@@ -21,7 +21,7 @@ there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +217,20 @@ class AroundClient:
     def configuration(self) -> Mapping[str, Any] | None:
         """The part of the client that decides about results, for a cache, if it says that."""
         return configuration_of(self._client)
+
+    @property
+    def agrees_on_length(self) -> bool:
+        """True if tasks have to agree on the length of the client's vectors."""
+        return getattr(self._client, "agrees_on_length", False)
+
+    def agree_on_length(self, name: str, agree: Callable[[int], Awaitable[int]]) -> None:
+        """See `Embeddings`."""
+        self._client.agree_on_length(name, agree)  # type: ignore[attr-defined]
+
+    def expect_length(self, length: int) -> None:
+        """See `Embeddings`; nothing for another client."""
+        if isinstance(self._client, Embeddings):
+            self._client.expect_length(length)
 
     async def __aenter__(self) -> Any:
         # In the worker: it could not be sent there.

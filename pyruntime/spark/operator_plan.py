@@ -18,10 +18,11 @@ import inspect
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -32,9 +33,10 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.options import Latency, Options
 from pillarbox.redaction import errors_in_utf8
+from pillarbox.rpc.connection import RpcHandle
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.outcomes import outcomes_of
@@ -270,6 +272,28 @@ def check_latency(latency: Latency, session: Any) -> bool:
     return True
 
 
+class Agreement(NamedTuple):
+    """The place where the tasks of one plan agree on a number. Pickles, with the secret of the connection."""
+
+    handle: RpcHandle
+    name: str
+
+
+def agreement_of(fn: Any, options: Options, session: Any) -> Agreement | None:
+    """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
+
+    That is the coordinator that was given, or in local mode one on loopback.
+    """
+    if not getattr(fn, "agrees_on_length", False):
+        return None
+    limits = options.limits
+    if limits is None and session is not None and not is_connect(session):
+        limits = _local() if str(session.sparkContext.master).startswith("local") else None
+    if not isinstance(limits, Coordinator | CoordinatorHandle):
+        return None
+    return Agreement(limits.agreement(), uuid.uuid4().hex)
+
+
 @dataclass(frozen=True)
 class OperatorPlan:
     """The function of an operator, and all that a task needs to call it.
@@ -278,6 +302,7 @@ class OperatorPlan:
     progress: the way for live counts. dead_letters: where failed rows are put aside. prompt: whether
     results leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments.
     uid: the name of the function in a chain. outcomes: where a task reports its rows; None for nowhere.
+    agreement: where its tasks agree on facts about the service; None for nowhere.
     """
 
     fn: Callable[..., Any]
@@ -291,6 +316,7 @@ class OperatorPlan:
     spread: bool = False
     uid: str | None = None
     outcomes: Any = None
+    agreement: Agreement | None = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -311,7 +337,11 @@ def output_schema(
     """
     check_unique("df", given.names)
     kept = kept_columns(keep, given)
-    output = T.StructType([given[name] for name in kept] + results.fields)
+    fields = list(results.fields)
+    if errors in ("null", "column"):
+        # A failed row has no result: NOT NULL is asked of results, and not of the column.
+        fields = [T.StructField(each.name, each.dataType, True, each.metadata) for each in fields]
+    output = T.StructType([given[name] for name in kept] + fields)
     if errors == "column":
         if ERROR in output.names:
             raise ValueError(
@@ -319,9 +349,6 @@ def output_schema(
             )
         output = output.add(ERROR, error_type)
     check_unique("keep and schema", output.names)
-    for field in results.fields:
-        if errors in ("null", "column") and not field.nullable:
-            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
     return kept, output
 
 
@@ -372,5 +399,6 @@ def plan_operator(
     )
     outcomes = outcomes_of(session, name_of(fn))
     return OperatorPlan(
-        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid, outcomes
-    )
+        fn, token, options, zone, way, letter, prompt, ledger_plan, arguments is not None, uid, outcomes,
+        agreement_of(fn, options, session),
+    )  # fmt: skip

@@ -47,6 +47,7 @@ from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource, with_parse
+from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import CLOSE_TIMEOUT_S
@@ -54,6 +55,7 @@ from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.aio.task_run import Chunk, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
+from pillarbox.rpc.agreement import agree
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.outcomes import report_outcomes, with_trace
@@ -361,8 +363,11 @@ def _run_job(
     try:
         stages = []
         for each, ledger_session in zip(plans, ledger_sessions, strict=True):
-            entered = here.acquire(each.token, each.fn)
+            entered: Any = here.acquire(each.token, each.fn)
             acquired.append(each)
+            if each.agreement is not None:
+                entered.agree_on_length(each.agreement.name, partial(agree, *each.agreement))
+            expect_kept(entered, ledger_session)
             if each.options.batch is not None and each.options.batch.arrow:
                 entered = arrow_function(entered, spread=each.spread)
             form = with_parse(

@@ -58,12 +58,16 @@ class Connection:
         method, path, _ = first.split(" ", 2)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
-        while len(self._received) < length:
-            self._receive()
-        body, self._received = self._received[:length], self._received[length:]
-        request = WireRequest(method, path, headers, body)
+        request = WireRequest(method, path, headers, self.read_exactly(length))
         self._note(request)
         return request
+
+    def read_exactly(self, nbytes: int) -> bytes:
+        """Read so many bytes of a request. Raises Gone."""
+        while len(self._received) < nbytes:
+            self._receive()
+        found, self._received = self._received[:nbytes], self._received[nbytes:]
+        return found
 
     def read_some(self, nbytes: int) -> None:
         """Read so many bytes of a request, and forget them. Raises Gone."""

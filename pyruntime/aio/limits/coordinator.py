@@ -43,6 +43,7 @@ from pillarbox.aio.limits.lease import (
 )
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
+from pillarbox.rpc.agreement import AGREEMENT, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
@@ -434,6 +435,10 @@ class CoordinatorHandle(SharedLimits):
             return self
         return replace(self, name=uuid.uuid4().hex if name is None else check_name(name))
 
+    def agreement(self) -> RpcHandle:
+        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
+        return replace(self.handle, service=AGREEMENT)
+
     def __repr__(self) -> str:
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
 
@@ -496,6 +501,7 @@ class Coordinator(RpcServer, SharedLimits):
         self._path = None if state is None else Path(os.fspath(state)).absolute()
         self._memory: dict[str, Any] | None = None
         self._limits: LimitService
+        self._others[AGREEMENT] = AgreementService()
 
     @staticmethod
     def at(
@@ -552,6 +558,10 @@ class Coordinator(RpcServer, SharedLimits):
         None gives a new name that is nobody else's. Any thread; raises RuntimeError unless started.
         """
         return self._tasks_handle().named(name)
+
+    def agreement(self) -> RpcHandle:
+        """See `CoordinatorHandle`. Raises RuntimeError unless started."""
+        return self._tasks_handle().agreement()
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         """See `SharedLimits`."""
