@@ -356,7 +356,9 @@ ABOVE = {
     "the buckets of streams": in_folder(
         "spark",
         "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
+        "row_digests",
     ),
+    "results on Spark": in_folder("spark", "missing_values", "results"),
 }  # fmt: skip
 
 STRESS = (

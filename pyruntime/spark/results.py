@@ -38,7 +38,7 @@ from pillarbox.spark.normal_forms import (
     with_nulls,
 )
 from pillarbox.spark.records import from_ipc, record_from, to_ipc
-from pillarbox.spark.schema import arrow_field, holds
+from pillarbox.spark.schema import arrow_field, forbidden_null, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
@@ -95,7 +95,7 @@ class _Column:
 
     def __init__(self, field: T.StructField, zone: datetime.tzinfo | None) -> None:
         self.field = arrow_field(field)
-        self._nullable = field.nullable
+        self._kind, self._nullable = field.dataType, field.nullable
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
@@ -112,10 +112,11 @@ class _Column:
                 if self._has_times:
                     # Arrow holds more years than Python and Spark read.
                     array[0].as_py()
+                place = forbidden_null(array, self._kind, self._nullable, self.field.name)
+                if place is not None:
+                    raise ValueError(f"{place} is null, but the schema says NOT NULL")
         except Exception as error:
             raise ValueError(f"column {self.field.name} ({self.field.type}): {error}") from None
-        if value is None and not self._nullable:
-            raise ValueError(f"column {self.field.name}: null, but the schema says NOT NULL")
         return value
 
     def array(self, values: Sequence[Any]) -> pa.Array:
@@ -132,15 +133,14 @@ class _Column:
             return None
         try:
             array = results.cast(self.field.type)
-        except pa.ArrowException:
+            array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+            # Text that is not UTF-8, too: nothing has looked at it.
+            array.validate(full=True)
+        except (pa.ArrowException, ValueError):
             return None
-        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
         # What is wrong with which row is found where each is looked at.
-        if array.null_count and not self._nullable:
-            return None
-        if pa.types.is_list(array.type) and not array.type.value_field.nullable:
-            return None if array.flatten().null_count else array
-        return array
+        is_wrong = forbidden_null(array, self._kind, self._nullable, self.field.name) is not None
+        return None if is_wrong else array
 
 
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:

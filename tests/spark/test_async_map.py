@@ -246,7 +246,7 @@ def test_null_in_a_column_that_is_not_null_is_an_error(spark: SparkSession) -> N
     async def call(row: Any) -> Any:
         return None
 
-    assert "column a: null, but the schema says NOT NULL" in fails(
+    assert "a is null, but the schema says NOT NULL" in fails(
         async_map(spark.range(1), call, schema="a int not null")
     )
 

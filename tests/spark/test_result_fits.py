@@ -191,3 +191,29 @@ def test_a_matrix_is_the_result_of_a_batch(spark: SparkSession) -> None:
         df.where(F.col("vector") != F.array(*[F.col("id").cast("float") + i for i in range(3)])).count() == 0
     )
     assert df.where("size(vector) = 3").count() == 1000
+
+
+@pytest.mark.contract(
+    "A null inside of a result where the schema says NOT NULL fails its row, and ends no job."
+)
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("struct<a: bigint not null>", {"a": None}),
+        ("struct<a: struct<b: string not null>>", {"a": {"b": None}}),
+        ("bigint", None),
+    ],
+)
+def test_a_null_that_is_not_allowed_fails_its_row_alone(spark: SparkSession, kind: str, wrong: Any) -> None:
+    fine = {"bigint": 1, "struct<a: bigint not null>": {"a": 1}}.get(kind, {"a": {"b": "x"}})
+
+    async def call(row: Any) -> Any:
+        return {"v": wrong if row.id == 5 else fine}
+
+    rows = async_map(
+        spark.range(0, 10, 1, 1), call, schema=f"v {kind} not null", keep=["id"], errors="column"
+    )
+    assert rows.schema["v"].nullable
+    found = rows.collect()
+    assert [row.id for row in found if row["_error"] is not None] == [5]
+    assert [row.id for row in found if row.v is not None] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
