@@ -45,11 +45,7 @@ from pillarbox.aio.calls import CurrentCall, running_call
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
-from pillarbox.clients.fields import (
-    HalfCharacter,
-    plain_value,
-    whole_text,
-)
+from pillarbox.clients.fields import whole_text
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
@@ -62,6 +58,7 @@ from pillarbox.clients.openai_api import (
 )
 from pillarbox.clients.prices import Price, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
+from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
 from pillarbox.clients.tokens import (
     MIN_PIECE_TOKENS,
     Piece,
@@ -89,7 +86,7 @@ from pillarbox.clients.vectors import (
     weighted_mean,
 )
 from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
-from pillarbox.wire import is_permanent, may_have_poison_row
+from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
 
@@ -135,16 +132,18 @@ OWN_FIELDS = frozenset(
 """Fields of a request's body that have options of their own, or are the texts."""
 
 
-class TextTooLong(ValueError):
-    """Raised for a text with more tokens than `max_text_tokens`, with `long_texts="error"`."""
+class OtherLength(AnswerError):
+    """Raised for vectors of another length than was asked for, or than those before.
 
-    is_permanent = True
+    kind: what it means for the other rows. Where there is one address, they will be of that length as well.
+    """
 
+    def __init__(self, message: str, kind: Kind) -> None:
+        super().__init__(message)
+        self.kind = kind
 
-class EmptyText(ValueError):
-    """Raised for a text without a character but spaces: it has no vector, and is not sent."""
-
-    is_permanent = True
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.kind)
 
 
 @dataclass
@@ -365,12 +364,12 @@ class Embeddings(Client):
         if isinstance(texts, str):
             text = whole_text("the text", texts, self.http.surrogates)
             if not text.strip():
-                raise _empty("the text")
+                raise empty_text("the text")
             (vector,) = await self._vectors([text], {})
             if isinstance(vector, BaseException):
                 raise vector
             return vector
-        rows, refused = _texts_of(texts, self.http.surrogates)
+        rows, refused = texts_of(texts, self.http.surrogates)
         if not rows:
             return np.empty((0, self.dimensions or 0), np.float32)
         if len(refused) == len(rows) and running_call() is None:
@@ -564,9 +563,9 @@ class Embeddings(Client):
         raise AssertionError("a service that does not obey is asked in another form")
 
     async def _check_length(self, length: int) -> None:
-        """Raise AnswerError for vectors of another length than was asked for, or than all before."""
+        """Raise OtherLength for vectors of another length than was asked for, or than all before."""
         if self.dimensions not in (None, length):
-            raise AnswerError(
+            raise self._other_length(
                 f"dimensions={self.dimensions}: the service gave vectors of {length:,}; leave dimensions "
                 "out, or take a model that can shorten its vectors"
             )
@@ -581,10 +580,14 @@ class Embeddings(Client):
                 learned.agree, learned.length = None, known
         before = learned.length = known or learned.length or length
         if length != before:
-            raise AnswerError(
+            raise self._other_length(
                 f"the service gave vectors of {length:,}, and those before have {before:,}: vectors of one "
                 "column have one length; does another model answer by this name, at one of the addresses?"
             )
+
+    def _other_length(self, message: str) -> OtherLength:
+        # Another address may have the right model: with `retry` the next call goes there.
+        return OtherLength(message, Kind.REFUSED_ALL if isinstance(self.base_url, str) else Kind.UNKNOWN)
 
     async def _as_float32(self, url: str, text: str, block: Block) -> Block:
         """The first vectors in base64, which may be float64 at some services: a list of floats tells it."""
@@ -700,45 +703,6 @@ def _uncounted(text: str) -> float:
     return 0.0
 
 
-def _empty(name: str) -> EmptyText:
-    return EmptyText(f"{name}: is empty, so that it has no vector, and was not sent; leave it out")
-
-
 def _may_be_one_text(error: Exception) -> bool:
     """Return True if a request was refused for good, and perhaps for one of its texts."""
     return is_permanent(error) and may_have_poison_row(error)
-
-
-def _texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, Exception]]:
-    """The texts of a list, of an Arrow array, or of a record batch with one column; None for a missing one.
-
-    And the errors of what is not a text, is empty, or has half a character, by its place. Raises TypeError.
-    """
-    if getattr(texts, "num_columns", 1) != 1:
-        raise TypeError(
-            f"texts: a batch with {texts.num_columns} columns ({', '.join(texts.schema.names)}); give one"
-        )
-    if hasattr(texts, "num_columns"):
-        texts = texts.column(0)
-    rows = texts.to_pylist() if hasattr(texts, "to_pylist") else texts
-    if not isinstance(rows, list | tuple):
-        raise TypeError(
-            f"texts: must be a list of texts or an Arrow column of them, not {type(rows).__name__}"
-        )
-    found: list[str | None] = []
-    errors: dict[int, Exception] = {}
-    for place, given in enumerate(rows):
-        text = plain_value(given)
-        if isinstance(text, str):
-            try:
-                whole = whole_text(f"texts[{place}]", str.__str__(text), surrogates)
-                if whole.strip():
-                    found.append(whole)
-                    continue
-                errors[place] = _empty(f"texts[{place}]")
-            except HalfCharacter as error:
-                errors[place] = error
-        elif text is not None:
-            errors[place] = TypeError(f"texts[{place}]: must be a str or None, not {type(given).__name__}")
-        found.append(None)
-    return found, errors

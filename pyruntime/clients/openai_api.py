@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from pillarbox.aio.usage import Usage
 
 OK = 200
-REFUSES_FORM = frozenset({400, 415, 422})
-"""Statuses of services that do not know a form that a request asks for; other bad requests have them too."""
-
-
 PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai", "tei": "tei"}
 """Names of OpenTelemetry's conventions for who speaks so; it has none for TEI."""
 
