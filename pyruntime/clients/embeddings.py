@@ -10,7 +10,7 @@
 # Why forms of vectors are found out by asking. Services that speak OpenAI's language differ in what they
 # refuse and in what they ignore without a word, and none can be asked beforehand. A table of products would
 # be wrong after their next release. So requests try the forms, the best first; `Forms` says when. A refusal
-# in all of them is the text's fault, and the first error says it best.
+# in all of them is the text's fault, or that of the size, and the last error says it.
 #
 # Why the client divides what is refused for its size, and the operator what is refused for a bad text. The
 # operator looks for the bad row of a batch anyway, and finds a limit of the number of rows so. But it knows
@@ -535,12 +535,10 @@ class Embeddings(Client):
     async def _embed_once(self, texts: list[str], url: str) -> Block:
         """The vectors of `texts`, which are one request, in the first form that is not refused."""
         forms = self._endpoint(url).forms
-        tried: list[str] = []
-        first: HttpStatusError | None = None
+        tried: dict[str, HttpStatusError | None] = {}
         form: str | None = forms.first()
         while form is not None:
-            tried.append(form)
-            error: HttpStatusError | None = None
+            tried[form] = error = None
             try:
                 if form != "float16" or forms.has_answered(form) or await self._gives_float16(url, texts[0]):
                     is_fresh = not forms.has_answered(form)
@@ -551,16 +549,9 @@ class Embeddings(Client):
                     await self._check_length(block.shape[1])
                     return block
             except HttpStatusError as raised:
-                error = raised
-                first = first or error
-            form = forms.after(error, tried)
-            if form is None and first is not None and error is not None:
-                if forms.has_answered(tried[-1]):
-                    raise error
-                if len(tried) > 1:
-                    forms.all_refused(first, error)
-                raise first
-        raise AssertionError("a service that does not obey is asked in another form")
+                tried[form] = error = raised
+            form = forms.after(error, [*tried])
+        raise forms.error_of(tried)
 
     async def _check_length(self, length: int) -> None:
         """Raise OtherLength for vectors of another length than was asked for, or than all before."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean
 
@@ -117,14 +117,21 @@ class Forms:
             return None
         return others[0]
 
-    def all_refused(self, first: BaseException, last: BaseException) -> None:
-        """A request was refused in all forms. Where the refusals are alike, they are of none of them."""
+    def error_of(self, tried: Mapping[str, BaseException | None]) -> BaseException:
+        """The error of a request that was refused in all forms that were tried: the one that is of no form.
+
+        That is of a form that the service has answered in before; else the first, where all are alike; else
+        the last one. At least one was refused, the last one.
+        """
+        errors = {form: error for form, error in tried.items() if error is not None}
+        first, *_, last = [*errors.values()] * 2
+        known = [error for form, error in errors.items() if form in self._refusals]
         cause = cause_of(first)
-        if cause != cause_of(last):
-            self._vain, self._vain_times = None, 0
-            return
-        self._vain_times = self._vain_times + 1 if cause == self._vain else 1
-        self._vain = cause
+        is_alike = all(cause_of(error) == cause for error in errors.values())
+        if len(errors) > 1 and is_alike:
+            self._vain_times = self._vain_times + 1 if cause == self._vain else 1
+            self._vain = cause
+        return known[0] if known else first if is_alike else last
 
     def _is_in_vain(self, error: BaseException | None) -> bool:
         if error is None or self._vain_times < IN_VAIN or cause_of(error) != self._vain:
