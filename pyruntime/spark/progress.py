@@ -280,11 +280,13 @@ class Lines(Display):
         super().__init__(label, total)
         self._file = file
         self._next = time.monotonic() + LINE_INTERVAL_S
+        self._waits = False
 
     def show(self, totals: Totals, series: Sequence[Point]) -> None:
-        """Print a line if it is time for one."""
+        """Print a line if it is time for one, or something is waited for that was not."""
         now = time.monotonic()
-        if now >= self._next:
+        waited, self._waits = self._waits, bool(totals.waits)
+        if now >= self._next or (self._waits and not waited):
             self._next = now + LINE_INTERVAL_S
             super().show(totals, series)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import Errors, Rate, Redact, Retry
+from pillarbox import Dedupe, Errors, Ledger, Options, Rate, Redact, Retry, async_map
 from pillarbox.aio.limits.rate import LimiterStatistics, SharedLimits
 from tests.aio.unit.virtual import Rig, play
+from tests.waiting import wait_until
 
 SAID_WITHIN_S = 5.0
 
@@ -147,6 +150,70 @@ def test_a_capacity_that_no_row_fills_is_said(caplog: pytest.LogCaptureFixture) 
 
     play(script)
     assert caplog.text.count("no row comes") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {},
+            r"another run of run ask .+ makes these calls, and holds their lease, for \d+ s at most",
+        ),
+        (
+            {"dedupe": Dedupe(across_tasks=True)},
+            r"the calls that other tasks make for equal rows, for \d+ s at most",
+        ),
+    ],
+    ids=["lease", "equal rows"],
+)
+def test_calls_that_others_make_are_said_to_be_waited_for(
+    options: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pillarbox.aio.waits.SAY_AFTER_S", 0.1)
+    go_on, began = threading.Event(), threading.Event()
+
+    async def waits(row: int) -> int:
+        began.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return row
+
+    ledger = Ledger(str(tmp_path), uid="ask", run="run")
+    given = Options(ledger=ledger, **options)
+    first: list[int] = []
+    one = threading.Thread(
+        target=lambda: first.extend(async_map(range(20), waits, options=given)), daemon=True
+    )
+    one.start()
+    wait_until(began.is_set)
+    second: list[int] = []
+    job = async_map(range(20), at_once, options=given)
+    two = threading.Thread(target=lambda: second.extend(job), daemon=True)
+    two.start()
+    wait_until(lambda: re.search(f"at_once has waited for .*: {said}", caplog.text))
+    totals = job.statistics()
+    assert totals is not None and re.match(said, *totals.waits)
+    go_on.set()
+    one.join()
+    two.join()
+    assert first == second == [*range(20)]
+    totals = job.statistics()
+    assert totals is not None and totals.waits == {}
+
+
+@pytest.mark.contract("A job that is resumed counts the rows that it found in the ledger.")
+def test_a_job_that_is_resumed_counts_the_rows_that_it_found(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), uid="ask", run="run")
+    for rows, found in ((30, 0), (50, 30)):
+        job = async_map(range(rows), at_once, ledger=ledger)
+        assert [*job] == [*range(rows)]
+        totals = job.statistics()
+        assert totals is not None
+        assert (totals.results, totals.found, totals.calls) == (rows, found, rows - found)
 
 
 def test_calls_that_take_long_and_short_pauses_are_no_wait(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,6 +83,32 @@ def test_a_bar_is_refused_without_rich_and_lines_are_shown_unless_it_was_asked_f
         pass
 
 
+WAIT = "the service is not reached, for 4 s; tried again at 12:00:07 (in 3 s)"
+
+
+@pytest.mark.contract("A bar shows what is waited for, and the rows that a resumed job found.")
+def test_a_bar_shows_what_is_waited_for_and_the_rows_that_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = Terminal()
+    bar = open_display("rows", 100, None, shown)
+    bar.show(Totals(results=40, found=30, waits={"a slow row [1]": 1, WAIT: 2}), series(0, 40))
+    bar.close(Totals(results=100, found=30), series(0, 100))
+    before, after = plain(shown.getvalue()).rsplit("40/100", 1)[1].split("100/100", 1)
+    # The wait of most operators; all would not have room.
+    assert "30 found" in before and f"waits: {WAIT}" in before and "slow row" not in before
+    assert "30 found" in after and "waits" not in after
+
+
+def test_a_log_gets_a_line_at_once_when_something_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox.spark.progress.time.monotonic", lambda: 100.0)
+    shown = io.StringIO()
+    lines = open_display("rows", None, None, shown)
+    for waits in ({}, {WAIT: 1}, {WAIT: 2}, {}, {"a slow row": 1}):
+        lines.show(Totals(results=40, waits=waits), series(0, 40))
+    assert [line.rpartition("waits: ")[2] for line in shown.getvalue().splitlines()] == [WAIT, "a slow row"]
+
+
 def test_the_rate_is_that_of_late_and_never_negative() -> None:
     assert recent_rate([]) == recent_rate(series(5)) == 0.0
     assert recent_rate(series(0, 1000, *range(1000, 1100, 5)), window=10.0) == 5.0
