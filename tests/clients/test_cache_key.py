@@ -26,8 +26,6 @@ from tests.clients.test_long_texts import TOKENIZERS
 
 pydantic = pytest.importorskip("pydantic", reason="the package pydantic is not installed")
 
-pytestmark = pytest.mark.server
-
 KEPT = "kept"
 """The text of a row that each job has; a request that holds it asks for it anew."""
 LONG = "in the beginning God created the heaven and the earth, and the earth was without form, and void"

@@ -17,8 +17,6 @@ from pillarbox.clients import Http, HttpLookup
 from pillarbox.clients.transport import HttpStatusError
 from tests.clients.raw_service import RawRequest, RawService, raw_answer
 
-pytestmark = pytest.mark.server
-
 FILLED = "\N{REPLACEMENT CHARACTER}"
 NAIVE = "naïve"
 HALF = b"\xed\xa0\xbd"
