@@ -18,7 +18,6 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -27,6 +26,8 @@ from pyspark.sql import Row
 
 from pillarbox import Dedupe, Ledger, Options, async_map
 from tests.search import examples
+
+pd = pytest.importorskip("pandas", reason="pandas is not installed")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
 from pillarbox import async_map
+
+pd = pytest.importorskip("pandas", reason="pandas is not installed")
 
 RECORDS = [{"text": "love", "n": 1}, {"text": "hate", "n": 2}]
 FRAME = pd.DataFrame(RECORDS)

@@ -46,8 +46,10 @@ def test_a_round_that_finds_nothing_is_counted(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_planted_mistake_is_found_printed_kept_and_found_again_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With a seed for all tests, as long suites have one, Hypothesis keeps no examples.
+    monkeypatch.setattr("hypothesis.core.global_force_seed", None)
     assert fuzz({"wrong": run_wrong_queue}, 60.0, tmp_path) == "wrong"
     captured = capsys.readouterr()
     assert "Disagreement: len()" in captured.err and "wrong has found something" in captured.out
