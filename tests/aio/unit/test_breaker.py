@@ -466,10 +466,10 @@ class Told(LocalLimiter):
 class Shared(SharedLimits):
     """Gives one limiter."""
 
-    def __init__(self) -> None:
-        self.limiter = Told()
+    def __init__(self, limiter: LocalLimiter) -> None:
+        self.limiter = limiter
 
-    def open_for(self, rate: Any, max_calls: Any, max_cost: Any) -> Told:
+    def open_for(self, rate: Any, max_calls: Any, max_cost: Any) -> LocalLimiter:
         return self.limiter
 
     def named(self, name: str | None = None) -> Shared:
@@ -482,12 +482,36 @@ class Shared(SharedLimits):
 @pytest.mark.parametrize("retry_after", [None, 1])
 def test_a_task_that_has_found_its_pace_cools_down_alone(retry_after: float | None) -> None:
     random.seed(1)
-    shared = Shared()
+    told = Told()
     service = Limited(100, 10, retry_after, 0.02)
-    rig, _ = run(service, 1500, retry=Retry(4), capacity=50, errors="null", ordered=False, limits=shared)
+    options = {"retry": Retry(4), "capacity": 50, "errors": "null", "ordered": False}
+    rig, _ = run(service, 1500, limits=Shared(told), **options)
     assert lost(rig, 1500) == 0
     assert service.refused > 5
-    assert shared.limiter.cool_downs == [retry_after]
+    assert told.cool_downs == [retry_after]
+
+
+@pytest.mark.contract("Eight tasks that share limits without a rate use most of what a service takes.")
+@pytest.mark.parametrize("shares", [True, False], ids=["shared", "alone"])
+@pytest.mark.parametrize("retry_after", [None, 0.1])
+def test_tasks_that_share_limits_use_most_of_what_a_service_takes(
+    shares: bool, retry_after: float | None
+) -> None:
+    random.seed(1)
+    service = Limited(100, 10, retry_after, 0.02)
+
+    async def script() -> float:
+        limits = Shared(LocalLimiter(None, None, None, now)) if shares else None
+        options = {"retry": Retry(4), "capacity": 50, "errors": "null", "ordered": False, "limits": limits}
+        rigs = [Rig(service, **options) for _ in range(8)]
+        for rig in rigs:
+            rig.push(*range(250))
+        await asyncio.gather(*[rig.end() for rig in rigs])
+        assert [lost(rig, 250) for rig in rigs] == [0] * 8
+        return now()
+
+    # Of 14 % of it there would be 140 seconds.
+    assert play(script) <= 8 * 250 / 100 / 0.7
 
 
 @pytest.mark.contract("Refusals of an overloaded service are not attempts; other errors are.")
