@@ -351,11 +351,6 @@ async def nothing(row: Any) -> None:
         ({"keep": ["ix"]}, ValueError, "is not a column of the DataFrame"),
         ({"keep": 7}, TypeError, "keep=7: must be '*' or a list of column names"),
         ({"keep": [7]}, TypeError, "keep=[7]: must be '*' or a list of column names"),
-        (
-            {"schema": "n long not null", "errors": "null"},
-            ValueError,
-            "errors='null': column 'n' of the schema is NOT",
-        ),
         ({"keep": "id"}, TypeError, "keep='id': must be '*' or a list of column names"),
         ({"keep": "*", "schema": "id long"}, ValueError, "keep and schema: the column names 'id'"),
         ({"capacity": -1}, ValueError, "capacity=-1: must be at least 1"),
