@@ -147,7 +147,7 @@ def read_split(
     (filesystem, given), form = source.opened, source.file_format
     wanted = source.arrow_schema() if schema is None else schema
     try:
-        said = scalars(source.columns_in(path, given), wanted)
+        said = scalars(source.columns_in(path, given), wanted, path if source.on_bad_row != "fail" else None)
         # These stand in no file. The values of bad lines are null until there are some.
         elsewhere = dict(said)
         if source.on_bad_row == "column" and source.bad_row_column in wanted.names:
@@ -196,16 +196,25 @@ def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
 # -- columns ---------------------------------------------------------------------------------------
 
 
-def scalars(values: Mapping[str, str | None], wanted: pa.Schema) -> dict[str, pa.Scalar]:
-    """The values of the columns that are wanted, as these are to be. Raises ValueError for what cannot be."""
+def scalars(
+    values: Mapping[str, str | None], wanted: pa.Schema, path: str | None = None
+) -> dict[str, pa.Scalar]:
+    """Return the values of folders that are wanted, of the types that are wanted.
+
+    path: of a file whose values are null where they cannot be read, which is logged; None: that raises
+    UnfitFileError. A time without an offset is in UTC.
+    """
     found = {}
-    for name in values.keys() & set(wanted.names):
+    for name in [name for name in wanted.names if name in values]:
         kind = wanted.field(name).type
         try:
-            found[name] = pa.scalar(values[name], pa.string()).cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            said = f"its folder says {name}={values[name]}, which cannot be read as {kind}: {error}"
-            raise ValueError(said) from None
+            (found[name],) = _cast(pa.array([values[name]], pa.string()), kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            said = f"its folder says {name}={values[name]}, which cannot be read as {kind}"
+            if path is None:
+                raise UnfitFileError(f"{said}. on_bad_row='null' reads all other values") from None
+            log.warning("%r: %s: it is null", path, said)
+            found[name] = pa.scalar(None, kind)
     return found
 
 

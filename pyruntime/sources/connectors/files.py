@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -51,8 +52,8 @@ FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFo
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value of a folder, `name=value`, as Hive and Spark write null."""
 # So many digits always fit into 64 bits; a longer number stays text, as an identifier should.
-WHOLE = re.compile(r"-?\d{1,18}")
-DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class FileSource(Source[FileSplit, Known]):
     on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
         warning. Errors that may pass (of a network, of permission) fail all the same.
     on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
-        be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
+        be read, in a line or in the name of a folder; "column" for that and the line in the column
+        `bad_row_column`, in formats of lines.
     settle: seconds that a file must not have been modified to be taken; None: 2, or 0 in an object store.
     state: a folder, as a path or a URI, of one query: for what it has read, which its checkpoint then names.
         Without one a checkpoint remembers at most 8,192 files.
@@ -281,8 +283,19 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _kind_of(values: Iterable[str | None]) -> pa.DataType:
-    """The type of a column with these values: int64, date32, or else string, as Spark takes them."""
-    said = [value for value in values if value is not None]
+    """The type of a column with these values: int64 or date32 where all of them are such, or else string."""
+    said = {value for value in values if value is not None}
     if said and all(map(WHOLE.fullmatch, said)):
         return pa.int64()
-    return pa.date32() if said and all(map(DATE.fullmatch, said)) else pa.string()
+    return pa.date32() if said and all(map(_is_date, said)) else pa.string()
+
+
+def _is_date(text: str) -> bool:
+    """Return True for a date of the calendar, which the 30th of February is not, nor one of the year 0."""
+    if DATE.fullmatch(text) is None:
+        return False
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

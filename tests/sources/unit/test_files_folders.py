@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,86 @@ def test_a_pattern_leaves_the_files_of_other_folders_alone_and_its_folders_give_
     ]
     with pytest.raises(ReadFailed, match="hour=4/broken"):
         read(SettledFiles(f"{tmp_path}/day=2024-01-*/**"))
+
+
+@pytest.mark.contract("A column of folders has a type that all of their values fit, or else text.")
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["2024-02-29", "2024-02-30"], ["2024-02-29", "2024-02-30"]),
+        (["2023-02-29"], ["2023-02-29"]),
+        (["2024-04-31", "2024-04-30"], ["2024-04-31", "2024-04-30"]),
+        (["2024-02-29", "1900-02-28"], [dt.date(2024, 2, 29), dt.date(1900, 2, 28)]),
+        (["0001-01-01", "9999-12-31"], [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+        # Python has no year 0, and a day has no 13th month.
+        (["0000-01-01", "2024-01-01"], ["0000-01-01", "2024-01-01"]),
+        (["2024-13-01"], ["2024-13-01"]),
+        (["2024-1-01"], ["2024-1-01"]),
+        (["20240101"], [20240101]),
+        (["2024-W01-1"], ["2024-W01-1"]),
+        (["007", "7", "-0", "0" * 17 + "1"], [7, 7, 0, 1]),
+        (["-" + "9" * 18, "9" * 18], [-(10**18 - 1), 10**18 - 1]),
+        (["9" * 19, "1"], ["9" * 19, "1"]),
+        (["+1"], ["+1"]),
+        (["1", "2024-01-01"], ["1", "2024-01-01"]),
+        (["1", "1.5"], ["1", "1.5"]),
+        # Arrow does not read digits of another script.
+        (["٣", "3"], ["٣", "3"]),
+        (["٢٠٢٤-01-01"], ["٢٠٢٤-01-01"]),
+        (["2024-01-31 10:00:00"], ["2024-01-31 10:00:00"]),
+        (["__HIVE_DEFAULT_PARTITION__", "2024-02-30"], [None, "2024-02-30"]),
+        (["__HIVE_DEFAULT_PARTITION__", "2024-02-29"], [None, dt.date(2024, 2, 29)]),
+        (["__HIVE_DEFAULT_PARTITION__", "08"], [None, 8]),
+        (["__HIVE_DEFAULT_PARTITION__"], [None]),
+    ],
+)
+def test_a_column_of_folders_has_a_type_that_all_their_values_fit(
+    tmp_path: Path, texts: list[str], values: list[Any]
+) -> None:
+    for at, text in enumerate(texts):
+        put(tmp_path / f"{at}" / f"at={text}", "parquet", [str(at)])
+    assert read(SettledFiles(tmp_path)) == [(str(at), value) for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (
+            pa.timestamp("us", "UTC"),
+            "2024-01-31 10:00:00",
+            dt.datetime(2024, 1, 31, 10, tzinfo=dt.timezone.utc),
+        ),
+        (pa.timestamp("us", "UTC"), "2024-01-31", dt.datetime(2024, 1, 31, tzinfo=dt.timezone.utc)),
+        (pa.timestamp("us"), "2024-01-31 10:00:00", dt.datetime(2024, 1, 31, 10)),
+        (pa.decimal128(10, 2), "1.50", Decimal("1.50")),
+        (pa.float64(), "007", 7.0),
+        (pa.bool_(), "true", True),
+    ],
+    ids=str,
+)
+def test_a_schema_gives_columns_of_folders_types_that_are_not_guessed(
+    tmp_path: Path, kind: pa.DataType, text: str, value: Any
+) -> None:
+    put(tmp_path / f"at={text}", "parquet", ["one"])
+    schema = pa.schema([("word", pa.string()), ("at", kind)])
+    assert read(SettledFiles(tmp_path, schema=schema)) == [("one", value)]
+
+
+@pytest.mark.contract("A folder whose value does not fit its column is an error, or null with a warning.")
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_a_folder_whose_value_does_not_fit_is_an_error_or_null(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "at=2024-02-29", form, ["one"])
+    put(tmp_path / "at=2024-02-30", form, ["two"])
+    schema = pa.schema([("word", pa.string()), ("at", pa.date32())])
+    with pytest.raises(ReadFailed, match=r"at=2024-02-30/data.*at=2024-02-30.*date32.*on_bad_row='null'"):
+        read(SettledFiles(tmp_path, form, schema))
+    assert read(SettledFiles(tmp_path, form, schema, on_bad_row="null")) == [
+        ("one", dt.date(2024, 2, 29)),
+        ("two", None),
+    ]
+    assert caplog.text.count("says at=2024-02-30, which cannot be read as date32[day]: it is null") == 1
 
 
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
