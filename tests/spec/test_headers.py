@@ -79,6 +79,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the claims",
         "the cache",
         "the collector",
+        "results on Spark",
         "the buckets of streams",
         "the fetchers",
         "the clients",
