@@ -8,6 +8,10 @@
 #
 # A process that was killed leaves its socket behind. Connecting is then refused at once, and the next task
 # starts another one in its place; its own rows are in Spark's state (see call_process.py).
+#
+# Whether the process of a socket lives is known by a lock that it holds on the file beside it (HELD). Its
+# number says nothing to a container that shares the folder for temporary files and counts processes by
+# itself, and a socket that nobody listens at yet refuses as one that nobody listens at any more.
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ import tempfile
 import time
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -44,6 +48,11 @@ LOST_TIMEOUT_S = 60.0
 """Seconds for which a task looks for a process that lives, where one after the other is killed."""
 RECONNECT_INTERVAL_S = 0.05
 
+STARTING = ".lock"
+"""Ending of the file beside a socket that is locked while its process is started."""
+HELD = ".held"
+"""Ending of the file beside a socket that its process has locked for as long as it lives."""
+
 
 def began_at(pid: int) -> str | None:
     """The start of a process, by which it is told from others of its number; None if unknown."""
@@ -51,6 +60,29 @@ def began_at(pid: int) -> str | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None
+
+
+def locked(path: str, *, wait: bool) -> IO[str] | None:
+    """Lock the file at `path`, made where it is missing; None if another holds it, unless that is waited for.
+
+    The lock goes with the file when that is closed, and with its process, in whichever container that ran.
+    """
+    while True:
+        file = open(path, "a")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            # Whoever held it before has removed it, and others lock another one by now.
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
 
 
 def executor_pid() -> int:
@@ -101,8 +133,12 @@ def holders_path(stream: str) -> str:
 
 
 def process_name(executor: int) -> str:
-    """The name of the process that holds the calls of an executor, by that one's number."""
-    return f"calls-{executor}-{began_at(executor)}"
+    """The name of the process that holds the calls of an executor, by that one's number, start, namespace."""
+    namespace = 0
+    with contextlib.suppress(OSError):
+        # Two containers may give one number to processes that begin in the same hundredth of a second.
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"calls-{executor}-{began_at(executor)}-{namespace}"
 
 
 class CallClient:
@@ -182,7 +218,7 @@ class CallClient:
         """
         if name not in self._connections:
             path = socket_path(name)
-            connection = _connected(path) if starts else _client(path)
+            connection = _connected(path) if starts else connected(path)
             if connection is None:
                 return False
             about = self._plan.name, self._query, self._run, time_ms
@@ -210,7 +246,8 @@ def _ask(connection: Connection[Any, Any], *message: Any) -> tuple[Any, ...]:
     return reply
 
 
-def _client(path: str) -> Connection[Any, Any] | None:
+def connected(path: str) -> Connection[Any, Any] | None:
+    """A connection to the process that listens at `path`; None where there is none."""
     with contextlib.suppress(OSError):
         return Client(path, "AF_UNIX")
     return None
@@ -218,16 +255,18 @@ def _client(path: str) -> Connection[Any, Any] | None:
 
 def _connected(path: str) -> Connection[Any, Any]:
     """A connection to the process of this executor at `path`, which is started where it is not there."""
-    found = _client(path)
+    found = connected(path)
     if found is not None:
         return found
-    with open(path + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _client(path)
+    lock = locked(path + STARTING, wait=True)
+    assert lock is not None
+    with lock:
+        found = connected(path)
         if found is not None:
             return found
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        for each in (path, path + HELD):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(each)
         _start(path, executor_pid())
         return Client(path, "AF_UNIX")
 

@@ -53,7 +53,7 @@ from pillarbox.spark.records import arrow_function, from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, StreamPlan, ledger_key
 from pillarbox.spark.stream.buckets import BUCKETS
-from pillarbox.spark.stream.call_client import began_at
+from pillarbox.spark.stream.call_client import HELD, STARTING, began_at, connected, locked
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.worker import worker
 from pillarbox.spark.writer import RowWriter
@@ -391,6 +391,10 @@ def main(path: str, executor: int) -> None:
     """Answer at `path` until the process `executor` has ended."""
     logging.getLogger("asyncio").addFilter(LOG_FILTER)
     began = began_at(executor)
+    # Until this process has ended.
+    held = locked(path + HELD, wait=False)
+    if held is None:
+        raise RuntimeError(f"async_stream: another process answers at {path}")
     remove_stale(os.path.dirname(path))
     process = CallProcess(path)
     threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
@@ -406,22 +410,43 @@ def main(path: str, executor: int) -> None:
 
 
 def _remove(path: str) -> None:
-    for each in (path, path + ".lock"):
+    for each in (path, path + HELD, path + STARTING):
         with contextlib.suppress(OSError):
             os.unlink(each)
 
 
 def remove_stale(folder: str) -> None:
     """Remove sockets of processes that were killed with their executors, and files that nobody needs."""
+    sockets = set()
     for entry in os.scandir(folder):
-        kind, *words = entry.name.removesuffix(".lock").split("-")
-        with contextlib.suppress(OSError, ValueError):
+        kind = entry.name.partition("-")[0]
+        with contextlib.suppress(OSError):
             if kind == "calls":
-                if not _is_there(int(words[0]), words[1]):
-                    _remove(entry.path.removesuffix(".lock"))
+                sockets.add(entry.path.removesuffix(STARTING).removesuffix(HELD))
             elif kind in ("clock", "holders") and time.time() - entry.stat().st_mtime >= FILE_LIFETIME_S:
                 # What holders are named in it hold nothing any more: see MAX_IDLE_WITH_ROWS_S.
                 os.unlink(entry.path)
+    for path in sockets:
+        with contextlib.suppress(OSError):
+            _remove_left(path)
+
+
+def _remove_left(path: str) -> None:
+    """Remove a socket and what lies beside it, unless its process lives or is being started."""
+    starting = locked(path + STARTING, wait=False)
+    if starting is None:
+        return
+    with starting:
+        is_locked_alive = os.path.exists(path + HELD)
+        held = locked(path + HELD, wait=False)
+        if held is None:
+            return
+        with held:
+            if not is_locked_alive and (found := connected(path)) is not None:
+                # Of a version before, which holds no lock.
+                found.close()
+                return
+            _remove(path)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -348,27 +349,110 @@ def test_a_query_that_is_started_again_over_the_same_dataframe_goes_on_with_its_
         told_of(connect(run="run 1"), rows)
 
 
+def left_by(folder: Path, name: str) -> set[str]:
+    """Files such as those that a killed process of this name leaves."""
+    names = {name, name + call_client.STARTING, name + call_client.HELD}
+    for each in names:
+        (folder / each).touch()
+    return names
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
-    own = f"calls-{os.getpid()}-{began_at(os.getpid())}"
-    names = [
-        own,
-        own + ".lock",
-        "calls-1-0",
-        "calls-1-0.lock",
-        f"calls-{os.getpid()}-0",
+    left_by(tmp_path, "calls-1-0-1")
+    # Its executor lives, and another one may get that one's number.
+    left_by(tmp_path, call_client.process_name(os.getpid()))
+    for name in (
+        "calls-2-0",
+        "calls-3-0.lock",
         "clock-new",
         "clock-old",
         "holders-new",
         "holders-old",
-    ]
-    for name in [*names, "another"]:
+        "any",
+    ):
         (tmp_path / name).touch()
     for name in ("clock-old", "holders-old"):
         os.utime(tmp_path / name, (0, 0))
     remove_stale(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(own, own + ".lock", "clock-new", "holders-new", "another")
-    }
+    assert names_in(tmp_path) == {"clock-new", "holders-new", "any"}
+
+
+@pytest.mark.contract("Streams of containers that share the folder for temporary files keep their processes.")
+def test_a_process_that_lives_keeps_its_socket_whatever_its_number_says_here(
+    executor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    # As of another container, whose numbers name no process here, or another one.
+    foreign = [f"calls-{2**22 + 1}-1-1", f"calls-{os.getpid()}-1-1"]
+    command = [sys.executable, "-m", "pillarbox.spark.stream.call_process"]
+    with ExitStack() as stack:
+        processes = []
+        for name in foreign:
+            process = subprocess.Popen(
+                [*command, str(tmp_path / name), str(executor.pid)], stdout=subprocess.PIPE
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            processes.append(process)
+        alive = names_in(tmp_path)
+        left_by(tmp_path, "calls-1-0-1")
+        remove_stale(str(tmp_path))
+        assert names_in(tmp_path) == alive | set(foreign)
+        for name in foreign:
+            with Client(str(tmp_path / name), "AF_UNIX"):
+                pass
+        # Once it is killed, whatever lives here under its number.
+        for process in processes:
+            process.kill()
+            process.wait()
+        remove_stale(str(tmp_path))
+        assert not names_in(tmp_path)
+
+
+def test_a_process_that_is_being_started_keeps_its_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "calls-1-0-1")
+    with call_client.locked(path + call_client.STARTING, wait=True) as lock:
+        remove_stale(str(tmp_path))
+        assert os.path.samestat(os.fstat(lock.fileno()), os.stat(path + call_client.STARTING))
+        # It has locked its own file, and does not listen yet.
+        with call_client.locked(path + call_client.HELD, wait=True):
+            remove_stale(str(tmp_path))
+    with call_client.locked(path + call_client.HELD, wait=True):
+        remove_stale(str(tmp_path))
+        assert os.path.exists(path + call_client.HELD)
+
+
+def test_a_process_of_a_version_that_holds_no_lock_keeps_its_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "calls-1-0")
+    with Listener(path, "AF_UNIX"):
+        remove_stale(str(tmp_path))
+        assert os.path.exists(path)
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = call_client.locked(str(path), wait=True)
+    waiting = threading.Event()
+    got: list[Any] = []
+
+    def wait_for_it() -> None:
+        waiting.set()
+        got.append(call_client.locked(str(path), wait=True))
+
+    thread = threading.Thread(target=wait_for_it)
+    thread.start()
+    waiting.wait()
+    assert call_client.locked(str(path), wait=False) is None
+    path.unlink()
+    first.close()
+    thread.join()
+    with got[0] as lock:
+        assert os.path.samestat(os.fstat(lock.fileno()), path.stat())
 
 
 def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> None:
