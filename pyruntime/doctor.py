@@ -30,6 +30,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from pillarbox.redaction import visible
+
 MIN_JAVA = 17
 MIN_FREE_BYTES = 2**30
 COMMAND_TIMEOUT_S = 60
@@ -232,7 +234,7 @@ def main(arguments: Sequence[str]) -> int:
     for check in checks:
         for finding in check():
             wrong += not finding.ok
-            indented = finding.found.replace("\n", "\n        ")
+            indented = visible(finding.found).replace("\n", "\n        ")
             print(f"{'ok     ' if finding.ok else 'WRONG  '} {finding.check}: {indented}", flush=True)
             if finding.advice:
                 print(f"        {finding.advice}")

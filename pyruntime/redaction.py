@@ -5,9 +5,10 @@ others are never changed; what travels or is printed instead of one is a stand-i
 redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
 texts have none. Redacting a redacted text changes nothing.
 
-A redacted text is one in UTF-8 too: half a character, as a reply that was cut in an emoji ends with, is
-written as its escape. Spark, Arrow, files and sockets take no other, and what they raise then takes the place
-of the error, or the task with it.
+A redacted text steers no terminal and is one in UTF-8: controls, and half a character, as a reply that was
+cut in an emoji ends with, are written as their escapes. A service could otherwise write into the title of a
+window, overwrite a line of a log, or turn its letters around. Spark, Arrow, files and sockets take no half
+characters, and what they raise then takes the place of the error, or the task with it.
 
 Pure but for the filter of the package's logger and the keys that `remember_secret` was told; any thread.
 """
@@ -156,8 +157,8 @@ def redacted(text: str) -> str:
     Known are the keys that this process has read for its clients (`remember_secret`), passwords, keys and
     tokens that are assigned to a name that says so, HTTP's authorization, blocks of private keys, JSON web
     tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab, Slack, Google, Hugging Face and
-    SendGrid. Half characters (lone surrogates) are escaped, as UTF-8 has none. Takes time in proportion to
-    the text. Redacting twice changes nothing.
+    SendGrid. What steers a terminal is escaped (`visible`). Takes time in proportion to the text. Redacting
+    twice changes nothing.
     """
     for secret in _SECRETS:
         text = text.replace(secret, MASK)
@@ -167,18 +168,23 @@ def redacted(text: str) -> str:
             if marker in low:
                 text = pattern.sub(instead, text)
                 break
-    return in_utf8(text)
+    return visible(text)
 
 
-def in_utf8(text: str) -> str:
-    """`text` with the escapes of its half characters (lone surrogates), which UTF-8 has not. Any thread."""
-    if text.isascii():
+_STEERING = re.compile(
+    # Controls but tabs and line feeds, separators of lines and paragraphs, and what turns the direction.
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """`text` with the escapes of what steers a terminal, and of half characters, which UTF-8 has not.
+
+    Tabs and line feeds stay; a carriage return in front of a line feed goes. Any thread.
+    """
+    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
@@ -290,7 +296,7 @@ class Redact:
             found = self.fn(text)
         except Exception as error:
             return f"<withheld: redact raised {type(error).__name__}>"
-        return in_utf8(found) if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
+        return visible(found) if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
         """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
@@ -409,7 +415,7 @@ def _iterated(found: Iterator[Any]) -> Iterator[Any]:
 
 def _in_utf8(error: BaseException) -> BaseException:
     printed = _printed(error)
-    return error if in_utf8(printed) == printed else DEFAULT.sealed(error)
+    return error if visible(printed) == printed else DEFAULT.sealed(error)
 
 
 class _StandIn(Exception):
@@ -444,6 +450,8 @@ class _LogFilter(logging.Filter):
 
 
 LOG_FILTER = _LogFilter()
-"""For a logger: its lines are redacted. The logger of this package has it."""
+"""For a logger: its lines are redacted. The loggers of this package have it."""
 
-logging.getLogger("pillarbox").addFilter(LOG_FILTER)
+for _name in ("pillarbox", "pillarbox.call"):
+    # A logger's filter sees none of the records of those below it.
+    logging.getLogger(_name).addFilter(LOG_FILTER)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox.aio.calls import time_left
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.observe.totals import seconds
+from pillarbox.redaction import redacted
 
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
@@ -66,7 +67,8 @@ class WaitReporter:
         waited = now - self._since
         if waited < SAY_AFTER_S:
             return
-        self.text = wait.text()
+        # The holder of a lease, for one, may be called anything.
+        self.text = redacted(wait.text())
         if waited >= self._says_at:
             log.log(wait.level, "%s has waited for %s: %s", self._name, seconds(waited), self.text)
             later = [each for each in AGAIN_AFTER_S if each > waited]

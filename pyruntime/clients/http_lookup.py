@@ -44,7 +44,7 @@ from pillarbox.clients.fields import (
 )
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
-from pillarbox.redaction import has_secret, redacted, shown_address
+from pillarbox.redaction import has_secret, redacted, shown_address, visible
 from pillarbox.validate import check_choice, check_text
 
 Parse: TypeAlias = Literal["json", "text", "bytes"] | Callable[[bytes], Any]
@@ -250,7 +250,7 @@ class _Template:
         check_text("url", url)
         address, _, query = url.partition("?")
         pairs = [pair.replace("=", ": ", 1) for pair in query.split("&") if "{" not in pair]
-        if has_secret(address) or any(redacted(pair) != pair for pair in pairs):
+        if has_secret(address) or any(redacted(pair) != visible(pair) for pair in pairs):
             raise ValueError(
                 f"url={shown_address(url)!r}: must not hold a user, a password or a key; {HINT}, in key, "
                 "headers or params"

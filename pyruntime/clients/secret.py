@@ -32,7 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pillarbox.redaction import MASK, redacted, remember_secret
+from pillarbox.redaction import MASK, redacted, remember_secret, visible
 from pillarbox.validate import check_callable, check_text
 
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
@@ -202,7 +202,7 @@ def check_headers(name: str, headers: Any) -> dict[str, str | Secret]:
         if not isinstance(value, str):
             raise TypeError(f"{name}[{header!r}]: must be a str or a Secret, not {type(value).__name__}")
         line = f"{header}: {value}"
-        if header.lower() in SECRET_HEADERS or redacted(line) != line:
+        if header.lower() in SECRET_HEADERS or redacted(line) != visible(line):
             raise ValueError(f"{name}[{header!r}]: a key itself would travel with the plan; {HINT}")
         if not line.isprintable():
             raise ValueError(f"{name}[{header!r}]: must be printable, in one line")

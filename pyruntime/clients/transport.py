@@ -31,7 +31,7 @@ from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
 from pillarbox.wire import Kind, read_error
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pillarbox")
 
 BACKENDS = ("auto", "libcurl", "aiohttp")
 SURROGATES = ("error", "replace")
@@ -324,7 +324,7 @@ def status_error(method: str, url: str, response: Response) -> HttpStatusError:
     body = without_secrets(response.body)
     headers = {name: redacted(value) for name, value in response.headers.items()}
     charset = charset_of(content_type_of(response.headers))
-    said = " ".join(shown_text(body[: 4 * MAX_MESSAGE_CHARACTERS], charset).split())
+    said = redacted(" ".join(shown_text(body[: 4 * MAX_MESSAGE_CHARACTERS], charset).split()))
     if len(said) > MAX_MESSAGE_CHARACTERS:
         said = said[:MAX_MESSAGE_CHARACTERS] + "..."
     message = f"{method} {without_query(url)}: HTTP {response.status}{phrase}" + (f": {said}" if said else "")

@@ -38,6 +38,7 @@ from pillarbox.aio.observe.totals import (
 )
 from pillarbox.ledger.private_files import check_mode, replacing
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencySnapshot
+from pillarbox.redaction import visible
 from pillarbox.validate import check_positive_number
 
 MAX_TASKS = 50
@@ -118,7 +119,8 @@ def report(
 
 def _printable(text: str) -> str:
     # Characters that no HTML may hold, and half characters that no UTF-8 may hold: errors have any name.
-    return re.sub(r"[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
+    replaced = re.sub(r"[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
+    return visible(replaced)
 
 
 def _round(value: float) -> float:
