@@ -32,6 +32,7 @@ from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.maintenance import compact, expire, expire_cache
 from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
+from pillarbox.redaction import shown_address
 
 ABOUT = """\
 Look at a ledger, the folder or bucket in which finished calls are kept, and look after it.
@@ -109,7 +110,9 @@ def chosen(ledger: Ledger, words: argparse.Namespace) -> list[Scope]:
             f"and the operators {', '.join(uids[:9])}"
         )
     if not found:
-        raise ValueError(f"no ledger at {ledger!r}")
+        raise ValueError(
+            f"no ledger at {shown_address(ledger.location)!r}: give the location that the job's Ledger has"
+        )
     return found
 
 

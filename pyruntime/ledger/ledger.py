@@ -37,7 +37,7 @@ from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quot
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
 from pillarbox.ledger.object_folder import ObjectFolder
-from pillarbox.ledger.private_files import FILE_MODE, check_mode
+from pillarbox.ledger.private_files import FILE_MODE, check_mode, expand_home
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.writer import WRITER_LIMITS, Commit, LedgerWriter, WriterLimits
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
@@ -115,9 +115,8 @@ class Ledger:
     """The place where finished calls are kept: nothing that has an answer is called again by a restart.
 
     location: a path of a local or shared file system, or a URL: `file://`, `s3://`, `hdfs://`, and others
-    that
-        `pyarrow.fs` knows. Appendable files can be locked and synced; an object store gets an object a
-        commit.
+        that `pyarrow.fs` knows. Appendable files can be locked and synced; an object store gets an object a
+        commit. `~` is the home folder where the `Ledger` is made, on the driver.
     loss_window: seconds. After a kill, at most the calls that finished so long before it are called again.
     commit_rows, commit_bytes: a commit does not wait any longer when so much has come together.
     retry_errors: rows that failed for good are called again by a replay; False to take their errors for
@@ -178,7 +177,13 @@ class Ledger:
             )
         # Relative to the driver's folder, not to that of whatever worker opens it.
         if scheme is None and self.filesystem is None:
-            location = os.path.abspath(location)
+            location = os.path.abspath(expand_home("location", location))
+        if scheme == "file" and self.filesystem is None and urlsplit(location).netloc.startswith("~"):
+            # What follows `//` is a host, and not a part of the path.
+            raise ValueError(
+                f"location={location!r}: a URL has no '~': write {location.partition('://')[2]!r}, or "
+                "file:/// and the whole path"
+            )
         object.__setattr__(self, "location", location)
         object.__setattr__(
             self, "loss_window", check_duration("loss_window", self.loss_window, above_zero=True)

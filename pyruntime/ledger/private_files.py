@@ -23,6 +23,21 @@ _LINK = {errno.ELOOP, errno.EMLINK}
 MAX_OPEN_TRIES = 100
 
 
+def expand_home(name: str, path: str) -> str:
+    """Return `path` with `~` or `~user` in front of it replaced by that user's home folder, as shells do.
+
+    name: of the argument, for the ValueError that names a user who has none.
+    """
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = path.partition("/")[0]
+        raise ValueError(
+            f"{name}={path!r}: there is no home folder of a user {user[1:]!r}; a folder that is called "
+            f"{user!r} is written './{user}'"
+        )
+    return expanded
+
+
 def check_mode(value: Any) -> int | None:
     """`value` if it is a mode of files or None; otherwise TypeError or ValueError."""
     if value is None:

@@ -37,7 +37,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, NotCalled, TooManyFailures, from_text
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out, make_folders, open_own
+from pillarbox.ledger.private_files import (
+    FILE_MODE,
+    check_mode,
+    expand_home,
+    locked_out,
+    make_folders,
+    open_own,
+)
 from pillarbox.redaction import reason_of, shown_address
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, kept_columns
 
@@ -200,7 +207,7 @@ class DeadLetter:
         found = _URI.match(path)
         if found is None:
             # Workers run in folders of their own.
-            path = os.path.abspath(path)
+            path = os.path.abspath(expand_home("dead_letter", path))
         elif (local := _FILE_URI.fullmatch(path)) is not None:
             # Blanks, `#` and `?` are characters of the path, as Hadoop has it, and not so for Arrow.
             path = os.path.abspath(f"/{unquote(local[1])}")

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from pillarbox.ledger.private_files import expand_home
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.file_discovery import (
     READ_ERRORS,
@@ -104,6 +105,9 @@ class FileSource(Source[FileSplit, Known]):
         path = os.fspath(self.path)
         if not isinstance(path, str) or not path:
             raise ValueError(f"path={shown_address(repr(path))}: must be a path or a URI")
+        if self.filesystem is None:
+            # The home folder of the driver, not of whatever worker reads.
+            path = expand_home("path", path)
         object.__setattr__(self, "path", path)
         if self.format == "csv":
             raise ValueError("format='csv': Spark reads CSV: spark.read.csv(...)")
@@ -121,7 +125,7 @@ class FileSource(Source[FileSplit, Known]):
             self._check_schema(self.schema)
         open_file_system(self.path, self.filesystem)
         if self.state is not None:
-            object.__setattr__(self, "state", os.fspath(self.state))
+            object.__setattr__(self, "state", expand_home("state", os.fspath(self.state)))
             open_file_system(self.state, None, "state")
 
     def __repr__(self) -> str:

@@ -66,6 +66,27 @@ def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
 
 
 @pytest.mark.contract
+@pytest.mark.contract("A path that begins with ~ is below the home folder of whoever makes the Ledger.")
+def test_a_path_in_the_home_folder_is_that_of_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    ledger = Ledger("~/calls")
+    ledger.check()
+    # A worker may have another one.
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert pickle.loads(pickle.dumps(ledger)).local_path == str(tmp_path / "home" / "calls")
+    assert os.listdir(tmp_path) == ["home"]
+    assert Ledger("./~/calls").local_path == str(tmp_path / "~" / "calls")
+    with pytest.raises(
+        ValueError, match=r"'~nobody-here/calls': there is no home .*written './~nobody-here'"
+    ):
+        Ledger("~nobody-here/calls")
+    with pytest.raises(ValueError, match=r"a URL has no '~': write '~/calls'"):
+        Ledger("file://~/calls")
+
+
 def test_what_a_url_says_beside_its_place_is_not_shown() -> None:
     ledger = Ledger("s3://KEY:SECRET@bucket/path?session_token=TOKEN")
     assert "Ledger('s3://***@bucket/path'" in repr(ledger)

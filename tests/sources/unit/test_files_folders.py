@@ -188,6 +188,22 @@ def test_a_folder_whose_value_does_not_fit_is_an_error_or_null(
     assert caplog.text.count("says at=2024-02-30, which cannot be read as date32[day]: it is null") == 1
 
 
+def test_places_of_files_and_of_their_state_may_be_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    put(tmp_path / "home" / "in", "json")
+    source = SettledFiles("~/in", "json", pa.schema([("word", pa.string())]), state="~/state")
+    monkeypatch.setenv("HOME", "/nowhere")
+    with SourceHarness(source, timeout=60) as harness:
+        assert harness.read_all() == [("one",), ("two",)]
+        harness.snapshot()
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_dir()) == ["home", "in", "state"]
+    with pytest.raises(ValueError, match=r"state='~nobody-here/x': there is no home folder of a user"):
+        SettledFiles("in", state="~nobody-here/x")
+
+
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     put(tmp_path / "hour=late", "parquet")
     word, hour = pa.field("word", pa.string()), pa.field("hour", pa.int64())
