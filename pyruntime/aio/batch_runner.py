@@ -663,6 +663,8 @@ def _checked(
             what = (
                 "None" if results is None else f"{type(results).__name__}, which has no results by position"
             )
+            if by_columns:
+                what += " (return its rows, such as `frame.to_dict('records')` of pandas gives)"
             raise BatchResultError(name, rows, what)
         if not hasattr(results, "__len__"):
             # No further than is needed to see that there are too many: it may have no end.

@@ -41,7 +41,7 @@ _BY_VALUE = frozenset(
 def exact(value: Any) -> Hashable:
     """A key of `value`: equal to that of another of the same types at every depth that is written alike.
 
-    Raises TypeError for what has no hash.
+    Raises TypeError for what has no hash, which says what to do.
     """
     kind = type(value)
     if kind in _BY_VALUE:
@@ -68,7 +68,7 @@ def _written(value: Any, kind: type) -> Hashable:
     if isinstance(value, frozenset):
         return tuple(map(exact, value))
     if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-        hash(value)
+        _check_hash(value)
         return value.dtype.str, value.tobytes()
     if isinstance(value, float):
         return _bits(value)
@@ -78,11 +78,21 @@ def _written(value: Any, kind: type) -> Hashable:
         # Empty ranges are equal, as are some paths of Windows.
         return repr(value)
     # Of a class that says so by itself there is none for an object that can be changed.
-    hash(value)
+    _check_hash(value)
     if isinstance(value, Mapping):
         return tuple([(exact(name), exact(each)) for name, each in value.items()])
     names = _compared_fields(kind)
     return value if names is None else tuple([exact(getattr(value, name)) for name in names])
+
+
+def _check_hash(value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError as error:
+        raise TypeError(
+            f"dedupe: rows are compared, and a value of type {type(value).__name__} has no hash ({error}): "
+            "give a function of what is compared, such as dedupe=lambda row: tuple(row.values)"
+        ) from None
 
 
 @functools.lru_cache(maxsize=256)

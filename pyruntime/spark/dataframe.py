@@ -27,6 +27,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.aio.function import gives_one_row
+from pillarbox.aio.options import Options
 from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
@@ -61,6 +62,7 @@ def map_dataframe(
     # A column belongs to the driver; in a task it is one of the input.
     stages = [stage._replace(options=dataclasses.replace(stage.options, where=None)) for stage in stages]
     tokens = [check_sendable(stage.fn, stage.options) for stage in stages]
+    check_comparable(df.schema, stages[0].options)
     check_progress(progress)
     results = parse_schema("schema", schema)
     mode = form_of_failures(stages)
@@ -94,6 +96,26 @@ def map_dataframe(
     name = "_then_".join(name_of(stage.fn) for stage in stages)
     task = MapTask(plans, results, kept, mode, skips=where is not None)
     return map_in_arrow(df, task.run, name, output)
+
+
+def check_comparable(schema: T.StructType, options: Options) -> None:
+    """Raise ValueError if `options` compare whole rows, and these have a column of lists or dicts."""
+    dedupe, batch = options.dedupe, options.batch
+    if dedupe is None or dedupe.key is not None or dedupe.across_tasks or (batch is not None and batch.arrow):
+        return
+    for field in schema.fields:
+        if _has_lists(field.dataType):
+            raise ValueError(
+                f"dedupe: whole rows are compared, and column {field.name!r} is "
+                f"{field.dataType.simpleString()}, and lists and dicts have no hash: give a function of what "
+                f"is compared, such as dedupe=lambda row: tuple(row.{field.name}), or leave the column out"
+            )
+
+
+def _has_lists(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return any(_has_lists(field.dataType) for field in kind.fields)
+    return isinstance(kind, T.ArrayType | T.MapType)
 
 
 @contextmanager

@@ -129,7 +129,9 @@ class _Column:
             return self._vectors.matrix(results)
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
             results = with_nulls(results) if has_mask(results) else _array_of(np.asarray(results))
-        if results is None or self._has_times or _family(results.type) != _family(self.field.type):
+        if self._has_times or not isinstance(results, pa.Array | pa.ChunkedArray):
+            return None
+        if _family(results.type) != _family(self.field.type):
             return None
         try:
             array = results.cast(self.field.type)

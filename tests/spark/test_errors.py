@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from pillarbox import CallFailed, CallTimeout, Errors, Retry, Timeout
+from pillarbox import Batch, CallFailed, CallTimeout, Errors, Options, Retry, Timeout
 from pillarbox.spark import async_map, async_udf, call_failed, failed_rows
 
 ERROR = "struct<type:string,message:string,attempts:int,latency:double,status:int>"
@@ -25,6 +25,46 @@ async def picky(row: Any) -> tuple[int, str]:
     if row.id % 3 == 1:
         raise ServiceError(f"no {row.id}")
     return row.id, f"row {row.id}"
+
+
+async def even(row: Any) -> int:
+    return int(row.id) * 2
+
+
+@pytest.mark.contract("Whole rows that cannot be compared are refused on the driver, with what to do.")
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("array(id)", "array<bigint>"),
+        ("map('a', id)", "map<string,bigint>"),
+        ("struct(array(id) as w)", "struct<w:array<bigint>>"),
+    ],
+)
+def test_rows_with_lists_and_dicts_are_not_compared_as_a_whole(
+    spark: SparkSession, column: str, kind: str
+) -> None:
+    df = spark.range(3).selectExpr("id", f"{column} as values")
+    words = f"column 'values' is {kind}, .* such as dedupe=lambda row: tuple"
+    with pytest.raises(ValueError, match=words):
+        async_map(df, picky, schema="n long, s string", options=Options(dedupe=True))
+    for one in (df.select("id"), df):
+        options = Options(dedupe=True if one is not df else lambda row: row.id)
+        assert async_map(one, even, schema="n long", options=options).count() == 3
+
+
+def test_a_table_for_the_results_of_a_batch_is_refused_with_what_gives_its_rows(spark: SparkSession) -> None:
+    import pandas as pd
+
+    async def frame(rows: list[Any]) -> Any:
+        return pd.DataFrame({"n": [row.id for row in rows]})
+
+    async def its_rows(rows: list[Any]) -> Any:
+        return (await frame(rows)).to_dict("records")
+
+    with pytest.raises(PySparkException, match=r"gave DataFrame, .* `frame.to_dict\('records'\)` of pandas"):
+        async_map(spark.range(4), frame, schema="n long", batch=Batch(2)).collect()
+    found = async_map(spark.range(4), its_rows, schema="n long", batch=Batch(2)).collect()
+    assert sorted(row.n for row in found) == [0, 1, 2, 3]
 
 
 @pytest.mark.contract

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Batch, Errors, Retry
+from pillarbox import Batch, Errors, Options, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed_rows
 from tests.spark import queries
@@ -324,11 +324,17 @@ def test_a_bad_argument_is_refused_on_the_driver(
         async_stream(stream, same, **arguments)
 
 
+def test_rows_of_a_stream_with_lists_are_not_compared_as_a_whole(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("array(value) AS ids")
+    with pytest.raises(ValueError, match="column 'ids' is array<bigint>, .* dedupe=lambda row"):
+        async_stream(stream, same, schema="result long", options=Options(dedupe=True))
+
+
 def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="df: is not a stream, .* use async_map"):
         async_stream(spark.range(3), same, schema="id long")
-    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "__pillarbox_hash")
-    with pytest.raises(ValueError, match="df: a column may not be called '__pillarbox_hash'"):
+    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "__pillarbox_key")
+    with pytest.raises(ValueError, match="df: a column may not be called '__pillarbox_key'"):
         async_stream(stream, same, schema="id long")
     with pytest.raises(TypeError, match="df=3: must be a Spark DataFrame"):
         async_stream(3, same, schema="id long")  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
+from pillarbox.spark.dataframe import check_comparable
 from pillarbox.spark.operator_plan import (
     check_sendable,
     map_in_arrow,
@@ -128,6 +129,7 @@ def async_stream(
             "place in the stream; use async_map, or leave out cache"
         )
     token = check_sendable(fn, resolved)
+    check_comparable(df.schema, resolved)
     results = parse_schema("schema", schema)
     for name in (KEY, DIGEST):
         if name in df.columns:
@@ -159,6 +161,7 @@ def async_stream(
         output=output.simpleString(),
         ordered=resolved.ordered,
         max_wait=wait,
+        required=tuple(field.name for field in df.schema.fields if not field.nullable),
     )
     # Its module needs what the check above is for.
     from pillarbox.spark.stream.clock import read_clock

@@ -20,7 +20,7 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -74,6 +74,8 @@ _NO_DIGEST = bytes(8)
 """The second half of a digest where a row is known by a hash; one digest in 2^64 has it too."""
 _SECOND_HALF = slice(24, 32)
 
+_REMEDY = "let the query run to its end with the columns of before (trigger availableNow), then change them"
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
@@ -86,7 +88,7 @@ class StreamPlan:
 
     name: tells this stream apart. operator: as `ordered` is kept here, it gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
-    what leaves, in words. max_wait: seconds.
+    what leaves, in words. max_wait: seconds. required: columns of the input that are NOT NULL.
     """
 
     name: str
@@ -97,6 +99,7 @@ class StreamPlan:
     output: str
     ordered: bool
     max_wait: float
+    required: tuple[str, ...] = ()
 
 
 class StreamStateError(PillarboxError):
@@ -278,13 +281,13 @@ def encode(state: BucketState, output: str) -> bytes | None:
     return to_ipc(pa.RecordBatch.from_pylist([row], _BLOB.with_metadata(metadata)))
 
 
-def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
+def decode(blob: bytes | None, columns: Columns, output: str, required: Collection[str] = ()) -> BucketState:
     """The state that `encode` has made a blob of; an empty one of None.
 
     columns: those of the input now: one that the state does not have is null, one that the input does not
-    have any more is left out. output: the columns that leave now, in words.
-    Raises StreamStateError for a state of another version, a damaged one, and one with outputs of other
-    columns.
+    have any more is left out. output: the columns that leave now, in words. required: columns that are NOT
+    NULL. Raises StreamStateError for a state of another version, a damaged one, one with outputs of other
+    columns, and one with rows that would have null in a column that is required.
     """
     if blob is None:
         return BucketState()
@@ -306,7 +309,7 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
             rows = _from_hashes(rows)
         state = BucketState(
             found["next_sequence"],
-            None if rows is None else conform(rows, columns),
+            None if rows is None else _with_required(rows, conform(rows, columns), required),
             None if blocked is None else next(from_ipc(blocked)),
             found["leaving"],
             found["dead_letters"],
@@ -317,8 +320,7 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
     before = metadata.get(_OUTPUT, b"").decode()
     if before != output and (state.leaving or state.blocked is not None):
         raise StreamStateError(
-            f"it has outputs with the columns {before}, and what leaves now has {output}: let the query run "
-            "to its end with the columns of before (trigger availableNow), then change them"
+            f"it has outputs with the columns {before}, and what leaves now has {output}: {_REMEDY}"
         )
     return state
 
@@ -341,7 +343,7 @@ def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
                 array = array.cast(kind)
             except pa.ArrowException as error:
                 raise StreamStateError(
-                    f"its column {name!r} is {given.type}, and the input has {kind} now ({error})"
+                    f"its column {name!r} is {given.type}, and the input has {kind} now ({error}): {_REMEDY}"
                 ) from error
         arrays.append(array)
         fields.append(pa.field(name, array.type, metadata=given.metadata))
@@ -349,6 +351,18 @@ def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     arrays += [rows.column(rows.schema.get_field_index(name)) for name in own]
     fields += [rows.schema.field(name) for name in own]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _with_required(before: pa.RecordBatch, rows: pa.RecordBatch, required: Collection[str]) -> pa.RecordBatch:
+    """`rows`, which were `before`. Raises StreamStateError where one has null in a column of `required`."""
+    for name in required:
+        if rows.column(name).null_count:
+            why = "have null" if name in before.schema.names else "do not have it"
+            raise StreamStateError(
+                f"the column {name!r} of the input is NOT NULL, and rows that wait for their calls {why}: "
+                f"{_REMEDY}, or make it a column that may be null"
+            )
+    return rows
 
 
 def _parted(

@@ -174,7 +174,7 @@ class BucketProcessor(StatefulProcessor):
                 else:
                     parts.append((int(part), int(number), bytes(blob)))
         found = self._state.get()
-        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output)
+        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output, plan.required)
         for blob in state.leaving:
             yield pd.DataFrame({ROWS: [blob]})
         for blob in state.dead_letters:

@@ -272,6 +272,27 @@ def test_a_row_that_waits_with_a_value_that_the_column_cannot_hold_now_is_refuse
         decode(blob, [("n", pa.int8())], OUTPUT)
 
 
+@pytest.mark.contract("A NOT NULL column that rows which wait do not have is refused with what to do.")
+def test_a_row_that_waits_has_no_null_in_a_column_that_forbids_it() -> None:
+    rows = come(BucketState(), [(1, 1)], 0)
+    assert rows is not None
+    blob = encode(BucketState().after(rows, finished(rows, []), ordered=False), OUTPUT)
+    columns = [("n", pa.int64()), ("new", pa.float64())]
+    assert decode(blob, columns, OUTPUT, ["n"]).waiting is not None
+    remedy = (
+        "let the query run to its end with the columns of before .*, or make it a column that may be null"
+    )
+    with pytest.raises(StreamStateError, match=rf"'new' .* is NOT NULL, .* do not have it: {remedy}"):
+        decode(blob, columns, OUTPUT, ["n", "new"])
+    again = decode(blob, columns, OUTPUT)
+    assert again.waiting is not None
+    blob = encode(again.after(again.waiting, finished(again.waiting, []), ordered=False), OUTPUT)
+    with pytest.raises(StreamStateError, match=rf"'new' .* is NOT NULL, .* have null: {remedy}"):
+        decode(blob, columns, OUTPUT, ["new"])
+    # No row waits that could have one.
+    assert decode(None, columns, OUTPUT, ["new"]).waiting is None
+
+
 def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> None:
     state = BucketState()
     rows = come(state, [(1, 1), (1, 2)], 0)
