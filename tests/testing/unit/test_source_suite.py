@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_a_connector_that_keeps_the_contract_passes(check: str, tmp_path: Path) 
         suite_of(log.made, tmp_path).check(check)
     except unittest.SkipTest:
         assert check == "options"
+
+
+@pytest.mark.contract("The kit for connectors takes no row for a wrong one because it comes late.")
+@pytest.mark.parametrize("check", ["new_rows", "idle", "blocked_fetch"])
+def test_rows_that_come_late_are_not_a_fault(
+    check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a machine so busy that the next rows come when the kit waits for none any more.
+    monkeypatch.setattr(sys.modules[SourceSuite.__module__], "DRAINED_AFTER_S", 0.0)
+    suite_of(log.made, tmp_path).check(check)
 
 
 @pytest.mark.contract(
