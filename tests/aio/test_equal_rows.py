@@ -22,12 +22,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import Row
 
 from pillarbox import Dedupe, Ledger, Options, async_map
 from tests.search import examples
 
 pd = pytest.importorskip("pandas", reason="pandas is not installed")
+Row = pytest.importorskip("pyspark.sql", reason="pyspark is not installed").Row
 
 
 @dataclass(frozen=True)
