@@ -15,6 +15,7 @@ Pure but for the filter of the package's logger and the keys that `remember_secr
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import logging
@@ -24,22 +25,34 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
-from urllib.parse import quote, quote_plus
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, quote_plus, unquote
+
+from pillarbox.secret_shapes import has_long_word, is_random, without_keys
 
 MASK = "***"
 
 _FLAGS = re.ASCII | re.IGNORECASE
 
-_QUOTED = r"""(?:\\*"[^"\n]*"?|\\*'[^'\n]*'?)"""
+# Texts quote texts: in JSON, in a URL, in HTML, in the `repr` of bytes. So a quotation mark, a colon, a slash
+# may stand there as an escape.
+_QUOTE = r"""(?:\\*["']|%(?:25)?2[27]|&(?:quot|apos|#3[49]);|\\+u002[27])"""
+_GAP = r"(?:\s|\+|%(?:25)?20){0,3}"
+_IS = rf"""(?:(?:{_QUOTE}\]?)?{_GAP}(?:=>|:=|[:=]|%(?:25)?3[ad]|\\+u003[ad]){_GAP}|{_QUOTE}{_GAP},{_GAP})"""
+"""Signs between a name and its value: an assignment, in any notation, or the comma of a pair."""
+_SLASH = r"(?:\\?/|%(?:25)?2f)"
+
+_QUOTED = r"""[bruf]{0,2}(?:\\*"[^"\n]*"?|\\*'[^'\n]*'?)"""
 _VALUE = rf"""(?:\*\*\*|{_QUOTED}|[^\s"'<>]+)"""
 
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,10}-----.*?"
-    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,10}-----|\Z)",
+    r"-{4,5}(?:\s|%20|\+)?BEGIN[A-Z0-9 +%]{0,40}PRIVATE[ +%20]{1,3}KEY[A-Z0-9 +%]{0,10}-{4,5}.*?"
+    r"(?:-{4,5}(?:\s|%20|\+)?END[A-Z0-9 +%]{0,40}PRIVATE[ +%20]{1,3}KEY[A-Z0-9 +%]{0,10}-{4,5}|\Z)",
     re.DOTALL,
 )
-_URL = re.compile(r"([a-z][a-z0-9+.-]{0,20}://)([^\s\"'<>`]+)", _FLAGS)
+_PUTTY_KEY = re.compile(r"(Private-Lines:\s{0,3}\d{1,4})(?:\s|\\[rn]).*", re.DOTALL)
+_URL = re.compile(r"(?<=[a-z0-9+.-])(:(?:\\?/){2})([^\s\"'<>`]+)", _FLAGS)
+_ESCAPED_URL = re.compile(r"(:|%(?:25)?3a)(%(?:25)?2f%(?:25)?2f)[^\s\"'<>&]*?%(?:25)?40", _FLAGS)
 _APOSTROPHE = r"'(?=\w)"
 """It ends no text in quotes."""
 _QUERY = re.compile(
@@ -48,36 +61,201 @@ _QUERY = re.compile(
     rf"(?:(?:[^\n\"'<>?]|{_APOSTROPHE}){{0,300}}?&[\w.%\[\]-]{{1,64}}=(?:[^\s\"'<>]|{_APOSTROPHE})*)*",
     re.ASCII,
 )
-_AUTHORIZATION = re.compile(
-    r"""(authorization(?:\\*["'])?\s{0,3}[:=]\s{0,3}(?:\\*["'])?)(?:\*\*\*|(?:[a-z][\w-]{0,20}\s{1,3})?[^\s"',;]+)""",
-    _FLAGS,
-)
-_BEARER = re.compile(r"(bearer\s{1,3})(?:(?=[a-z._~+/=-]{0,200}[0-9])[\w.~+/=-]{6,}|[\w.~+/=-]{20,})", _FLAGS)
-_ASSIGNMENT = re.compile(
-    r"((?:(?:api|access|account|auth|encryption|private|secret|shared|signing|subscription)[ _.-]?key"
-    r"(?:[ _.-]?id)?|token|password|passwd|passphrase|secret|credentials?|signature|\bpwd|\bsig|[?&]key)"
-    rf"(?:\\*[\"'])?\s{{0,3}}(?:=>|[:=])\s{{0,3}})(?!//){_VALUE}",
-    _FLAGS,
-)
-_KEYS = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"sk-[\w-]{10,}"  # OpenAI, Anthropic and others
-    r"|(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{8,}"  # Stripe
-    r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}"  # AWS
-    r"|(?:gh[pousr]_|github_pat_)\w{16,}"  # GitHub
-    r"|glpat-[\w-]{16,}"  # GitLab
-    r"|(?:xox[a-z]|xapp)-[\w-]{8,}"  # Slack
-    r"|AIza[\w-]{24,}|ya29\.[\w-]{10,}"  # Google
-    r"|hf_[A-Za-z0-9]{16,}"  # Hugging Face
-    r"|SG\.[\w-]{16,}(?:\.[\w-]*)?"  # SendGrid
-    r"|eyJ[\w-]{16,}(?:\.[\w-]*){0,2}"  # a JSON web token
-    r")[\w-]*",
+_DSN = re.compile(
+    # A user, a password and a host with a port, or Go's tcp(...), without a scheme.
+    r"(?<![\w/.@:+%-])[\w.+%-]{1,64}:(?!\*\*\*@)[^\s:@/\"'<>()]{3,}@(?=[\w.-]{1,100}:[0-9]{2,5}\b|tcp\(|unix\()",
     re.ASCII,
+)
+_THIN = re.compile(r"(oracle:(?:thin|oci8?):)[^\s/@]{1,64}/[^\s@]{1,128}(?=@)", _FLAGS)
+_AUTHORIZATION = re.compile(
+    rf"""(authorization{_IS}[bruf]{{0,2}}{_QUOTE}?)"""
+    r"""(?:\*\*\*|(?:digest|aws4-hmac-sha256|oauth|hawk|signature)\s(?:(?!\\+[rn])[^\r\n])*"""
+    r"""|(?:[a-z][\w-]{0,20}\s{1,3})?[^\s"',;]+)""",
+    _FLAGS,
+)
+_BEARER = re.compile(
+    r"(bearer(?:\s|\+|%(?:25)?20|\\+u0020){1,3})"
+    r"(?:(?=[a-z._~+/=%-]{0,200}[0-9])[\w.~+/=%-]{6,}|[\w.~+/=%-]{20,})",
+    _FLAGS,
+)
+_BASIC = re.compile(r"(basic(?:\s|\+|%(?:25)?20|\\+u0020){1,3})([\w+/-]{6,}(?:=|%(?:25)?3d){0,2})", _FLAGS)
+_COOKIE = re.compile(
+    # The rest of the line: values have spaces in them, and dates.
+    rf"""(cookies?2?{_IS})(?:\*\*\*|{_QUOTED}|\{{[^}}\n]*\}}?|(?:(?!\\+[rn])[^\r\n"'<>]|="[^"\r\n]*")+)"""
+    r"|(<(?:cookie|morsel:|simplecookie:)\s)[^>\n]+",
+    _FLAGS,
+)
+_AFTER = re.compile(rf"{_IS}(?!//)(?P<value>{_VALUE})", _FLAGS)
+_AFTER_ID = re.compile(rf"(?:[ _.-]?id)?{_IS}(?!//)(?P<value>{_VALUE})", _FLAGS)
+_AFTER_PLURAL = re.compile(rf"s?{_IS}(?!//)(?P<value>{_VALUE})", _FLAGS)
+# Tests pass and fail: a number of them is not a password.
+_AFTER_PASS = re.compile(
+    rf"{_IS}(?!(?:[0-9]{{1,5}}|true|false|none|null|yes|no)\b)(?P<value>{_VALUE})", _FLAGS
+)
+
+_VENDORS = (
+    *("ai21", "algolia", "anthropic", "anyscale", "assemblyai", "azure", "baseten", "bedrock", "brave"),
+    *("cerebras", "cohere", "cloudflare", "databricks", "datadog", "deepgram", "deepinfra", "deepseek"),
+    *("elevenlabs", "exa", "fireworks", "gemini", "google", "groq", "huggingface", "hf", "jina", "langsmith"),
+    *("mistral", "mixedbread", "mongo", "moonshot", "nebius", "nomic", "nvidia", "openai", "openrouter"),
+    *("perplexity", "pinecone", "qdrant", "replicate", "sambanova", "serp", "serpapi", "stability", "tavily"),
+    *("together", "togetherai", "twilio", "upstage", "vertex", "voyage", "watsonx", "weaviate", "xai"),
+    "zilliz",
+)
+"""Services of which some issue keys without a mark: by these names the keys beside them are known."""
+_KEYS_OF = (
+    *("access", "account", "api", "app", "application", "auth", "client", "encryption", "license", "master"),
+    *("private", "secret", "service", "shared", "signing", "subscription", "?", "&", *_VENDORS),
+)
+"""Words in front of `key`."""
+_COLUMNS = ("PRIMARY", "FOREIGN", "UNIQUE", "PARTITION", "SORT", "ROW", "CACHE", "HASH", "GROUP", "JOIN")
+"""Words in front of `_KEY` that name columns."""
+_PASSES_OF = ("db", "pg", "ftp", "smtp", "user", "mail", "proxy", '"', "'", "&", ";", "?", ",")
+
+
+def _names_key(text: str, low: str, at: int) -> bool:
+    front = low[max(at - 16, 0) : at]
+    if front.endswith((" ", "_", ".", "-")):
+        front = front[:-1]
+    if front.endswith(_KEYS_OF):
+        return True
+    # A variable of an environment.
+    upper = text[max(at - 16, 0) : at + 3]
+    return upper.endswith("_KEY") and upper[-5:-4].isalnum() and not upper[:-4].endswith(_COLUMNS)
+
+
+def _names_pass(text: str, low: str, at: int) -> bool:
+    front = low[max(at - 16, 0) : at]
+    return front.endswith(_PASSES_OF) or (front[-1:] in ("_", ".", "-") and front[-2:-1].isalnum())
+
+
+def _begins_word(text: str, low: str, at: int) -> bool:
+    return not (low[at - 1 : at].isalnum() or low[at - 1 : at] == "_") if at else True
+
+
+def _names(text: str, low: str, at: int) -> bool:
+    return True
+
+
+_ASSIGNED: tuple[tuple[str, Callable[[str, str, int], bool], re.Pattern[str]], ...] = (
+    ("key", _names_key, _AFTER_ID),
+    *((name, _names, _AFTER) for name in ("token", "password", "passwd", "passphrase", "passwort", "secret")),
+    *((name, _names, _AFTER) for name in ("signature", "connection string", "connectionstring", "webhook")),
+    *((name, _names, _AFTER) for name in ("connection_string", "webhook_url", "webhookurl", "webhook url")),
+    ("credential", _names, _AFTER_PLURAL),
+    *((name, _begins_word, _AFTER) for name in ("pwd", "pw", "sig", "jwt")),
+    ("_pwd", _names, _AFTER),
+    ("pass", _names_pass, _AFTER_PASS),
+    (
+        "pass=",
+        _begins_word,
+        re.compile(rf"(?!(?:[0-9]{{1,5}}|true|false|none|no)\b)(?P<value>{_VALUE})", _FLAGS),
+    ),
+)
+"""Names of what is secret, in lower case: what stands in front of them decides, and what follows."""
+
+
+def _without_assigned(text: str, low: str) -> str:
+    spans = []
+    for name, is_name, after in _ASSIGNED:
+        at = low.find(name)
+        while at >= 0:
+            end = at + len(name)
+            # The name first: what follows may be as long as the text.
+            found = after.match(text, end) if is_name(text, low, at) else None
+            if found is not None:
+                spans.append(found.span("value"))
+                end = found.end()
+            at = low.find(name, end)
+    return _with_masked(text, spans) if spans else text
+
+
+def _with_masked(text: str, spans: list[tuple[int, int]]) -> str:
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start >= done:
+            parts += text[done:start], MASK
+        done = max(done, end)
+    return "".join((*parts, text[done:]))
+
+
+_VALUE_RUN = re.compile(r"[\w+/~.-]{16,}", re.ASCII)
+_MAX_WORD = 16
+"""Characters in front of a value in which the name of something public stands."""
+_MAX_DISTANCE = 80
+"""Characters between the begin of a name and a value that has no other sign of a key than its looks."""
+_NEAR_NAMES = (
+    *("key", "token", "secret", "password", "auth", "cred", "bearer", "cert", "session", "sid", "sas"),
+    *("api", "pat", *_VENDORS),
+)
+_WORDS_ALONE = ("sid", "sas", "api", "pat", "exa", "hf", "xai", "serp")
+"""Names that are parts of many a word."""
+_BETWEEN = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS})[bruf]{{0,2}}(?:{_QUOTE})?", _FLAGS)
+_BEHIND_KEY = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS}|\s)[bruf]{{0,2}}(?:{_QUOTE})?", _FLAGS)
+_NOT_SECRET = re.compile(r"request|trace|span|model|version|hash|digest|\bids?\b|_id\b|region|thread|run\b")
+
+
+def _without_near(text: str, low: str) -> str:
+    """`text` without values that look like keys, and have a name of one in front of them."""
+    runs = [run.span() for run in _VALUE_RUN.finditer(text) if is_random(run[0])]
+    spans = [span for span in runs if _is_named(text, low, span[0])]
+    return _with_masked(text, spans) if spans else text
+
+
+def _is_named(text: str, low: str, end: int) -> bool:
+    if _NOT_SECRET.search(low, max(end - _MAX_WORD, 0), end):
+        return False
+    begin = max(end - _MAX_DISTANCE, 0)
+    for name in _NEAR_NAMES:
+        at = low.rfind(name, begin, end)
+        if at < 0 or (name in _WORDS_ALONE and not _begins_word(text, low, at)):
+            continue
+        between = _BEHIND_KEY if name == "key" else _BETWEEN
+        if between.fullmatch(text, at + len(name), end) and not _NOT_SECRET.search(low, at, end):
+            return True
+    return False
+
+
+_TAG = re.compile(
+    r"(<(?:[\w.-]{1,30}[:_.-])?(?:(?:api|access|secret|private|shared|account)[_.-]?key|(?:\w{1,20}[_.-]?)?(?:token|"
+    r"secret|password|passwd|passphrase|credential|signature))>)[^<>\s][^<>]*(?=<)",
+    _FLAGS,
+)
+_OPTION = re.compile(
+    r"((?:^|(?<=[\s\"'\[]))--?[\w-]{0,30}(?:password|passwd|passphrase|token|secret|key|pass)(?:\s|[\"'],\s?[\"'])\s{0,3})"
+    r"(?![a-z]+\b|[A-Z_]+\b|-|\*\*\*)([^\s\"'<>]+)",
+    re.ASCII | re.MULTILINE,
+)
+_USER_OPTION = re.compile(r"((?<![\w-])(?:-u|--user)[ =]{1,3}[\"']?)[^\s:\"']{1,64}:[^\s\"']+", re.ASCII)
+_HOOK = re.compile(
+    rf"(hooks\.slack(?:-gov)?\.com(?::[0-9]{{1,5}})?{_SLASH}(?:services|workflows|triggers){_SLASH}"
+    rf"|{_SLASH}services{_SLASH}(?=T\w{{6,}}{_SLASH}B)"
+    rf"|{_SLASH}api{_SLASH}(?:v[0-9]{{1,2}}{_SLASH})?webhooks{_SLASH}(?=[0-9])"
+    rf"|webhookb2{_SLASH}|outlook\.office(?:365)?\.com{_SLASH}webhook{_SLASH}"
+    rf"|hooks{_SLASH}catch{_SLASH}|with{_SLASH}key{_SLASH}|{_SLASH}bot{_SLASH}v2{_SLASH}hook{_SLASH}"
+    rf"|hook\.[a-z0-9.]{{0,20}}(?:make|integromat)\.com{_SLASH}"
+    rf"|infura\.io{_SLASH}(?:ws{_SLASH})?v3{_SLASH}|alchemy\.com{_SLASH}v2{_SLASH}"
+    rf"|{_SLASH}(?:file{_SLASH})?bot(?=[0-9]{{6,}}:))[^\s\"'<>?]+",
+    _FLAGS,
+)
+_OTHER_HOOK = re.compile(rf"({_SLASH}(?:incoming-?)?(?:web)?hooks?{_SLASH})([^\s\"'<>?]{{16,}})", _FLAGS)
+_SEGMENT = re.compile(
+    r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=[a-z]{0,64}[0-9])[a-z0-9]{20,}", _FLAGS
 )
 
 
 def _masked_url(match: re.Match[str]) -> str:
-    scheme, rest = match[1], match[2]
+    """The rest of a URL behind its scheme without user, password and query."""
+    if "\\/" in match[0]:
+        # As JSON may write it.
+        plain = match[0].replace("\\/", "/")
+        masked = _masked_rest(plain[:3], plain[3:])
+        return match[0] if masked == plain else masked.replace("/", "\\/")
+    return _masked_rest(match[1], match[2])
+
+
+def _masked_rest(scheme: str, rest: str) -> str:
     place, mark, query = _parted(rest)
     authority, slash, path = place.partition("/")
     if ":" in authority and "@" not in authority and ("@" in place or "@" in query):
@@ -99,25 +277,49 @@ def _parted(rest: str) -> tuple[str, str, str]:
     return (rest, "", "") if found is None else (rest[: found.start()], found[0], rest[found.end() :])
 
 
-_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (("private key",), _PRIVATE_KEY, MASK),
-    (("://",), _URL, _masked_url),
-    (("?",), _QUERY, f"?{MASK}"),
-    (("authorization",), _AUTHORIZATION, rf"\1{MASK}"),
-    (("bearer",), _BEARER, rf"\1{MASK}"),
-    (
-        ("key", "token", "passw", "passphrase", "pwd", "secret", "credential", "signature", "sig"),
-        _ASSIGNMENT,
-        rf"\1{MASK}",
-    ),
-    (
-        (
-            *("sk-", "sk_", "rk_", "whsec_", "akia", "asia", "abia", "acca", "ghp_", "gho_", "ghu_", "ghs_"),
-            *("ghr_", "github_pat_", "glpat-", "xox", "xapp-", "aiza", "ya29.", "hf_", "sg.", "eyj"),
-        ),
-        _KEYS,
-        MASK,
-    ),
+def _masked_basic(match: re.Match[str]) -> str:
+    """A user and a password in Base64, and no other word behind `basic`."""
+    value = unquote(unquote(match[2])).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        plain = base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except ValueError:
+        return match[0]
+    return f"{match[1]}{MASK}" if b":" in plain else match[0]
+
+
+def _masked_hook(match: re.Match[str]) -> str:
+    return f"{match[1]}{MASK}" if _SEGMENT.search(match[2]) or is_random(match[2]) else match[0]
+
+
+def _masked_cookie(match: re.Match[str]) -> str:
+    return f"{match[1]}{MASK}" if match[1] else f"{match[2]}{MASK}"
+
+
+class _Rule(NamedTuple):
+    """A pattern. marks: in lower case; without one of them a text has nothing that it finds."""
+
+    marks: tuple[str, ...]
+    pattern: re.Pattern[str]
+    instead: str | Callable[[re.Match[str]], str]
+
+
+_RULES: tuple[_Rule, ...] = (
+    _Rule(("private",), _PRIVATE_KEY, MASK),
+    _Rule(("private-lines",), _PUTTY_KEY, rf"\1 {MASK}"),
+    _Rule(("hook", "/services", "/bot", "infura.", "alchemy.", "with/key"), _HOOK, rf"\1{MASK}"),
+    _Rule(("hook",), _OTHER_HOOK, _masked_hook),
+    _Rule(("://", ":\\/\\/"), _URL, _masked_url),
+    _Rule(("%40",), _ESCAPED_URL, rf"\1\2{MASK}%40"),
+    _Rule(("?",), _QUERY, f"?{MASK}"),
+    _Rule(("@",), _DSN, f"{MASK}@"),
+    _Rule(("oracle:",), _THIN, rf"\1{MASK}"),
+    _Rule(("authorization",), _AUTHORIZATION, rf"\1{MASK}"),
+    _Rule(("bearer",), _BEARER, rf"\1{MASK}"),
+    _Rule(("basic",), _BASIC, _masked_basic),
+    _Rule(("cookie", "<morsel"), _COOKIE, _masked_cookie),
+    _Rule(("</",), _TAG, rf"\1{MASK}"),
+    _Rule(("--", "'-", '"-'), _OPTION, rf"\1{MASK}"),
+    _Rule(("-u ", "--user"), _USER_OPTION, rf"\1{MASK}"),
 )
 
 
@@ -136,7 +338,9 @@ def remember_secret(secret: str) -> None:
     """
     global _SECRETS
     in_json = json.dumps(secret)[1:-1]
-    forms = {secret, in_json, in_json.replace("/", "\\/"), quote(secret, safe=""), quote_plus(secret)}
+    quoted = {quote(secret, safe=""), quote_plus(secret)}
+    in_lower = {re.sub("%..", lambda found: found[0].lower(), each) for each in quoted}
+    forms = {secret, in_json, in_json.replace("/", "\\/"), *quoted, *in_lower}
     with _SECRETS_LOCK:
         if len(secret) >= _MIN_SECRET_CHARACTERS and secret not in _SECRETS:
             # The longest first: in another form the key may be a part of itself.
@@ -155,20 +359,36 @@ def redacted(text: str) -> str:
     """`text` without keys, and without the users and queries of URLs: `***` stands for each.
 
     Known are the keys that this process has read for its clients (`remember_secret`), passwords, keys and
-    tokens that are assigned to a name that says so, HTTP's authorization, blocks of private keys, JSON web
-    tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab, Slack, Google, Hugging Face and
-    SendGrid. What steers a terminal is escaped (`visible`). Takes time in proportion to the text. Redacting
-    twice changes nothing.
+    tokens that are assigned to a name that says so, HTTP's authorization and cookies, paths of webhooks,
+    blocks of private keys, keys of the shapes in `secret_shapes`, and what looks random beside a name of a
+    key. What steers a terminal is escaped (`visible`). Takes time in proportion to the text. Redacting twice
+    changes nothing.
     """
     for secret in _SECRETS:
         text = text.replace(secret, MASK)
-    low = text.lower()
-    for markers, pattern, instead in _RULES:
-        for marker in markers:
-            if marker in low:
-                text = pattern.sub(instead, text)
+    may_have_key = has_long_word(text)
+    if may_have_key:
+        text = without_keys(text, MASK)
+    low = _lowered(text)
+    for rule in _RULES:
+        for mark in rule.marks:
+            if mark in low:
+                shown = rule.pattern.sub(rule.instead, text)
+                if shown != text:
+                    text, low = shown, _lowered(shown)
                 break
-    return visible(text)
+    shown = _without_assigned(text, low)
+    if may_have_key:
+        shown = _without_near(shown, low if shown is text else _lowered(shown))
+    return visible(shown)
+
+
+def _lowered(text: str) -> str:
+    """`text` in lower case, of the same length: some letters become two."""
+    low = text.lower()
+    return (
+        low if len(low) == len(text) else "".join(each.lower() if each.isascii() else each for each in text)
+    )
 
 
 _STEERING = re.compile(

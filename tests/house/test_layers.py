@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # What each package may import of Pillarbox besides itself. A package that is missing here may not exist.
 BELOW: dict[str, set[str]] = {
     "kernel": set(),
-    "redaction": set(),
+    "secret_shapes": set(),
+    "redaction": {"secret_shapes"},
     "validate": set(),
     "wire_table": set(),
     "wire": {"wire_table"},
