@@ -38,6 +38,7 @@ from operator import attrgetter
 from typing import Any
 
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
+from pillarbox.aio.call_threads import blocking_function
 from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter, clock_of
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
 from pillarbox.aio.error_policy import FirstFailure
@@ -53,7 +54,7 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, blocking_function, collect
+from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import SMALL_TYPES, size_of

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pillarbox.aio.batch_search import BatchSearch, Inquiry
 from pillarbox.aio.batching import Batch, BatchFiller
+from pillarbox.aio.call_threads import CallThreads
 from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.causes import Cause, cause_of
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
-from pillarbox.aio.runners import CallThreads, Execution, Runner
+from pillarbox.aio.runners import Execution, Runner
 from pillarbox.aio.usage import Result
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
@@ -90,6 +91,8 @@ class BatchRunner(Runner):
         self._pausing: set[_BatchExecution] = set()
         self._again: deque[_BatchExecution] = deque()
         self._rows_first = False
+        # Batches whose tasks have not had their first step.
+        self._starting = 0
         # Rows of the batches that pause and of those that are called again.
         self._kept = 0
         self._search = BatchSearch(scheduler.name, batch.size)
@@ -210,11 +213,15 @@ class BatchRunner(Runner):
     # -- one call -----------------------------------------------------------------------------
 
     def _begin_next(self) -> bool:
+        # Before rows are taken, which would have to be put back.
+        if (self._waiting or self._again) and not self._has_thread(self._starting):
+            return False
         batch = self._next()
         if batch is None:
             return False
         for call in batch.calls:
             call.execution = batch
+        self._starting += 1
         self._start(batch, self._call(batch))
         return True
 
@@ -223,6 +230,7 @@ class BatchRunner(Runner):
         failed: BaseException | None = None
         gen_ai, span = self._gen_ai, None
         batch.started = True
+        self._starting -= 1
         # Rows may have timed out since the task was made: they are not called, and count for no call.
         batch.calls = batch.waited_for()
         try:

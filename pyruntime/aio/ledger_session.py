@@ -19,11 +19,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio.call_threads import call_soon
 from pillarbox.aio.equal_rows import copied
 from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
-from pillarbox.aio.runners import call_soon
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError

@@ -1,7 +1,7 @@
 """Runs the calls of one operator: coroutines on its event loop, a blocking function in threads, collectors.
 
-Confined to the mailbox thread, which is the thread of the event loop, but for the threads of `CallThreads`,
-which makes an async function of a blocking one. Calls of batches are in `batch_runner`.
+Confined to the mailbox thread, which is the thread of the event loop. The threads of blocking functions are
+in `call_threads`, calls of batches in `batch_runner`.
 """
 
 # A task for each call is the simple way, and costs several microseconds a row more: a task, a context, two
@@ -35,19 +35,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from contextvars import copy_context
-from queue import SimpleQueue
-from types import GeneratorType
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pillarbox.aio.call_threads import CallThreads, joined
 from pillarbox.aio.calls import CURRENT, Call, CurrentCall
 from pillarbox.aio.function import refuse_awaitable
-from pillarbox.aio.row_inputs import set_done
-from pillarbox.aio.usage import Result, sum_of
+from pillarbox.aio.usage import Result
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
 if TYPE_CHECKING:
@@ -66,6 +62,9 @@ _PLAIN_TYPES = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(
 
 _ASKS_MODULE = "pillarbox.aio.current"
 """The module that is imported where functions may ask for their call."""
+
+THREAD_RETRY_S = 5.0
+"""Seconds after a thread could not be started until the next one is tried."""
 
 _CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
 
@@ -122,6 +121,9 @@ class Runner:
         self._dispatching = self._closed = False
         self._intervals = scheduler.options.intervals
         self.limit = scheduler.limit
+        # Until then no thread is tried, since none could be started.
+        self._more_threads: asyncio.TimerHandle | None = None
+        self._told_of_threads = self._asked_for_thread = False
         self.abandoned = 0
         # Of these, those that have not ended yet.
         self._left_behind = 0
@@ -157,6 +159,67 @@ class Runner:
         """Have what is next begin in the free slot; returns False if nothing may begin now."""
         raise NotImplementedError
 
+    def _has_thread(self, starting: int) -> bool:
+        """Have a thread for one more call besides `starting` that are about to begin, or have the rows wait.
+
+        Where no thread can be started, the calls in flight are limited to the threads that there are, and
+        later more are tried. Where there is none that could become free, the job ends.
+        """
+        threads = self._threads
+        tries = self._more_threads is None and not self._asked_for_thread
+        if threads is None or threads.reserve(starting + 1, tries=tries):
+            return True
+        if self._asked_for_thread:
+            return False
+        if not threads.count and threads.ask_for_one(partial(self._scheduler.guarded, self._got_thread)):
+            # Of a function in front, which may have taken all.
+            self._asked_for_thread = True
+            return False
+        if self._left_behind >= threads.count:
+            # Nothing was called that could fail.
+            still = f", and calls that were given up still run in {threads.count}" if threads.count else ""
+            self._scheduler.stop(
+                RuntimeError(
+                    f"no thread can be started for the calls of {self._name}{still}: {threads.shortage}. "
+                    f"{_MORE_THREADS}"
+                )
+            )
+            return False
+        if self._more_threads is None:
+            threads.freed = partial(self._scheduler.guarded, self._use_free_thread)
+            self._scheduler.threads = threads.count
+            self._scheduler.set_limit()
+            self._more_threads = self._loop.call_later(
+                THREAD_RETRY_S, self._scheduler.guarded, self._try_more_threads
+            )
+        if not self._told_of_threads:
+            self._told_of_threads = True
+            log.warning(
+                "capacity: %d calls of %s may be in flight, and no more than %d threads can be started (%s): "
+                "the other rows wait for these. %s",
+                self._scheduler.options.max_capacity,
+                self._name,
+                threads.count,
+                threads.shortage,
+                _MORE_THREADS,
+            )
+        return False
+
+    def _got_thread(self) -> None:
+        self._asked_for_thread = False
+        self.dispatch()
+
+    def _use_free_thread(self) -> None:
+        """Begin a call in the thread of one that goes on without it: more are in flight than threads."""
+        self._scheduler.threads = self._scheduler.options.max_capacity
+        self._scheduler.set_limit()
+        self.dispatch()
+
+    def _try_more_threads(self) -> None:
+        self._more_threads = None
+        self._scheduler.threads = self._scheduler.options.max_capacity
+        self._scheduler.set_limit()
+
     def note_turn(self) -> None:
         """Note that the event loop had its turn."""
 
@@ -175,6 +238,8 @@ class Runner:
     async def close(self) -> None:
         """Revoke all calls and wait for their end, for `Intervals.cancel_timeout` at most."""
         self._closed = True
+        if self._more_threads is not None:
+            self._more_threads.cancel()
         tasks = []
         for execution in self._executions:
             execution.release_all()
@@ -227,6 +292,9 @@ class Runner:
             log.warning(_ABANDONED, self._name, self._intervals.cancel_timeout)
             return
         allowed, left_behind = max(self._intervals.abandoned_threads, self.limit), self._left_behind
+        if self._more_threads is not None:
+            # Others cannot be had.
+            allowed = min(allowed, self._threads.count)
         if left_behind >= allowed:
             raise RuntimeError(
                 f"{left_behind} calls of {self._name} still run in their threads "
@@ -254,6 +322,11 @@ class Runner:
         else:
             self._left_behind -= 1
 
+
+_MORE_THREADS = (
+    "Give this process more of them (`ulimit -u`, the limit of pids of its container) or more memory, which "
+    "their stacks take; or a smaller capacity; or make the function `async def`, which needs no threads"
+)
 
 _ABANDONED = "a call of %s did not end within %g s after it was cancelled; it goes on without a slot"
 
@@ -318,6 +391,8 @@ class CoroutineRunner(Runner):
         elif throttle.holds or starting:
             # One at a time, and each that is let through starts the next: most may be held back.
             return False
+        if not self._has_thread(starting):
+            return False
         worker = _Worker(self._scheduler)
         self._starting += 1
         self._start(worker, self._carry(worker))
@@ -339,11 +414,14 @@ class CoroutineRunner(Runner):
         context = copy_context()
         session = scheduler.session
         task: Any = worker.task
+        needs_threads = self._threads is not None
         first = True
         self._starting -= 1
         # spec: Feeding!Start, Feeding!GoOn
         try:
             while waiting and not self._closed and self._active <= self.limit:
+                if needs_threads and not self._has_thread(self._starting):
+                    return
                 # The throttle is looked at anew: that of a breaker appears while workers run.
                 if session is None and scheduler.throttle is None:
                     call = waiting.popleft()
@@ -414,138 +492,6 @@ class CoroutineRunner(Runner):
             self._has_ended(worker)
             if not self._closed and waiting:
                 self.dispatch()
-
-
-class _ThreadJob:
-    """One call in a thread. On the loop's thread `waiter` is set when it has ended."""
-
-    __slots__ = ("context", "error", "has_ended", "result", "row", "waiter")
-
-    def __init__(self, row: Any) -> None:
-        self.row = row
-        self.context = copy_context()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.has_ended = False
-        self.waiter: asyncio.Future[None] | None = None
-
-
-class CallThreads:
-    """The async function that runs a blocking one in threads, as many as there are calls at a time.
-
-    It ends when the thread has returned, cancelled or not: a thread cannot be cancelled. A call that returns
-    a `concurrent.futures.Future` gives its thread back and ends with that, which is cancelled with it.
-
-    fn: the blocking function. finish: makes the result of what `fn`, or its future, gives for a row; for any
-    thread. name: what errors call the function. Confined to the thread of `loop`, but for `_run`.
-    """
-
-    # Not a `ThreadPoolExecutor`: its threads are joined when the interpreter ends, so a call that never
-    # returns would hold the process. These are daemons.
-
-    def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        finish: Callable[[Any, Any], Any],
-        name: str,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._fn = fn
-        self._finish = finish
-        self._name = name
-        self._loop = loop
-        self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._running = 0
-
-    async def __call__(self, row: Any) -> Any:
-        """Run the function for `row`; raises what it raises."""
-        job = _ThreadJob(row)
-        self._running += 1
-        if self._running > len(self._threads):
-            name = f"pillarbox-call-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        self._jobs.put(job)
-        was_cancelled = False
-        while not job.has_ended:
-            job.waiter = self._loop.create_future()
-            try:
-                await job.waiter
-            except asyncio.CancelledError:
-                # Its slot is kept for the thread as long as for a coroutine that goes on.
-                was_cancelled = True
-        if job.error is not None:
-            try:
-                raise job.error
-            finally:
-                # Or the frame and the error would keep each other, and the row.
-                del job
-        if not isinstance(job.result, Future):
-            return job.result
-        if was_cancelled and job.result.cancel():
-            raise asyncio.CancelledError
-        return self._finish(row, await _resolved(job.result, self._name))
-
-    def close(self) -> None:
-        """End the threads, and wait for them where no call runs any more."""
-        self._jobs.put(None)
-        if not self._running:
-            for thread in self._threads:
-                thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job.result = job.context.run(self._call, job.row)
-            except BaseException as error:
-                job.error = error
-            call_soon(self._loop, self._ended, job)
-            # Nothing of a finished call stays referenced while the thread waits for the next.
-            del job
-        # The one mark of the end goes round, so that it reaches every thread.
-        self._jobs.put(None)
-
-    def _call(self, row: Any) -> Any:
-        result = self._fn(row)
-        return result if isinstance(result, Future) else self._finish(row, result)
-
-    def _ended(self, job: _ThreadJob) -> None:
-        self._running -= 1
-        job.has_ended = True
-        if job.waiter is not None and not job.waiter.done():
-            job.waiter.set_result(None)
-
-
-async def _resolved(future: Future[Any], name: str) -> Any:
-    """The result of `future`, which is cancelled if this is; raises what it raises."""
-    # Not by `asyncio.wrap_future`, whose future takes no `StopIteration`, and then never ends.
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    future.add_done_callback(lambda _: call_soon(loop, set_done, ended))
-    try:
-        await ended
-    finally:
-        # Cancelled while it waited, and nothing otherwise.
-        future.cancel()
-    if future.cancelled():
-        raise CancelledError(f"the Future that {name} returned was cancelled")
-    return future.result()
-
-
-def blocking_function(
-    fn: Callable[[Any], Any], name: str, loop: asyncio.AbstractEventLoop
-) -> Callable[[Any], Awaitable[Any]]:
-    """Make the async function that runs a blocking one of a row, which may give a future or a generator."""
-
-    def finish(row: Any, result: Any) -> Any:
-        if isinstance(result, GeneratorType):
-            return joined([*result])
-        refuse_awaitable(name, result)
-        return result
-
-    return CallThreads(fn, finish, name, loop)
 
 
 class CollectorRunner(Runner):
@@ -667,19 +613,3 @@ async def _gather(results: AsyncIterator[T]) -> list[T] | Result:
         close = getattr(results, "aclose", None)
         if close is not None:
             await close()
-
-
-def joined(results: list[Any]) -> list[Any] | Result:
-    """Return the results that a generator gave; in one `Result` with all usage, where it gave such."""
-    if Result not in {*map(type, results)}:
-        return results
-    said = [each.usage for each in results if type(each) is Result and each.usage is not None]
-    values = [each.value if type(each) is Result else each for each in results]
-    return Result(values, sum_of(said) if said else None)
-
-
-def call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
-    """Have `fn` called on the thread of `loop`. Any thread; no effect on a loop that has closed."""
-    # It was closed without waiting any longer.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(fn, *args)

@@ -56,7 +56,7 @@ class CallScheduler:
         *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
         *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
         *("pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session", "stop"),
-        *("throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
+        *("threads", "throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
         *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
     )
 
@@ -106,9 +106,10 @@ class CallScheduler:
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
         self._adaptive = None if options.adaptive is None else options.adaptive.open()
-        # Whether no call may begin for now; how many may be in flight as their results find room.
+        # Whether no call may begin; how many may be in flight as their results find room, and as threads do.
         self._held = False
         self._allowed: int | None = None
+        self.threads = options.max_capacity
         # Results that nobody looks at take the short way.
         self.rejects_results = self._retry is not None and self._retry.checks_results
         budget = options.budget
@@ -211,25 +212,26 @@ class CallScheduler:
     @property
     def limit(self) -> int:
         """Calls in flight, at most, as given or as found so far, unless they are held back."""
-        return self.options.max_capacity if self._adaptive is None else self._adaptive.limit
+        limit = self.options.max_capacity if self._adaptive is None else self._adaptive.limit
+        return min(limit, self.threads)
 
     def hold(self, held: bool) -> None:
         """Let no call begin for now, or again; those in flight go on."""
         # spec: Feeding!Hold, Feeding!Release
         self._held = held
-        self._set_limit()
+        self.set_limit()
 
     def allow(self, calls: int | None) -> None:
         """Let so many calls be in flight as find room for their results; None where that is not a limit."""
         if calls != self._allowed:
             self._allowed = calls
-            self._set_limit()
+            self.set_limit()
 
-    def _set_limit(self) -> None:
+    def set_limit(self) -> None:
+        """Have the limits of calls in flight, which may have changed, hold from now on."""
         # spec: Feeding!Found
-        limit = 0 if self._held else self.limit
-        if self._allowed is not None:
-            limit = min(limit, self._allowed)
+        allowed = self.limit if self._allowed is None else min(self.limit, self._allowed)
+        limit = 0 if self._held else allowed
         grown = limit > self.runner.limit
         self.runner.limit = limit
         if grown:
@@ -469,7 +471,7 @@ class CallScheduler:
         """Tell what holds calls back of an attempt, of a row or a batch, that succeeded after so long."""
         if self._adaptive is not None:
             self._adaptive.succeeded(seconds)
-            self._set_limit()
+            self.set_limit()
         if self.breaker is not None:
             self.breaker.succeeded()
 
@@ -480,7 +482,7 @@ class CallScheduler:
         overload = is_overload(error)
         if self._adaptive is not None:
             self._adaptive.failed(overload)
-            self._set_limit()
+            self.set_limit()
         if not overload:
             if self._can_break and is_unreached(error):
                 self._open_breaker().unreached(is_first)

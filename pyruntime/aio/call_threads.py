@@ -1,0 +1,234 @@
+"""Threads in which the calls of a blocking function run, and the async function that they make of it.
+
+Confined to the thread of the event loop, but for what runs in the threads themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from contextvars import copy_context
+from queue import SimpleQueue
+from types import GeneratorType
+from typing import Any
+from weakref import WeakSet
+
+from pillarbox.aio.function import refuse_awaitable
+from pillarbox.aio.row_inputs import set_done
+from pillarbox.aio.usage import Result, sum_of
+
+_here = threading.local()
+"""The `CallThreads` of each thread that has event loops."""
+
+
+class _ThreadJob:
+    """One call in a thread. On the loop's thread `waiter` is set when it has ended."""
+
+    __slots__ = ("context", "error", "has_ended", "result", "row", "waiter")
+
+    def __init__(self, row: Any) -> None:
+        self.row = row
+        self.context = copy_context()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.has_ended = False
+        self.waiter: asyncio.Future[None] | None = None
+
+
+_LEAVE = _ThreadJob(None)
+"""Ends the thread that takes it."""
+
+
+class CallThreads:
+    """The async function that runs a blocking one in threads, as many as there are calls at a time.
+
+    It ends when the thread has returned, cancelled or not: a thread cannot be cancelled. A call that returns
+    a `concurrent.futures.Future` gives its thread back and ends with that, which is cancelled with it.
+
+    fn: the blocking function. finish: makes the result of what `fn`, or its future, gives for a row; for any
+    thread. name: what errors call the function. Whoever calls it has a thread for the call (`reserve`).
+    Confined to the thread of `loop`, but for `_run`.
+    """
+
+    # Why a thread is there before its call begins. A process may have no room for one more: in its memory, or
+    # in the pids of its container. Where the call finds that out, it has begun: its times run, and what it
+    # was granted is spent, though nothing was called.
+
+    # Not a `ThreadPoolExecutor`: its threads are joined when the interpreter ends, so a call that never
+    # returns would hold the process. These are daemons.
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        finish: Callable[[Any, Any], Any],
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._fn = fn
+        self._finish = finish
+        self._name = name
+        self._loop = loop
+        self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._running = 0
+        # To be called as soon as a thread has ended that was given up, once for each.
+        self._leaving: list[Callable[[], object]] = []
+        if not hasattr(_here, "pools"):
+            _here.pools = WeakSet()
+        _here.pools.add(self)
+        self.shortage = ""
+        """The words of the system with which it refused the last thread."""
+        self.freed: Callable[[], object] | None = None
+        """Called when a thread becomes free while its call goes on."""
+
+    @property
+    def count(self) -> int:
+        """Threads that there are."""
+        return len(self._threads) - len(self._leaving)
+
+    def reserve(self, calls: int, *, tries: bool = True) -> bool:
+        """Have threads for so many calls besides those that run; False if there are none.
+
+        tries: start those that lack.
+        """
+        while self._running + calls > self.count:
+            if not tries:
+                return False
+            name = f"pillarbox-call-{len(self._threads) + 1}"
+            try:
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+            except (RuntimeError, MemoryError, OSError) as error:
+                self.shortage = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                return False
+            self._threads.append(thread)
+        return True
+
+    def ask_for_one(self, ended: Callable[[], object]) -> bool:
+        """Have another function on this loop give up a thread; False if none has more than one.
+
+        ended: called when that thread has ended.
+        """
+        others = [each for each in _here.pools if each._loop is self._loop and each.count > 1]
+        if not others:
+            return False
+        giving = max(others, key=lambda each: each.count)
+        giving._leaving.append(ended)
+        # Taken by the first that has nothing else to do.
+        giving._jobs.put(_LEAVE)
+        return True
+
+    async def __call__(self, row: Any) -> Any:
+        """Run the function for `row`; raises what it raises."""
+        job = _ThreadJob(row)
+        self._running += 1
+        self._jobs.put(job)
+        was_cancelled = False
+        while not job.has_ended:
+            job.waiter = self._loop.create_future()
+            try:
+                await job.waiter
+            except asyncio.CancelledError:
+                # Its slot is kept for the thread as long as for a coroutine that goes on.
+                was_cancelled = True
+        if job.error is not None:
+            try:
+                raise job.error
+            finally:
+                # Or the frame and the error would keep each other, and the row.
+                del job
+        if not isinstance(job.result, Future):
+            return job.result
+        if was_cancelled and job.result.cancel():
+            raise asyncio.CancelledError
+        return self._finish(row, await _resolved(job.result, self._name))
+
+    def close(self) -> None:
+        """End the threads, and wait for them where no call runs any more."""
+        self._jobs.put(None)
+        if not self._running:
+            for thread in self._threads:
+                thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job is _LEAVE:
+                call_soon(self._loop, self._left, threading.current_thread())
+                return
+            try:
+                job.result = job.context.run(self._call, job.row)
+            except BaseException as error:
+                job.error = error
+            call_soon(self._loop, self._ended, job)
+            # Nothing of a finished call stays referenced while the thread waits for the next.
+            del job
+        # The one mark of the end goes round, so that it reaches every thread.
+        self._jobs.put(None)
+
+    def _call(self, row: Any) -> Any:
+        result = self._fn(row)
+        return result if isinstance(result, Future) else self._finish(row, result)
+
+    def _left(self, thread: threading.Thread) -> None:
+        # Until then it has its memory and its id. It has nothing left to do.
+        thread.join()
+        self._threads.remove(thread)
+        self._leaving.pop(0)()
+
+    def _ended(self, job: _ThreadJob) -> None:
+        self._running -= 1
+        job.has_ended = True
+        if job.waiter is not None and not job.waiter.done():
+            job.waiter.set_result(None)
+        if self.freed is not None and isinstance(job.result, Future):
+            # Its call goes on, so that no end of it begins another.
+            self.freed()
+
+
+async def _resolved(future: Future[Any], name: str) -> Any:
+    """The result of `future`, which is cancelled if this is; raises what it raises."""
+    # Not by `asyncio.wrap_future`, whose future takes no `StopIteration`, and then never ends.
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    future.add_done_callback(lambda _: call_soon(loop, set_done, ended))
+    try:
+        await ended
+    finally:
+        # Cancelled while it waited, and nothing otherwise.
+        future.cancel()
+    if future.cancelled():
+        raise CancelledError(f"the Future that {name} returned was cancelled")
+    return future.result()
+
+
+def blocking_function(
+    fn: Callable[[Any], Any], name: str, loop: asyncio.AbstractEventLoop
+) -> Callable[[Any], Awaitable[Any]]:
+    """Make the async function that runs a blocking one of a row, which may give a future or a generator."""
+
+    def finish(row: Any, result: Any) -> Any:
+        if isinstance(result, GeneratorType):
+            return joined([*result])
+        refuse_awaitable(name, result)
+        return result
+
+    return CallThreads(fn, finish, name, loop)
+
+
+def joined(results: list[Any]) -> list[Any] | Result:
+    """Return the results that a generator gave; in one `Result` with all usage, where it gave such."""
+    if Result not in {*map(type, results)}:
+        return results
+    said = [each.usage for each in results if type(each) is Result and each.usage is not None]
+    values = [each.value if type(each) is Result else each for each in results]
+    return Result(values, sum_of(said) if said else None)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
+    """Have `fn` called on the thread of `loop`. Any thread; no effect on a loop that has closed."""
+    # It was closed without waiting any longer.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn, *args)
