@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Options, async_map
@@ -60,6 +61,46 @@ TEXT = "x" * (10 * MIB)
 )
 def test_a_message_weighs_what_it_holds_at_whatever_depth(message: Any) -> None:
     assert 9 * MIB < size_of(message) < 16 * MIB
+
+
+def _allocated(value: Any, steps: int = 16) -> int:
+    """Bytes of `value` with all that it holds, each object once, as memory is given out: by `steps`."""
+    found: dict[int, Any] = {}
+    left = [value]
+    while left:
+        each = left.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            left += [*each.keys(), *each.values()] if isinstance(each, dict) else []
+            left += each if isinstance(each, list | tuple) else []
+    return sum(-(-sys.getsizeof(each) // steps) * steps for each in found.values())
+
+
+@pytest.mark.contract("Numbers in lists, nested lists and dicts weigh what they hold, within a quarter.")
+@pytest.mark.parametrize(
+    "result",
+    [
+        [place * 0.5 for place in range(8)],
+        [place * 0.5 for place in range(1024)],
+        [10**6 + place for place in range(1024)],
+        [[row + place * 0.5 for place in range(32)] for row in range(32)],
+        [[row + place * 0.5 for place in range(1024)] for row in range(4)],
+        tuple((row * 0.5, row * 0.25) for row in range(20)),
+        {f"column {place}": place * 0.5 for place in range(40)},
+        {"vectors": [[row + place * 0.5 for place in range(256)] for row in range(3)], "model": "a"},
+    ],
+    ids=["few", "floats", "integers", "matrix", "vectors", "pairs", "dict", "answer"],
+)
+def test_numbers_weigh_what_they_hold(result: Any) -> None:
+    assert 0.8 * _allocated(result) < size_of(result) < 1.25 * _allocated(result)
+
+
+@pytest.mark.contract("A short Arrow array weighs its C++ objects too.")
+@pytest.mark.parametrize("length", [1, 8, 32, 128])
+def test_a_short_arrow_array_weighs_its_objects_too(length: int) -> None:
+    array = pa.array([place * 0.5 for place in range(length)])
+    # About 560 bytes beside the numbers, by the resident memory of 60,000 of them.
+    assert 480 <= size_of(array) - array.nbytes <= 640
 
 
 def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
