@@ -68,9 +68,9 @@ _DSN = re.compile(
 )
 _THIN = re.compile(r"(oracle:(?:thin|oci8?):)[^\s/@]{1,64}/[^\s@]{1,128}(?=@)", _FLAGS)
 _AUTHORIZATION = re.compile(
-    rf"""(authorization{_IS}[bruf]{{0,2}}{_QUOTE}?)"""
+    rf"""(authorization{_IS}(?:[bruf]{{0,2}}{_QUOTE})?)"""
     r"""(?:\*\*\*|(?:digest|aws4-hmac-sha256|oauth|hawk|signature)\s(?:(?!\\+[rn])[^\r\n])*"""
-    r"""|(?:[a-z][\w-]{0,20}\s{1,3})?[^\s"',;]+)""",
+    r"""|(?:[a-z][\w-]{0,20}\s{1,3})?[^\s"',;]+(?:(?<==)"[^"\r\n]*"?)?)""",
     _FLAGS,
 )
 _BEARER = re.compile(
@@ -191,8 +191,8 @@ _NEAR_NAMES = (
 )
 _WORDS_ALONE = ("sid", "sas", "api", "pat", "exa", "hf", "xai", "serp")
 """Names that are parts of many a word."""
-_BETWEEN = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS})[bruf]{{0,2}}(?:{_QUOTE})?", _FLAGS)
-_BEHIND_KEY = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS}|\s)[bruf]{{0,2}}(?:{_QUOTE})?", _FLAGS)
+_BETWEEN = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS})(?:[bruf]{{0,2}}{_QUOTE})?", _FLAGS)
+_BEHIND_KEY = re.compile(rf"[ \w.-]{{0,24}}?(?:{_IS}|\s)(?:[bruf]{{0,2}}{_QUOTE})?", _FLAGS)
 _NOT_SECRET = re.compile(r"request|trace|span|model|version|hash|digest|\bids?\b|_id\b|region|thread|run\b")
 
 

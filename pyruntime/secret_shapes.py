@@ -335,7 +335,7 @@ def is_random(value: str) -> bool:
         and not part.isdecimal()
         and not part.isalpha() | part.islower() & (sum(map(str.isdecimal, part)) < 3)
         and _entropy(part) >= MIN_BITS
-        for part in re.split(r"[^A-Za-z0-9+/]+|_", value[:_MAX_COMPARED])
+        for part in re.split(r"[^A-Za-z0-9+]+", value[:_MAX_COMPARED])
     ) or _is_mixed_case_noise(value)
 
 

@@ -234,6 +234,7 @@ NAMED: dict[str, tuple[str, Make]] = {
         "sent {}",
         lambda rng: base64.b64encode(of("Authorization: x", 24)(rng).encode()).decode(),
     ),
+    "authorization with a name": ('Authorization: Token token="{}", x=1', of("", 24)),
     "a digest": ('Authorization: Digest username="me", nonce="1", response="{}"', of("", 32, HEX)),
     "AWS's signature": ("Authorization: AWS4-HMAC-SHA256 Credential=a/b, Signature={}", of("", 64, HEX)),
     "a key in bytes": ("{{b'x-api-key': b'{}'}}", of("", 24)),
@@ -423,6 +424,7 @@ def test_ordinary_messages_stay() -> None:
         "a basic authentication scheme, the bearer of the news, cookies are baked",
         "mailto:someone@mail.example, git@host.example:team/project.git, see https://docs.example/hooks/guide",
         "--token TOKEN is needed, --password is not; -u user",
+        "https://prod-1.westus.logic.azure.com:443/workflows/x/triggers/manual/paths/invoke failed",
         "no endpoint for claude-sonnet-4-5-20250929 at 10.0.0.1:8080, gpt-4o-mini-2024-07-18",
     ],
 )
