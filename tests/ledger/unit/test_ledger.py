@@ -65,8 +65,7 @@ def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
         assert Ledger(f"{begin}{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
 
 
-@pytest.mark.contract
-@pytest.mark.contract("A path that begins with ~ is below the home folder of whoever makes the Ledger.")
+@pytest.mark.contract("A path that begins with ~ is below the home folder of the process that makes the Ledger.")
 def test_a_path_in_the_home_folder_is_that_of_whoever_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +86,7 @@ def test_a_path_in_the_home_folder_is_that_of_whoever_made_it(
         Ledger("file://~/calls")
 
 
+@pytest.mark.contract
 def test_what_a_url_says_beside_its_place_is_not_shown() -> None:
     ledger = Ledger("s3://KEY:SECRET@bucket/path?session_token=TOKEN")
     assert "Ledger('s3://***@bucket/path'" in repr(ledger)
