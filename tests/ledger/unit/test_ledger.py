@@ -65,7 +65,9 @@ def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
         assert Ledger(f"{begin}{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
 
 
-@pytest.mark.contract("A path that begins with ~ is below the home folder of the process that makes the Ledger.")
+@pytest.mark.contract(
+    "A path that begins with ~ is below the home folder of the process that makes the Ledger."
+)
 def test_a_path_in_the_home_folder_is_that_of_whoever_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
