@@ -22,7 +22,7 @@ from .long_runs import WRITTEN
 
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
-LOW_MODULES = ("redaction", "validate")
+LOW_MODULES = ("redaction", "secret_shapes", "validate", "wire", "wire_table")
 """Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
 """The part of the other modules that stand in no package, the names of `pillarbox` among them."""
@@ -33,8 +33,11 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "fuzz": ("tests/chaos",),
     "kernel": ("tests/kernel", "tests/native"),
     "redaction": ("tests/aio",),
+    "secret_shapes": ("tests/aio",),
     "spec": ("tests/spec", "tests/house"),
     "validate": ("tests/aio",),
+    "wire": ("tests/clients",),
+    "wire_table": ("tests/clients",),
     TOP: ("tests/house",),
 }
 """The tests of parts whose folder is not called as they are."""
