@@ -35,6 +35,7 @@ from pillarbox.clients.fields import (
     whole_text,
     without_half_escapes,
 )
+from pillarbox.clients.forms import Forms, Walk
 from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
@@ -57,7 +58,7 @@ from pillarbox.clients.replies import (
     text_of,
 )
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
-from pillarbox.clients.structure import STRUCTURES, Form, FormSearch, Walk, forms_of
+from pillarbox.clients.structure import STRUCTURES, Form, forms_of
 from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
 from pillarbox.validate import check_choice, check_int, check_text
 from pillarbox.wire import Kind, read_answer
@@ -83,6 +84,8 @@ OWN_FIELDS = frozenset({"model", "messages", "response_format", "stream", "n"})
 REQUEST_HEADERS = {"Content-Type": "application/json"}
 REPLY_TIMEOUT_S = 600.0
 """Seconds for a reply, unless `http` says others: it comes as a whole, from some models after minutes."""
+FIRST_LOOK = 1
+"""Rows after which one looks whether stricter forms are refused indeed: in weaker ones answers are worse."""
 MAX_REPLY_CHARACTERS = 20_000
 """Characters of a reply that is shown to the model again with what is wrong with it."""
 CORRECTION_TEXT = (
@@ -97,9 +100,7 @@ class AnswerInvalid(AskAgain):
     """
 
     form: int | None = None
-    """The place of the form of structured output that the reply was asked for in."""
-    is_json: bool = True
-    """False where the service may have ignored that form."""
+    """The place of the form of structured output that the row is asked in next, if none is known."""
 
     def __init__(self, reason: str, times: int, usage: Usage, reply: str) -> None:
         super().__init__(reason, times, usage)
@@ -120,10 +121,10 @@ class _Reply(NamedTuple):
 class _Learned:
     """Facts about a service that its answers taught; shared by the calls of one client in one process.
 
-    searches: by address, the form to ask in. has_told: it was said that tokens are not known.
+    forms: by address, the form to ask in. has_told: it was said that tokens are not known.
     """
 
-    searches: dict[str, FormSearch] = field(default_factory=dict)
+    forms: dict[str, Forms] = field(default_factory=dict)
     has_told: bool = False
 
 
@@ -270,11 +271,7 @@ class Chat(Client):
             reply = await self._ask(url, messages, None)
             return Result(reply.text, usage=reply.usage)
         former = _former()
-        search = self._search(url)
-        if former is None or former.form is None:
-            walk = Walk(search, *search.first())
-        else:
-            walk = Walk(search, search.again(former.form, former.is_json))
+        walk = self._forms(url).walk(None if former is None else former.form)
         try:
             reply = await self._answered(url, messages, former, walk)
             self._check(reply, walk)
@@ -282,11 +279,12 @@ class Chat(Client):
             walk.end()
         return Result(reply.text, usage=reply.usage)
 
-    def _search(self, url: str) -> FormSearch:
-        searches = self._learned.searches
-        found = searches.get(url)
+    def _forms(self, url: str) -> Forms:
+        forms = self._learned.forms
+        found = forms.get(url)
         if found is None:
-            found = searches[url] = FormSearch([form.kind for form in self._made.forms])
+            kinds = [form.kind for form in self._made.forms]
+            found = forms[url] = Forms(kinds, first_look=FIRST_LOOK)
         return found
 
     async def _answered(
@@ -294,7 +292,7 @@ class Chat(Client):
     ) -> _Reply:
         """The reply in the first form of `walk` that the service does not refuse.
 
-        A request may be refused for its row. Then it is in each form, and the first error is raised.
+        A request may be refused for its row. Then it is in each form, and `Walk.error` is raised.
         """
         while True:
             form = self._made.forms[walk.form]
@@ -312,14 +310,14 @@ class Chat(Client):
         except AnswerMismatch as error:
             if not error.is_json:
                 # The service took the request for this form, and may have ignored it.
-                walk.was_ignored()
+                walk.ignored()
             if not self.repairs:
                 error.usage = reply.usage
                 raise
             invalid = AnswerInvalid(str(error), self.repairs, reply.usage, reply.text)
-            invalid.form, invalid.is_json = walk.form, error.is_json
+            invalid.form = walk.form
             raise invalid from None
-        walk.fitted()
+        walk.answered()
 
     async def _ask(self, url: str, messages: Sequence[Mapping[str, str]], form: Form | None) -> _Reply:
         """Send one request. Raises HttpStatusError, AnswerError and NoReply."""

@@ -10,7 +10,8 @@
 # Why forms of vectors are found out by asking. Services that speak OpenAI's language differ in what they
 # refuse and in what they ignore without a word, and none can be asked beforehand. A table of products would
 # be wrong after their next release. So requests try the forms, the best first; `Forms` says when. A refusal
-# in all of them is the text's fault, or that of the size, and the last error says it.
+# in all of them is the text's fault, or that of the size. As all forms but float16 give the same vectors, one
+# that was refused is looked at after a while only.
 #
 # Why the client divides what is refused for its size, and the operator what is refused for a bad text. The
 # operator looks for the bad row of a batch anyway, and finds a limit of the number of rows so. But it knows
@@ -535,23 +536,34 @@ class Embeddings(Client):
     async def _embed_once(self, texts: list[str], url: str) -> Block:
         """The vectors of `texts`, which are one request, in the first form that is not refused."""
         forms = self._endpoint(url).forms
-        tried: dict[str, HttpStatusError | None] = {}
-        form: str | None = forms.first()
-        while form is not None:
-            tried[form] = error = None
-            try:
-                if form != "float16" or forms.has_answered(form) or await self._gives_float16(url, texts[0]):
-                    is_fresh = not forms.has_answered(form)
-                    block = (await self._ask(url, texts, form)).block
-                    if is_fresh and form == "base64":
-                        block = await self._as_float32(url, texts[0], block)
-                    forms.answered(form)
-                    await self._check_length(block.shape[1])
-                    return block
-            except HttpStatusError as raised:
-                tried[form] = error = raised
-            form = forms.after(error, [*tried])
-        raise forms.error_of(tried)
+        walk = forms.walk()
+        try:
+            block = None
+            while block is None:
+                try:
+                    block = await self._block_in(
+                        forms.kinds[walk.form], texts, url, forms.has_worked(walk.form)
+                    )
+                except HttpStatusError as error:
+                    failed = await walk.refused(error)
+                else:
+                    failed = walk.error if block is None and not walk.ignored() else None
+                if failed is not None:
+                    raise failed from None
+            walk.answered()
+        finally:
+            walk.end()
+        await self._check_length(block.shape[1])
+        return block
+
+    async def _block_in(self, form: str, texts: list[str], url: str, has_worked: bool) -> Block | None:
+        """The vectors of `texts` in one form; None from a service that ignores it."""
+        if form == "float16" and not has_worked and not await self._gives_float16(url, texts[0]):
+            return None
+        block = (await self._ask(url, texts, form)).block
+        if form == "base64" and not has_worked:
+            block = await self._as_float32(url, texts[0], block)
+        return block
 
     async def _check_length(self, length: int) -> None:
         """Raise OtherLength for vectors of another length than was asked for, or than all before."""

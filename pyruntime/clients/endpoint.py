@@ -1,7 +1,7 @@
 """Facts that a client learns of one address of a service: the form of its answers, and how much it takes.
 
-`Forms` and `Sizes` are for the loops on which one client is open; both are in memory alone, and what several
-loops learn at a time costs a request at most.
+`Sizes` is for the loops on which one client is open; it is in memory alone, and what several loops learn at a
+time costs a request at most. For the form see `pillarbox.clients.forms`.
 """
 
 # Services that speak one language differ in what they refuse, and cannot be asked. So facts come from their
@@ -22,27 +22,17 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean
 
-from pillarbox.aio.causes import Cause, cause_of
+from pillarbox.clients.forms import LOOK_AFTER, Forms
 from pillarbox.clients.transport import LARGE_BODY_BYTES, AnswerTooLarge
 from pillarbox.clients.vectors import encode_json
-from pillarbox.wire import Kind, may_refuse_form, read_error
+from pillarbox.wire import Kind, read_error
 
 log = logging.getLogger("pillarbox")
 
-LOOK_AFTER = 256
-"""Requests after which a form that was refused is tried again, or a size; then twice as many, each time.
-
-So many also end the wait for what becomes of the texts of a request that was refused."""
-SUSPECT_AFTER = 4
-"""Refusals in a row in a form that has been answered in, after which the form may be to blame after all."""
-IN_VAIN = 3
-"""Refusals alike in all forms, after which most of such refusals are not tried in another form."""
-EACH = 8
-"""One of so many of them still is."""
 NEAR = 1.04
 """Bounds of bytes that are nearer to each other are one limit: texts have lengths of their own."""
 
@@ -52,99 +42,6 @@ FULL = 0.88
 """The part of a request that has to be full in the mean, for calls to be made for one request each."""
 ROUNDING = 1e-6
 """The part of a text that a computed number of them may lack."""
-
-
-class Forms:
-    """The form in which a service is asked, of several that say the same: the best that it answers in.
-
-    names: of the forms, the best first.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
-        self._asked: str | None = None
-        # In a row, of each form that has been answered in.
-        self._refusals: dict[str, int] = {}
-        self._looks = False
-        self._since = 0
-        self._look_after = LOOK_AFTER
-        self._vain: Cause | None = None
-        self._vain_times = 0
-
-    def first(self) -> str:
-        """The form of the next request."""
-        best = self._names[0]
-        if self._asked is None or self._asked == best:
-            return best
-        self._since += 1
-        if self._since < self._look_after:
-            return self._asked
-        self._since, self._looks = 0, True
-        return best
-
-    def has_answered(self, form: str) -> bool:
-        """Return True if the service answers in `form`, as far as is known."""
-        return self._refusals.get(form, SUSPECT_AFTER) < SUSPECT_AFTER
-
-    def answered(self, form: str) -> None:
-        """A request in `form` was answered."""
-        asked, order = self._asked, self._names.index
-        self._refusals[form] = 0
-        self._vain, self._vain_times = None, 0
-        if asked is None or order(form) < order(asked) or not self.has_answered(asked):
-            self._asked = form
-            self._since = 0
-
-    def after(self, error: BaseException | None, tried: Sequence[str]) -> str | None:
-        """The form in which a request is sent next that was refused in those of `tried`, the last in `error`.
-
-        None where that form is not to blame, or no other is left. error: None where the service took the
-        request, and did not obey.
-        """
-        form = tried[-1]
-        if error is not None and not _may_refuse_form(error, not self.has_answered(form)):
-            return None
-        if form in self._refusals:
-            self._refusals[form] += 1
-        if self._looks and form == self._names[0]:
-            self._looks = False
-            self._look_after *= 2
-        if self.has_answered(form):
-            return None
-        # The form that another request has found out meanwhile comes first.
-        others = [each for each in (self._asked, *self._names) if each is not None and each not in tried]
-        if not others or (not self.has_answered(others[0]) and self._is_in_vain(error)):
-            return None
-        return others[0]
-
-    def error_of(self, tried: Mapping[str, BaseException | None]) -> BaseException:
-        """The error of a request that was refused in all forms that were tried: the one that is of no form.
-
-        That is of a form that the service has answered in before; else the first, where all are alike; else
-        the last one. At least one was refused, the last one.
-        """
-        errors = {form: error for form, error in tried.items() if error is not None}
-        first, *_, last = [*errors.values()] * 2
-        known = [error for form, error in errors.items() if form in self._refusals]
-        cause = cause_of(first)
-        is_alike = all(cause_of(error) == cause for error in errors.values())
-        if len(errors) > 1 and is_alike:
-            self._vain_times = self._vain_times + 1 if cause == self._vain else 1
-            self._vain = cause
-        return known[0] if known else first if is_alike else last
-
-    def _is_in_vain(self, error: BaseException | None) -> bool:
-        if error is None or self._vain_times < IN_VAIN or cause_of(error) != self._vain:
-            return False
-        self._vain_times += 1
-        return self._vain_times % EACH != 0
-
-
-def _may_refuse_form(error: BaseException, is_fresh: bool) -> bool:
-    reading = read_error(error)
-    # An error object without a code, in an answer of success, may be of anything.
-    may_be_any = reading.status is None and reading.kind is Kind.FAILED
-    return may_refuse_form(reading, is_fresh=is_fresh) or (is_fresh and may_be_any)
 
 
 class _Limit:
@@ -291,6 +188,7 @@ class Sizes:
             self._forget()
             self._learn()
         elif self._waited > LOOK_AFTER:
+            # Most probably they are not sent again.
             self._forget()
 
     def _forget(self) -> None:

@@ -144,6 +144,29 @@ def test_a_form_that_has_worked_and_is_refused_from_then_on_is_given_up() -> Non
 
 
 @pytest.mark.contract
+def test_a_form_that_has_worked_and_is_refused_by_its_name_loses_no_text() -> None:
+    seen: list[int] = []
+
+    def handle(request: dict[str, Any]) -> Reply:
+        seen.append(1)
+        gone = len(seen) > 3 and in_base64(request)
+        return Reply(400, {"error": "encoding_format: unknown"}) if gone else answer(request)
+
+    with serving(handle) as service:
+        check(embedded(service.client(max_texts=1), TEXTS, capacity=1), TEXTS)
+    # It is given up after four refusals.
+    assert len(service.requests) == len(TEXTS) + 4
+
+
+@pytest.mark.contract
+def test_a_service_that_ignores_float16_is_asked_for_it_twice_at_most() -> None:
+    texts = [f"text {number}" for number in range(1000)]
+    with serving(answer) as service:
+        check(embedded(service.client(max_texts=1, encoding="float16"), texts, capacity=1), texts)
+    assert sum("embed_dtype" in request for request in service.requests) == 2
+
+
+@pytest.mark.contract
 def test_a_service_that_refuses_every_request_alike_is_not_asked_twice_for_each() -> None:
     with serving(lambda request: Reply(422, {"error": "no field of this name: user"})) as service:
         outcomes = embedded(service.client(max_texts=1), [*TEXTS] * 5, errors=ALL_FAIL, capacity=1)
