@@ -20,7 +20,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import cycle
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pillarbox.aio.calls import running_call
@@ -40,6 +39,7 @@ from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
     AnswerError,
+    Turns,
     azure_path,
     check_base_url,
     checked_body,
@@ -266,7 +266,15 @@ class Chat(Client):
         messages = [{"role": "user", "content": self._made.prompt.filled(values)}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        url = next(self._made.urls)
+        url = self._made.urls.next()
+        try:
+            return await self._asked(url, messages)
+        except Exception as error:
+            self._made.urls.failed(url, error)
+            raise
+
+    async def _asked(self, url: str, messages: list[dict[str, str]]) -> Result:
+        """The reply of one address, with a fitting answer in it where one is wanted."""
         if self._made.answer is None:
             reply = await self._ask(url, messages, None)
             return Result(reply.text, usage=reply.usage)
@@ -420,7 +428,7 @@ class _Made:
         path = "/chat/completions"
         if chat.api == "azure":
             path = azure_path(chat.model, path, chat.api_version)
-        self.urls = cycle(request_urls(chat.base_url, path))
+        self.urls = Turns(request_urls(chat.base_url, path))
 
 
 def _former() -> AnswerInvalid | None:

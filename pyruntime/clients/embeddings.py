@@ -35,7 +35,6 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import cycle
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -51,6 +50,7 @@ from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
     AnswerError,
+    Turns,
     azure_path,
     check_base_url,
     checked_body,
@@ -257,7 +257,7 @@ class Embeddings(Client):
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
         self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
-        self._set("_urls", cycle(self._request_urls()))
+        self._set("_urls", Turns(self._request_urls()))
 
     def __getstate__(self) -> dict[str, Any]:
         # What was learned is of this process; the same client is the same there, whatever it has done here.
@@ -265,7 +265,7 @@ class Embeddings(Client):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._set("_urls", cycle(self._request_urls()))
+        self._set("_urls", Turns(self._request_urls()))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -466,7 +466,7 @@ class Embeddings(Client):
         place = alone = 0
         while requests:
             texts, divided_at = requests.popleft()
-            url = divided_at or next(self._urls)
+            url = divided_at or self._urls.next()
             sizes = self._endpoint(url).sizes
             count, tries = sizes.fitting(texts, self._overhead)
             if count < len(texts):
@@ -551,9 +551,12 @@ class Embeddings(Client):
                 if failed is not None:
                     raise failed from None
             walk.answered()
+            await self._check_length(block.shape[1])
+        except Exception as error:
+            self._urls.failed(url, error)
+            raise
         finally:
             walk.end()
-        await self._check_length(block.shape[1])
         return block
 
     async def _block_in(self, form: str, texts: list[str], url: str, has_worked: bool) -> Block | None:
