@@ -136,7 +136,7 @@ def estimate_cost(
         rows = df.count()
     free = dataclasses.replace(
         resolved,
-        errors=Errors("null", redact=resolved.errors.redact),
+        errors=Errors("null", floor=None, redact=resolved.errors.redact),
         budget=Budget(usage=resolved.budget.usage),
         # Results that a ledger has take no time, which is not the question.
         ledger=None,
