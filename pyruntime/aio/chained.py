@@ -437,8 +437,7 @@ def _fields_of(row: Any) -> dict[str, Any] | None:
         fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
         return None if fields is None else dict(zip(fields, row, strict=True))
     if getattr(type(row), "__is_view__", False):
-        values: dict[str, Any] = row.asDict()
-        return values
+        return dict(zip(row.__names__, row, strict=True))
     names = field_names(row)
     if names is None:
         return None

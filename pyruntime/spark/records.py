@@ -90,6 +90,12 @@ class Record:
         self.__columns__ = columns
         self.__place__ = index
 
+    @property
+    def __names__(self) -> list[str]:
+        """The names of the columns, in order."""
+        names: list[str] = self.__columns__.batch.schema.names
+        return names
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

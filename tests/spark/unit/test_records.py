@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.chained import as_fields
 from pillarbox.aio.snapshots import OutputState, SnapshotCodec
 from pillarbox.spark.records import ArrowInput, arguments_of, rows_of, sliced
 from pillarbox.spark.results import ALLOWED_IN_SNAPSHOTS, RowEncoder
@@ -185,6 +186,7 @@ def test_a_record_gives_columns_of_any_name_as_attributes() -> None:
         assert {name: getattr(record, name) for name in names} == values
         assert {name: record[name] for name in names} == values
         assert tuple(record) == tuple(values.values())
+        assert as_fields(record) == values
         assert dict(zip(names, pickle.loads(pickle.dumps(record)), strict=True)) == values
         assert (
             RowWriter(names, T.StructType().add("n", "long"), None).write([(Call(record, 1), 1)]).num_rows
