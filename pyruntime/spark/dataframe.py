@@ -40,7 +40,7 @@ from pillarbox.spark.operator_plan import (
 )
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
-from pillarbox.spark.schema import check_frame, condition_of, parse_schema
+from pillarbox.spark.schema import check_frame, condition_of, holds, parse_schema
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import WHERE, RowWriter, SkippedRows, put_back
 
@@ -104,18 +104,12 @@ def check_comparable(schema: T.StructType, options: Options) -> None:
     if dedupe is None or dedupe.key is not None or dedupe.across_tasks or (batch is not None and batch.arrow):
         return
     for field in schema.fields:
-        if _has_lists(field.dataType):
+        if holds(field.dataType, (T.ArrayType, T.MapType)):
             raise ValueError(
                 f"dedupe: whole rows are compared, and column {field.name!r} is "
                 f"{field.dataType.simpleString()}, and lists and dicts have no hash: give a function of what "
                 f"is compared, such as dedupe=lambda row: tuple(row.{field.name}), or leave the column out"
             )
-
-
-def _has_lists(kind: T.DataType) -> bool:
-    if isinstance(kind, T.StructType):
-        return any(_has_lists(field.dataType) for field in kind.fields)
-    return isinstance(kind, T.ArrayType | T.MapType)
 
 
 @contextmanager

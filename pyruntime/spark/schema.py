@@ -76,13 +76,15 @@ def arrow_field(field: T.StructField) -> pa.Field:
 
 def holds(kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], ...]) -> bool:
     """Return True if a type is one of `wanted`, or has one inside."""
+    if isinstance(kind, wanted):
+        return True
     if isinstance(kind, T.StructType):
         return any(holds(field.dataType, wanted) for field in kind.fields)
     if isinstance(kind, T.ArrayType):
         return holds(kind.elementType, wanted)
     if isinstance(kind, T.MapType):
         return holds(kind.keyType, wanted) or holds(kind.valueType, wanted)
-    return isinstance(kind, wanted)
+    return False
 
 
 def is_strict(kind: T.DataType) -> bool:

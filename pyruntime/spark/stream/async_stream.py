@@ -187,8 +187,7 @@ def _hash(schema: T.StructType, key: Any) -> Column:
 def _hashable(name: str, kind: T.DataType) -> Column:
     column = F.col(f"`{name.replace('`', '``')}`")
     # Spark hashes no maps and variants, at any depth.
-    in_text = "map<" in kind.simpleString() or holds(kind, T.VariantType)
-    return F.to_json(F.struct(column)) if in_text else column
+    return F.to_json(F.struct(column)) if holds(kind, (T.MapType, T.VariantType)) else column
 
 
 def _check_session(session: Any) -> None:
