@@ -59,7 +59,7 @@ from pillarbox.clients.replies import (
 )
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.structure import STRUCTURES, Form, forms_of
-from pillarbox.clients.transport import Http, HttpStatusError, Response, status_error, without_query
+from pillarbox.clients.transport import Http, HttpStatusError, Response, without_query
 from pillarbox.validate import check_choice, check_int, check_text
 from pillarbox.wire import Kind, read_answer
 
@@ -453,9 +453,9 @@ def _error_in_reply(url: str, response: Response, beside: Any, usage: Usage | No
     """The error for an error object that came with a reply: what is there of the reply may be a part."""
     reading = read_answer(response.status, response.headers, {"error": beside})
     # An object without any of the words of errors is one all the same.
-    kind = Kind.FAILED if reading.kind is Kind.ANSWER else reading.kind
+    if reading.kind is Kind.ANSWER:
+        reading = reading._replace(kind=Kind.FAILED)
     body = json.dumps({"error": beside}).encode()
-    told = status_error("POST", url, response._replace(status=reading.status or response.status, body=body))
-    error = ErrorInReply(str(told), reading.status, told.headers, told.body, kind)
+    error = ErrorInReply.of(url, response._replace(body=body), reading)
     error.usage = usage
     return error

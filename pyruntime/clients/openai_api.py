@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pillarbox.aio.calls import running_call
 from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address
-from pillarbox.wire import Kind, read_answer
+from pillarbox.wire import Kind, Reading, read_answer
 
 if TYPE_CHECKING:
     from pillarbox.aio.usage import Usage
+
+Told = TypeVar("Told", bound="ErrorAnswer")
 
 OK = 200
 _FAILED_AT = "_pillarbox_failed_at"
@@ -53,6 +55,12 @@ class ErrorAnswer(HttpStatusError):
         self.status = status
         self.kind = kind
 
+    @classmethod
+    def of(cls: type[Told], url: str, response: Response, reading: Reading) -> Told:
+        """The error of an answer to a POST that was read so."""
+        told = status_error("POST", url, response._replace(status=reading.status or response.status))
+        return cls(str(told), reading.status, told.headers, told.body, reading.kind)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.status, self.headers, self.body, self.kind)
 
@@ -62,10 +70,7 @@ def error_of(url: str, response: Response) -> HttpStatusError | None:
     if response.status != OK:
         return status_error("POST", url, response)
     reading = read_answer(response.status, response.headers, response.body)
-    if reading.kind is Kind.ANSWER:
-        return None
-    told = status_error("POST", url, response._replace(status=reading.status or OK))
-    return ErrorAnswer(str(told), reading.status, told.headers, told.body, reading.kind)
+    return None if reading.kind is Kind.ANSWER else ErrorAnswer.of(url, response, reading)
 
 
 def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:

@@ -249,24 +249,32 @@ def test_a_large_answer_is_decompressed_on_another_thread() -> None:
         assert len(made) == 2
 
 
+class OfUser:
+    """A client that a user has written with aiohttp."""
+
+    def __init__(self, method: str, url: str) -> None:
+        self._request = method, url
+
+    async def __aenter__(self) -> OfUser:
+        import aiohttp
+
+        self._session = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._session.close()
+
+    async def __call__(self, row: int) -> str:
+        data = b"a question" if self._request[0] == "POST" else None
+        async with self._session.request(*self._request, data=data) as answer:
+            return await answer.text()
+
+
 @pytest.mark.contract("A parse error of aiohttp is not a status of the service, in functions of users too.")
 def test_a_garbled_answer_is_asked_for_again_in_a_function_of_a_user() -> None:
-    import aiohttp
-
-    class Own:
-        async def __aenter__(self) -> Own:
-            self.session = aiohttp.ClientSession()
-            return self
-
-        async def __aexit__(self, *error: object) -> None:
-            await self.session.close()
-
-        async def __call__(self, row: int) -> str:
-            async with self.session.get(server.url) as answer:
-                return await answer.text()
-
     with WireServer(first(saying(b"garbage\r\n\r\n"))) as server:
-        outcomes = list(async_map([1, 2], Own(), retry=Retry(2, initial=0.001), errors="column", capacity=1))
+        own = OfUser("GET", server.url)
+        outcomes = list(async_map([1, 2], own, retry=Retry(2, initial=0.001), errors="column", capacity=1))
     assert [outcome.result for outcome in outcomes] == ["ok", "ok"]
 
 
@@ -279,22 +287,9 @@ def test_a_garbled_answer_is_asked_for_again_in_a_function_of_a_user() -> None:
 def test_a_request_of_a_client_of_a_user_that_was_not_sent_is_sent_once_more(
     retry: Retry | None, fails: bool
 ) -> None:
-    import aiohttp
-
-    class Own:
-        async def __aenter__(self) -> Own:
-            self.session = aiohttp.ClientSession()
-            return self
-
-        async def __aexit__(self, *error: object) -> None:
-            await self.session.close()
-
-        async def __call__(self, row: int) -> str:
-            async with self.session.post(server.url, data=b"a question") as answer:
-                return await answer.text()
-
     with WireServer(first(once(after_request(Connection.close)))) as server:
-        outcomes = list(async_map([1, 2], Own(), retry=retry, errors="column", capacity=1))
+        own = OfUser("POST", server.url)
+        outcomes = list(async_map([1, 2], own, retry=retry, errors="column", capacity=1))
     assert [outcome.error is not None for outcome in outcomes] == [False, fails]
     assert len(server.requests) == (2 if fails else 3)
 
