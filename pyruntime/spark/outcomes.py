@@ -26,6 +26,7 @@ from pillarbox.aio.errors import (
     TooManyFailures,
     cut,
 )
+from pillarbox.spark.ledger_plan import is_connect
 
 if TYPE_CHECKING:
     from pillarbox.aio.observe.totals import Totals
@@ -83,12 +84,10 @@ class FailedRows(AccumulatorParam[Outcomes]):
 
 def outcomes_of(session: Any, name: str) -> Accumulator[Outcomes] | None:
     """The accumulator for one use of the function called `name`; None for a session that has none."""
-    try:
-        made: Accumulator[Outcomes] = session.sparkContext.accumulator(Outcomes(), FailedRows(name))
-        return made
-    except Exception:
-        # A session of Connect, or none.
+    if session is None or is_connect(session):
         return None
+    made: Accumulator[Outcomes] = session.sparkContext.accumulator(Outcomes(), FailedRows(name))
+    return made
 
 
 _all_failed: dict[str, tuple[Cause, int]] = {}

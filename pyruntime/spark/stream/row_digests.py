@@ -56,8 +56,9 @@ def digests_of(column: pa.Array) -> Digests:
 
 def _joined(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
     """The values of each row, one after another."""
-    fixed = [pair for column in columns if (pair := _fixed(column)) is not None]
-    others = [_written(column) for column in columns if _fixed(column) is None]
+    pairs = [_fixed(column) for column in columns]
+    fixed = [pair for pair in pairs if pair is not None]
+    others = [_written(column) for column, pair in zip(columns, pairs, strict=True) if pair is None]
     if fixed:
         others.insert(0, _matrix(fixed, rows))
     if not others:
