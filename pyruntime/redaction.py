@@ -152,7 +152,7 @@ _ASSIGNED: tuple[tuple[str, Callable[[str, str, int], bool], re.Pattern[str]], .
         re.compile(rf"(?!(?:[0-9]{{1,5}}|true|false|none|no)\b)(?P<value>{_VALUE})", _FLAGS),
     ),
 )
-"""Names of what is secret, in lower case: what stands in front of them decides, and what follows."""
+"""Names of secrets, in lower case; the text in front of a name and the text behind it decide."""
 
 
 def _without_assigned(text: str, low: str) -> str:
@@ -398,7 +398,7 @@ _STEERING = re.compile(
 
 
 def visible(text: str) -> str:
-    """`text` with the escapes of what steers a terminal, and of half characters, which UTF-8 has not.
+    """`text` with escapes for characters that steer a terminal, and for half characters, which UTF-8 has not.
 
     Tabs and line feeds stay; a carriage return in front of a line feed goes. Any thread.
     """

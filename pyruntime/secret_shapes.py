@@ -204,7 +204,7 @@ INFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 class _Begin(NamedTuple):
-    """A beginning of keys: its text, the pattern of what follows, and how much of it follows at least."""
+    """A prefix of keys: its text, the pattern behind it, and the least number of characters behind it."""
 
     text: str
     rest: re.Pattern[str]

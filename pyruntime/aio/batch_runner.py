@@ -413,7 +413,7 @@ class BatchRunner(Runner):
         return batch
 
     def _call_parts(self, parts: list[list[Call]]) -> None:
-        """Call parts of what has failed, before all others; it counts as no attempt of a row."""
+        """Call parts of a batch that failed, before all others; that counts as no attempt of a row."""
         for part in parts:
             for call in part:
                 call.uncharged = call.attempt

@@ -26,7 +26,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -150,7 +149,9 @@ def user_frames(frame: FrameType) -> list[FrameType]:
         return []
     frames.reverse()
     names = [each.f_code.co_filename for each in frames]
-    if any(name.startswith(_PACKAGE) and inner.startswith(_IMPORT) for name, inner in pairwise(names)):
+    if any(
+        name.startswith(_PACKAGE) and inner.startswith(_IMPORT) for name, inner in itertools.pairwise(names)
+    ):
         # An import of Pillarbox's own, or of a library that it uses.
         return []
     # A record that is decoded, or a helper of asyncio, is the business of the code that uses it.

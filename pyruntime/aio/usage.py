@@ -203,7 +203,7 @@ def repeats_of(error: BaseException) -> int:
 
 
 class UsageMissing(PillarboxError, TypeError):
-    """A bound on the cost, and a call whose own cost nobody knows. Ends the job.
+    """A bound on the cost, and a call of unknown cost. Ends the job.
 
     kind: the name of the type of the result, or of the error. reason: `Usage.unknown_cost`.
     """

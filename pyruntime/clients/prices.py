@@ -87,7 +87,7 @@ class ReplyTokens(NamedTuple):
         return self.least_cost(price)
 
     def least_cost(self, price: Price) -> float:
-        """The cost of what is known."""
+        """The cost of the known counts."""
         return price.cost(self.asked or 0, self.answered or 0, self.kept)
 
 
