@@ -42,7 +42,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -209,6 +209,9 @@ bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and
 bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openaivec: downloads 500 MB, minutes
 	@$(WITH_JAVA) $(PY) -m bench.clients.through_spark
 	@$(PY) -m bench.clients
+
+bench-small: build  ## small tasks beside Spark's identity, over TCP and Unix sockets: two minutes
+	@$(WITH_JAVA) $(PY) -m bench.small
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)

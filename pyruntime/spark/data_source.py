@@ -65,6 +65,7 @@ from pillarbox.spark.micro_batches import (
 )
 from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.task_connection import prompt_connection
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -260,7 +261,7 @@ def read_partition(read: Read, partition: TaskPartition) -> Iterator[Any]:
     """
     context = ReaderContext(subtask=partition.number, send=_no_events, schema=read.schema)
     reader = read.source.create_reader(context)
-    with closing(read_splits(reader, partition.splits)) as reading:
+    with prompt_connection(), closing(read_splits(reader, partition.splits)) as reading:
         for fetched in reading:
             if not isinstance(fetched.records, pa.RecordBatch):
                 yield from fetched.records

@@ -20,6 +20,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from pillarbox.spark.outcomes import outcomes_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
+from pillarbox.spark.task_connection import prompt_connection
 
 
 def check_sendable(fn: Callable[..., Any], options: Options) -> str:
@@ -135,9 +137,9 @@ def _run_named(
 
 
 def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """The results of `run`, whose errors Spark can write. In a worker."""
-    found: Iterator[Any] = errors_in_utf8(run)(batches)
-    return found
+    """Yield the results of `run`, whose errors Spark can write. In a worker."""
+    with prompt_connection(), closing(errors_in_utf8(run)(batches)) as found:
+        yield from found
 
 
 class Shipment:

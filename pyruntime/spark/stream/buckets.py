@@ -52,6 +52,7 @@ from pillarbox.spark.stream.bucket_state import (
 )
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.row_digests import Digests, digests_of, row_digests
+from pillarbox.spark.task_connection import make_prompt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,6 +155,7 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark's: before all else, and once on the driver."""
+        make_prompt()
         self._state = handle.getValueState("pending", "blob binary")
 
     def handleInputRows(  # type: ignore[override]
@@ -206,6 +208,7 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Spark's: the partition is through."""
+        make_prompt()
         if self._dead_letters is not None:
             self._dead_letters.commit()
         if self._client is not None:

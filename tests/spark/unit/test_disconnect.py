@@ -15,7 +15,8 @@ import pytest
 from pillarbox import Options
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark.operator_plan import OperatorPlan
-from pillarbox.spark.worker import DisconnectWatcher, run_job, unread_bytes
+from pillarbox.spark.task_connection import DisconnectWatcher, prompt_connection, unread_bytes
+from pillarbox.spark.worker import run_job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 
@@ -203,3 +204,71 @@ def test_the_output_of_a_task_grows_by_what_spark_has_read(
         if here is not None:
             assert here.loop_thread.close(60)
             here.loop_thread.loop.close()
+
+
+PROMPT = """
+def main(infile, outfile):
+    with prompt_connection():
+        return options()
+"""
+
+
+@pytest.mark.contract(
+    "Small writes over loopback wait for no acknowledgement within a task and up to the worker's next.",
+    convicts=["tasks_end_delayed"],
+)
+@pytest.mark.parametrize("family", ["v4", "v6", "both"])
+def test_small_writes_over_loopback_wait_for_no_acknowledgement_within_a_task_and_up_to_the_next(
+    family: str,
+) -> None:
+    ours, theirs = connected(family)
+
+    def options() -> tuple[int, int]:
+        return (
+            ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
+            ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK),
+        )
+
+    def forget() -> tuple[int, int]:
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        return within.append(found()) or (0, 0)
+
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "prompt_connection": prompt_connection}
+    exec(PROMPT, worker)
+    within: list[tuple[int, int]] = []
+    found = options
+    with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert options() == (0, 0)
+        worker["options"] = options
+        assert worker["main"](infile, outfile) == (1, 1)
+        # As the kernel does in a conversation; the end of the task sets them again.
+        worker["options"] = forget
+        assert worker["main"](infile, outfile) == (0, 0)
+        assert within == [(0, 0)]
+        assert options() == (1, 1)
+
+
+def test_a_connection_that_leaves_the_machine_or_is_no_tcp_keeps_its_options() -> None:
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "prompt_connection": prompt_connection}
+    exec(PROMPT, worker)
+    worker["options"] = lambda: None
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        worker["main"](infile, outfile)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: asks which address of this machine others see.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback's")
+        host = probe.getsockname()[0]
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        worker["main"](infile, outfile)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
