@@ -358,7 +358,7 @@ ABOVE = {
         "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
         "row_digests",
     ),
-    "results on Spark": in_folder("spark", "missing_values", "results"),
+    "results on Spark": in_folder("spark", "missing_values", "results", "disconnect"),
 }  # fmt: skip
 
 STRESS = (
