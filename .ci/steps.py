@@ -2,7 +2,8 @@
 
 The same steps run the same tests in the same order for the same commit. First comes what tests use besides
 the environment: programs of Debian, a Kafka, model servers, an S3 server where there is Go. Then come `make
-lint`, `make test`, `make docs`; all three run, whichever fails. Seeds derive from the commit. `verdict.py`
+lint`, `make test-spark-part`, which is a part of the tests with the oldest PySpark, `make test`, `make docs`;
+all of them run, whichever fails. Seeds derive from the commit. `verdict.py`
 judges the tests: what fails runs again alone, a skip that is not accepted rejects. So what cannot be
 fetched is not passed over: its tests are skipped. No step has a time of its own; the hard end only ends
 what hangs.
@@ -27,6 +28,8 @@ from spec.seeds import commit_seed  # noqa: E402
 
 PYTHON = ".venv/bin/python"
 REPORT = "build/gate/report.jsonl"
+OLD_PYTHON = "build/spark-3.5-venv/bin/python"
+OLD_REPORT = "build/gate/report-spark-3.5.jsonl"
 HARD_END_S = 85 * 60
 """The service that runs this ends it after 90 minutes, with nothing said."""
 KILL_GRACE_S = 20
@@ -83,8 +86,9 @@ def preparations(which: Callable[[str], str | None] = shutil.which) -> list[list
 
 
 def forget_report() -> None:
-    """Delete the report of a run before."""
-    (ROOT / REPORT).unlink(missing_ok=True)
+    """Delete the reports of a run before."""
+    for report in (REPORT, OLD_REPORT):
+        (ROOT / report).unlink(missing_ok=True)
 
 
 def run(
@@ -121,16 +125,23 @@ def run(
     if step("make lint", ["make", "lint"]) != 0:
         failed.append("make lint")
     forget()
+
+    def judge(name: str, python: str, report: str, tested: int | None) -> None:
+        # A test that failed gives make's own exit status, 2.
+        status = {0: "0", 2: "1"}.get(tested if tested is not None else -1, "-1")
+        verdict = step(f"verdict on {name}", [python, ".ci/verdict.py", report, status], {**seeded, **home()})
+        if verdict != 0:
+            failed.append(f"the tests of {name}")
+        if verdict is None:
+            say(NO_TESTS)
+
+    name = "make test-spark-part"
+    tested = step(name, ["make", "test-spark-part", f"PYTEST=--report-log={OLD_REPORT}"])
+    judge(name, OLD_PYTHON, OLD_REPORT, tested)
     tested = step("make test", ["make", "test", f"PYTEST=--report-log={REPORT}"])
     if step("make docs", ["make", "docs"]) != 0:
         failed.append("make docs")
-    # A test that failed in `make test` gives make's own exit status, 2.
-    status = {0: "0", 2: "1"}.get(tested if tested is not None else -1, "-1")
-    verdict = step("verdict", [PYTHON, ".ci/verdict.py", REPORT, status], {**seeded, **home()})
-    if verdict != 0:
-        failed.append("the tests")
-    if verdict is None:
-        say(NO_TESTS)
+    judge("make test", PYTHON, REPORT, tested)
     end = f"FAILED: {', '.join(failed)}" if failed else "all passed"
     say(f"== {end}, after {(now() - began) / 60:.1f} min, load {load:.1f} at the start")
     return 1 if failed else 0

@@ -82,7 +82,9 @@ SUITES = (
     Suite("spec", "every run of the manifests, and the graphs"),
     Suite("sanitize", "the tests without Spark under the sanitizers of the compiler"),
     Suite("mutation", "each planted defect against the checks that noticed it"),
-    Suite("test-oldest", "the tests with the oldest PySpark, pyarrow and pandas"),
+    Suite("test-spark-3.5", "the tests with PySpark 3.5 and the oldest pyarrow and pandas"),
+    Suite("test-spark-4.0", "the tests with PySpark 4.0 and the oldest pyarrow and pandas"),
+    Suite("test-spark-4.1", "the tests with PySpark 4.1 and the oldest pyarrow and pandas"),
     Suite("test-freethreaded", "the tests below Spark on a CPython without a GIL"),
     Suite("chaos", "jobs on real Sparks under kills, full disks and bad services"),
 )

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import settings
 
 from tests import threads
+from tests.versions import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.distribution import copy_of_stderr
 
     config.stash[STDERR] = copy_of_stderr()
+    if () < pyspark_version() < (4, 2):
+        # It leaves its sockets to the garbage collector.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.hookimpl(optionalhook=True)

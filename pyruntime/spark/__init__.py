@@ -1,4 +1,4 @@
-"""Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 4.1 or later."""
+"""Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 3.5 or later."""
 
 import warnings
 

@@ -26,9 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.util import PythonEvalType
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
@@ -47,6 +45,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
+from pillarbox.spark import compat
 from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
 from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
@@ -251,7 +250,8 @@ class AsyncUdf:
         """The function that was given; in Spark's workers, once registered, what SQL calls for it."""
         if self._in_sql is None:
             return self._fn
-        return Shipment(self._in_sql.run, name_of(self._fn), called=self._fn)
+        run = compat.column_task(self._in_sql.run, self.returnType)
+        return Shipment(run, name_of(self._fn), called=self._fn)
 
     def _signature(self) -> inspect.Signature:
         """The parameters that are columns: all but the one for a collector."""
@@ -277,7 +277,7 @@ class AsyncUdf:
             )
         # Whatever SQL calls it with, nothing asks for the names.
         self._in_sql = self._task((), "sql")
-        return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+        return compat.COLUMN_KIND
 
     def asNondeterministic(self) -> AsyncUdf:
         """The same: Spark may not repeat its calls anyway."""
@@ -319,11 +319,9 @@ class AsyncUdf:
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
         task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)), where is not None)
-        run = ship(task.run, name_of(self._fn))
+        run = ship(compat.column_task(task.run, self.returnType), name_of(self._fn))
         arguments = bound.args if where is None else (*bound.args, where)
-        udf = F.arrow_udf(run, self.returnType)  # type: ignore[attr-defined]
-        column: Column = udf.asNondeterministic()(*arguments)
-        return column
+        return compat.column_function(run, self.returnType)(*arguments)
 
     def _task(self, names: Sequence[str], arguments: str, has_where: bool = False) -> UdfTask:
         plan = plan_operator(

@@ -35,15 +35,12 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any, ClassVar, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
@@ -53,6 +50,18 @@ from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import SplitCoordinator
+from pillarbox.spark.compat import (
+    SOURCE_STREAMS_SINCE,
+    SOURCES_SINCE,
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    require,
+)
 from pillarbox.spark.micro_batches import (
     DEFAULT_MAX_FILES,
     MAX_SPLITS_UNLIMITED,
@@ -66,13 +75,6 @@ from pillarbox.spark.micro_batches import (
 from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.schema import arrow_field
 from pillarbox.spark.task_connection import prompt_connection
-
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
-except ImportError:
-    # PySpark before 4.2.
-    # `PillarboxSource.streamReader` refuses streams then.
-    SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
 
 AnySource = Source[Any, Any]
 
@@ -475,12 +477,8 @@ class PillarboxSource(DataSource):
 
     @errors_in_utf8
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""
-        if find_spec("pyspark.sql.streaming.datasource") is None:
-            raise RuntimeError(
-                f"format {self.name()!r}: streams of Pillarbox's sources need PySpark 4.2 or later, and "
-                f"this is {pyspark.__version__}, which does not tell a source where a micro-batch starts"
-            )
+        """For `spark.readStream`. Raises ValueError with a PySpark that is too old."""
+        require(SOURCE_STREAMS_SINCE, f"format {self.name()!r} as a stream")
         return StreamReader(self._read(schema))
 
     def _read(self, schema: StructType) -> Read:
@@ -529,6 +527,7 @@ def register_source(
     server of Spark Connect lacks a module that the source needs. The idea of a short name is
     Spark's own `DataSourceRegister`.
     """
+    require(SOURCES_SINCE, "register_source")
     registered, default = _resolve(source)
     name = default if name is None else name
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):

@@ -36,6 +36,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import shorten
+from pillarbox.spark.compat import TIME_TYPES
 from pillarbox.spark.schema import arrow_type
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -53,7 +54,7 @@ _TIMES: dict[type[T.DataType], type] = {
     T.DateType: datetime.date,
     T.TimestampNTZType: datetime.datetime,
     T.DayTimeIntervalType: datetime.timedelta,
-    T.TimeType: datetime.time,
+    **dict.fromkeys(TIME_TYPES, datetime.time),
 }
 
 # Each begins with `type(`, as what else it says is true of values of that type only.

@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.clients.answers import moment
+from pillarbox.spark.compat import TIME_TYPES, parse_ddl
 
 # Not PySpark's `to_arrow_type`: its parameters are others in each minor version, and it takes types of which
 # no result can be made (variants, geometries).
@@ -37,7 +38,7 @@ _SIMPLE: dict[type[T.DataType], pa.DataType] = {
     T.TimestampNTZType: pa.timestamp("us"),
     T.DayTimeIntervalType: pa.duration("us"),
     T.NullType: pa.null(),
-    T.TimeType: pa.time64("ns"),
+    **dict.fromkeys(TIME_TYPES, pa.time64("ns")),
 }
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?$")
@@ -159,7 +160,7 @@ def parse_type(name: str, value: Any) -> T.DataType:
     """The Spark type of a DDL string or a DataType. Raises TypeError or ValueError naming the argument."""
     if isinstance(value, str):
         try:
-            parsed = T.DataType.fromDDL(value)
+            parsed = parse_ddl(value)
         except Exception as error:
             # What follows the first line is the plan of a query that the user did not write.
             reason = str(error).strip().splitlines()[0]

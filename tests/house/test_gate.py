@@ -31,6 +31,9 @@ def load(name: str) -> ModuleType:
 steps, verdict = load("steps"), load("verdict")
 
 
+FAILING = {"verdict": "the tests of make test", "old_verdict": "the tests of make test-spark-part"}
+
+
 class Machine:
     """Steps that take as many minutes and end as they are told, on a clock of their own."""
 
@@ -46,7 +49,9 @@ class Machine:
     def start(self, command: Sequence[str], seconds: float, environment: Mapping[str, str]) -> int | None:
         self.ran.append(list(command))
         self.environments.append(environment)
-        name = "verdict" if ".ci/verdict.py" in command else command[1]
+        name = command[1]
+        if ".ci/verdict.py" in command:
+            name = "verdict" if steps.REPORT in command else "old_verdict"
         took = self.minutes.get(name, 0.0) * 60
         self.clock += min(took, max(0.0, seconds))
         return self.codes.get(name.replace("-", "_"), 0) if took < seconds else None
@@ -77,12 +82,15 @@ def test_the_steps_and_their_seeds_are_the_same_each_time() -> None:
     assert first.ran == second.ran
     # The report of a run before is none of this one's.
     assert first.forgotten == ["lint"]
+    assert [command[-1] for command in first.ran if ".ci/verdict.py" in command] == ["0", "0"]
     assert first.names == [
         "env",
         ".ci/programs",
         "kafka-server",
         "model-servers",
         "lint",
+        "test-spark-part",
+        ".ci/verdict.py",
         "test",
         "docs",
         ".ci/verdict.py",
@@ -99,15 +107,12 @@ def test_what_hangs_is_stopped_at_the_hard_end_and_fails() -> None:
     assert "== make test was stopped at the hard end" in machine.said
 
 
-@pytest.mark.parametrize("failing", ["lint", "docs", "verdict"])
+@pytest.mark.parametrize("failing", ["lint", "docs", "verdict", "old_verdict"])
 def test_whatever_fails_the_other_steps_run_and_the_end_names_it(failing: str) -> None:
     usual, machine = Machine(), Machine(**{failing: 2})
     assert (usual.run(), machine.run()) == (0, 1)
     assert machine.names == usual.names
-    assert (
-        "FAILED" in machine.said[-1]
-        and ("the tests" if failing == "verdict" else failing) in machine.said[-1]
-    )
+    assert "FAILED" in machine.said[-1] and FAILING.get(failing, failing) in machine.said[-1]
 
 
 def test_without_an_environment_nothing_is_judged() -> None:
@@ -117,8 +122,9 @@ def test_without_an_environment_nothing_is_judged() -> None:
 
 
 def test_failed_tests_alone_do_not_fail_ci_before_the_verdict() -> None:
-    machine = Machine(test=2)
+    machine = Machine(test=2, test_spark_part=2)
     assert machine.run() == 0
+    assert [command[-1] for command in machine.ran if ".ci/verdict.py" in command] == ["1", "1"]
     assert machine.ran[-1][-2:] == [steps.REPORT, "1"]
 
 
@@ -327,7 +333,7 @@ SETTINGS = (
 )
 def test_one_hang_ends_one_test_and_shows_all_stacks(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "distribution.py", "threads.py"):
+    for name in ("conftest.py", "distribution.py", "threads.py", "versions.py"):
         text = (ROOT / "tests" / name).read_text()
         assert name != "distribution.py" or "KILL_GRACE_S = 60.0" in text
         (tmp_path / "tests" / name).write_text(text.replace("KILL_GRACE_S = 60.0", "KILL_GRACE_S = 1.0"))

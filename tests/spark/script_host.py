@@ -18,8 +18,16 @@ from pathlib import Path
 from typing import Any
 
 
+def _settings(spark: Any) -> dict[str, str]:
+    """The settings of the session."""
+    if hasattr(spark.conf, "getAll"):
+        return dict(spark.conf.getAll)
+    # PySpark before 4.0.
+    return {row.key: row.value for row in spark.sql("SET").collect()}
+
+
 def _run(spark: Any, script: str, folder: str, arguments: list[str]) -> dict[str, Any]:
-    settings = dict(spark.conf.getAll)
+    settings = _settings(spark)
     os.chdir(folder)
     sys.argv = [script, *arguments]
     printed = io.StringIO()
@@ -33,7 +41,7 @@ def _run(spark: Any, script: str, folder: str, arguments: list[str]) -> dict[str
         failure = traceback.format_exc()
     for query in spark.streams.active:
         query.stop()
-    for name, value in dict(spark.conf.getAll).items():
+    for name, value in _settings(spark).items():
         if name not in settings:
             spark.conf.unset(name)
         elif settings[name] != value:

@@ -347,7 +347,7 @@ async def nothing(row: Any) -> None:
         ({"schema": "id lonk"}, ValueError, "schema='id lonk': is not a type in DDL form"),
         ({"schema": "long"}, TypeError, "schema='long': must name columns"),
         ({"schema": "a int, a int"}, ValueError, "schema: the column names 'a' stand more than once"),
-        ({"schema": "v variant"}, TypeError, "results of this type are not supported"),
+        ({"schema": "v interval year"}, TypeError, "results of this type are not supported"),
         ({"keep": ["ix"]}, ValueError, "is not a column of the DataFrame"),
         ({"keep": 7}, TypeError, "keep=7: must be '*' or a list of column names"),
         ({"keep": [7]}, TypeError, "keep=[7]: must be '*' or a list of column names"),

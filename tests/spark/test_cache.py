@@ -15,6 +15,7 @@ from pillarbox.ledger import Cache, Ledger
 from pillarbox.spark import async_map, async_stream, async_udf, lookup
 from tests.clients.conftest import serve_handler
 from tests.spark.test_client_columns import in_thread
+from tests.versions import needs_async_stream
 
 RunScript = Callable[..., list[str]]
 
@@ -199,10 +200,14 @@ print(sorted(map(int, (tmp / "calls").read_text().split())) == [*range(40)])
     assert lines == ["True"] * 4
 
 
-def test_uses_that_know_no_content_refuse_a_cache(spark: SparkSession, ledger: Ledger, noted: Noted) -> None:
+@needs_async_stream
+def test_a_stream_refuses_a_cache(spark: SparkSession, ledger: Ledger, noted: Noted) -> None:
     stream = spark.readStream.format("rate").load().selectExpr("value as id")
     with pytest.raises(ValueError, match="cache=.*must be left out"):
         async_stream(stream, noted, schema="square long", max_wait=1.0, ledger=ledger)
+
+
+def test_a_lookup_of_a_column_that_is_not_there_refuses_a_cache(spark: SparkSession, ledger: Ledger) -> None:
     fields = HttpLookup("http://127.0.0.1:9/{there_is_none}")
     with pytest.raises(ValueError, match="'there_is_none' is not a column"):
         async_map(spark.range(3), fields, schema="square long", ledger=ledger)

@@ -251,6 +251,7 @@ def test_a_job_that_no_call_has_failed_gives_none_and_a_time_out_is_one(spark: S
         spark.range(1).select(async_udf("long", timeout=0.1)(never)("id")).collect()
     error = call_failed(caught.value)
     assert isinstance(error, CallTimeout) and (error.limit, error.row) == ("timeout", "(0,)")
-    with pytest.raises(PySparkException) as caught:
+    # Before 4.0 Spark has no class of its own for it.
+    with pytest.raises(Exception, match="no") as other:
         spark.sql("select raise_error('no')").collect()
-    assert call_failed(caught.value) is None
+    assert call_failed(other.value) is None

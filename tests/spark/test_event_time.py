@@ -75,11 +75,11 @@ def watch(
     assert query.awaitTermination(3600)
     progress: dict[int, tuple[str, int, int]] = {}
     for each in query.recentProgress:
-        (state,) = each.stateOperators
-        progress[each.batchId] = (
-            each.eventTime["watermark"],
-            state.numRowsDroppedByWatermark,
-            state.numRowsTotal,
+        (state,) = each["stateOperators"]
+        progress[each["batchId"]] = (
+            each["eventTime"]["watermark"],
+            state["numRowsDroppedByWatermark"],
+            state["numRowsTotal"],
         )
     return Seen(windows, list(progress.values()))
 

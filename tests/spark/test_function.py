@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import pillarbox.spark
 from pillarbox.spark import async_map, async_udf, estimate_cost
+from tests.versions import needs_pyspark
 
 WITHOUT = """
 import sys
@@ -91,6 +92,7 @@ def by_estimate(df: DataFrame) -> None:
     estimate_cost(df, lookup, rows=1)
 
 
+@needs_pyspark(4, 0, "errors without the traceback of Spark's worker")
 @pytest.mark.contract
 @pytest.mark.parametrize("action", [by_map, by_column, by_estimate])
 def test_a_worker_without_pillarbox_says_in_one_line_what_is_missing_where(

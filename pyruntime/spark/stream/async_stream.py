@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -29,6 +28,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
+from pillarbox.spark.compat import ASYNC_STREAM_SINCE, VARIANT_TYPES, require
 from pillarbox.spark.dataframe import check_comparable
 from pillarbox.spark.operator_plan import (
     check_sendable,
@@ -187,19 +187,15 @@ def _hash(schema: T.StructType, key: Any) -> Column:
 def _hashable(name: str, kind: T.DataType) -> Column:
     column = F.col(f"`{name.replace('`', '``')}`")
     # Spark hashes no maps and variants, at any depth.
-    return F.to_json(F.struct(column)) if holds(kind, (T.MapType, T.VariantType)) else column
+    return F.to_json(F.struct(column)) if holds(kind, (T.MapType, *VARIANT_TYPES)) else column
 
 
 def _check_session(session: Any) -> None:
+    require(ASYNC_STREAM_SINCE, "async_stream")
     missing = [name for name in ("pandas", "google.protobuf") if not _is_there(name)]
     if missing:
         what = ", ".join(name.removeprefix("google.") for name in missing)
         raise ValueError(f"async_stream needs {what}: install pyspark[sql] and protobuf")
-    if not _is_there("pyspark.sql.streaming.datasource"):
-        raise ValueError(
-            f"async_stream needs PySpark 4.2 or later, and this is {pyspark.__version__}, in which a source "
-            "cannot say that it stays where it is"
-        )
     provider = session.conf.get(PROVIDER, "")
     if provider.rpartition(".")[2] != ROCKSDB.rpartition(".")[2]:
         raise ValueError(

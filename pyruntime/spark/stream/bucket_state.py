@@ -246,7 +246,11 @@ def _from_hashes(rows: pa.RecordBatch) -> pa.RecordBatch:
     whole = b"".join(identity[:start] + _NO_DIGEST + identity[start:] for identity in given)
     if len(whole) != len(given) * IDENTITY_BYTES:
         raise StreamStateError("it is damaged (identities of another length)")
-    return rows.set_column(at, IDENTITY, _identity_column(whole, len(given)))
+    # Not `set_column`, which batches of the oldest pyarrow do not have.
+    columns = rows.columns
+    columns[at] = _identity_column(whole, len(given))
+    fields = [each if each.name != IDENTITY else pa.field(IDENTITY, columns[at].type) for each in rows.schema]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, rows.schema.metadata))
 
 
 def ledger_key(identity: bytes, batch: int) -> bytes:

@@ -34,8 +34,8 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from pillarbox.spark.compat import StatefulProcessor, StatefulProcessorHandle
 from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.operator_plan import map_in_arrow, name_of

@@ -24,10 +24,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from pillarbox.spark.compat import DataSource, SimpleDataSourceStreamReader, SupportsTriggerAvailableNow
 from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.stream.call_client import private_folder

@@ -19,6 +19,7 @@ from pillarbox import ErrorInfo, Errors
 from pillarbox.aio.errors import Failed
 from pillarbox.spark import async_map, async_udf, failed_rows
 from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter
+from tests.versions import needs_pyspark
 
 RunScript = Callable[..., list[str]]
 
@@ -86,6 +87,12 @@ def test_letters_in_parquet_have_the_types_of_the_input(spark: SparkSession, tmp
     back = spark.read.parquet(str(tmp_path / "l"))
     assert back.drop("_error", "_failed_at").dtypes == df.dtypes
     assert back.drop("_error", "_failed_at").collect() == df.collect()
+
+
+@needs_pyspark(4, 0, "columns of the type interval")
+def test_a_type_that_parquet_cannot_hold_is_refused_unless_its_column_is_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     odd = spark.sql("select array(make_interval(1)) as span")
     with pytest.raises(ValueError, match="column 'span' has the type interval, which Parquet cannot hold"):
         async_map(odd, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l"))
@@ -213,6 +220,7 @@ def test_a_column_has_no_rows_to_put_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
+@needs_pyspark(4, 0, "columns of the type interval")
 def test_of_a_failed_row_only_the_columns_that_are_kept_are_put_aside(
     spark: SparkSession, tmp_path: Path
 ) -> None:

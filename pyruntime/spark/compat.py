@@ -1,0 +1,217 @@
+"""The differences between PySpark's versions, 3.5 to 4.3. No other module of the package asks for a version.
+
+Constants, and functions for the driver. What `column_task` gives is for a task's thread.
+"""
+
+# What the versions lack:
+#
+# - before 4.0: `DataType.fromDDL`, `pyspark.util.PythonEvalType`, Python sources, `transformWithState`;
+# - before 4.1: the type TIME, `arrow_udf`;
+# - before 4.2: sources of streams that know where a micro-batch starts, and that may stay where they are.
+#
+# Why columns are Arrow's before 4.1 too. There a function of columns over an iterator of batches is one of
+# pandas, and pandas changes values: 64-bit integers beside a null become floats, a null among floats is NaN,
+# a timestamp must lie in 1677 to 2262 and loses its place in the hour that a change of clocks repeats. But
+# Spark sends Arrow batches all the same. The serializer of the worker converts them in front of the function
+# and back behind it, and `column_task` has the serializer of this one task leave them as they are: the
+# results are those of a newer Spark, for every type, at less CPU. `mapInArrow` would not do: it makes a
+# DataFrame, and has no place in an expression.
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+
+
+class _Absent:
+    """A stand-in for a class that this PySpark lacks; each caller asks `require` before it uses one."""
+
+
+class _AbsentMixin:
+    """The same, for one that is a base beside another."""
+
+
+try:
+    from pyspark.util import PythonEvalType
+except ImportError:
+    from pyspark.rdd import PythonEvalType  # type: ignore[import-not-found,no-redef]
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+        SimpleDataSourceStreamReader,
+    )
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+except ImportError:
+    DataSource = DataSourceReader = DataSourceStreamReader = InputPartition = _Absent  # type: ignore[misc,assignment]
+    SimpleDataSourceStreamReader = _Absent  # type: ignore[misc,assignment]
+    StatefulProcessor = StatefulProcessorHandle = _Absent  # type: ignore[misc,assignment]
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
+except ImportError:
+    ReadAllAvailable = ReadMaxFiles = SupportsTriggerAvailableNow = _AbsentMixin  # type: ignore[misc,assignment]
+
+__all__ = [
+    "COLUMN_KIND",
+    "INTERVAL_TYPES",
+    "TIME_TYPES",
+    "VARIANT_TYPES",
+    "VERSION",
+    "DataSource",
+    "DataSourceReader",
+    "DataSourceStreamReader",
+    "InputPartition",
+    "ReadAllAvailable",
+    "ReadMaxFiles",
+    "SimpleDataSourceStreamReader",
+    "StatefulProcessor",
+    "StatefulProcessorHandle",
+    "SupportsTriggerAvailableNow",
+    "column_function",
+    "column_task",
+    "parse_ddl",
+    "require",
+]
+
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+"""The major and minor number of the installed PySpark."""
+
+SOURCES_SINCE = (4, 0)
+SOURCE_STREAMS_SINCE = (4, 2)
+ASYNC_STREAM_SINCE = (4, 2)
+ARROW_UDF_SINCE = (4, 1)
+"""The first versions of PySpark with which these work."""
+
+TIME_TYPES: tuple[type[T.DataType], ...] = (T.TimeType,) if hasattr(T, "TimeType") else ()
+"""The type TIME, where there is one."""
+
+VARIANT_TYPES: tuple[type[T.DataType], ...] = (T.VariantType,) if hasattr(T, "VariantType") else ()
+"""The type VARIANT, where there is one."""
+
+INTERVAL_TYPES: tuple[type[T.DataType], ...] = (
+    (T.CalendarIntervalType,) if hasattr(T, "CalendarIntervalType") else ()
+)
+"""The type INTERVAL, where PySpark has it: before 4.0 it reads no schema with such a column."""
+
+COLUMN_KIND = (
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+    if VERSION >= ARROW_UDF_SINCE
+    else PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF
+)
+"""The kind of function, for Spark, that `as_column_function` makes."""
+
+
+def require(since: tuple[int, int], what: str) -> None:
+    """Raise ValueError unless PySpark is as new as `what` needs."""
+    if since > VERSION:
+        needed = ".".join(map(str, since))
+        raise ValueError(f"{what} needs PySpark {needed} or later, and this is {pyspark.__version__}")
+
+
+def parse_ddl(text: str) -> T.DataType:
+    """Return the type of a DDL string. Raises what Spark raises."""
+    if hasattr(T.DataType, "fromDDL"):
+        return T.DataType.fromDDL(text)
+    return T._parse_datatype_string(text)
+
+
+# -- columns ----------------------------------------------------------------------------------------------
+
+
+def column_function(
+    run: Callable[[Iterator[Any]], Iterator[Any]], result: T.DataType
+) -> Callable[..., Column]:
+    """Return a function of columns, not deterministic, which does in each task what `run` does.
+
+    run: what `ship` made of what `column_task` gives.
+    """
+    if VERSION >= ARROW_UDF_SINCE:
+        udf = F.arrow_udf(run, result)  # type: ignore[attr-defined]
+    else:
+        import pandas as pd
+
+        # Spark asks the hints which kind of function it is. Nothing of pandas reaches it; see above.
+        whole: Any = pd.DataFrame if isinstance(result, T.StructType) else pd.Series
+        run.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[whole]}
+        udf = F.pandas_udf(run, result)  # type: ignore[attr-defined]
+    made: Callable[..., Column] = udf.asNondeterministic()
+    return made
+
+
+def column_task(
+    run: Callable[[Iterator[Any]], Iterator[pa.Array]], result: T.DataType
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return what does the work of `run` in a task of this PySpark, as a function of columns.
+
+    run: takes an iterator of Arrow arrays, of tuples of arrays where there are several columns, and yields
+    arrays of the type `result`, as many rows as it got.
+    """
+    if VERSION >= ARROW_UDF_SINCE:
+        return run
+    return partial(_in_arrow, run, isinstance(result, T.StructType))
+
+
+def _in_arrow(
+    run: Callable[[Iterator[Any]], Iterator[pa.Array]], is_struct: bool, batches: Iterator[Any]
+) -> Iterator[Any]:
+    """Yield the results of `run`, in a task whose serializer converts nothing. Before PySpark 4.1."""
+    serializer = _serializer()
+    serializer.arrow_to_pandas = _unchanged
+    serializer._create_batch = _batch_of
+    for result in run(batches):
+        yield _carrier(result, is_struct)
+
+
+def _serializer() -> Any:
+    """The serializer that the worker runs this task with: it stands below us, where it asks for results."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "arrow_to_pandas") and hasattr(found, "_create_batch"):
+            return found
+        frame = frame.f_back
+    raise RuntimeError(
+        f"async_udf: the worker of this PySpark, {pyspark.__version__}, hands columns over in a way that "
+        "Pillarbox does not know; use async_map, or PySpark 4.1 or later"
+    )
+
+
+_ARRAY = "pillarbox.array"
+
+
+def _unchanged(column: pa.ChunkedArray, *_: Any, **__: Any) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _carrier(array: pa.Array, is_struct: bool) -> Any:
+    """Return a result of pandas, as Spark sees it, of so many rows, which carries the array."""
+    import numpy as np
+    import pandas as pd
+
+    index = pd.RangeIndex(len(array))
+    carrier = (
+        pd.DataFrame(index=index)
+        if is_struct
+        else pd.Series(np.broadcast_to(np.zeros(1, np.int8), len(array)), index)
+    )
+    carrier.attrs[_ARRAY] = array
+    return carrier
+
+
+def _batch_of(result: tuple[Any, Any]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([result[0].attrs[_ARRAY]], ["_0"])
