@@ -326,8 +326,8 @@ def test_a_bad_type_given_without_a_session_is_named_where_it_is_used(
 
 
 @pytest.mark.contract(
-    "A column function gets Spark's values as they are, with every version of Spark: no integer or time beside "
-    "a null becomes another."
+    "A column function gets Spark's values as they are, with every version of Spark: no integer or time "
+    "beside a null becomes another."
 )
 def test_values_reach_a_column_function_and_come_back_as_they_are(spark: SparkSession) -> None:
     @async_udf(
@@ -339,11 +339,12 @@ def test_values_reach_a_column_function_and_come_back_as_they_are(spark: SparkSe
     df = spark.sql(
         """
         select * from values
-            (9007199254740993, double('NaN'), timestamp'0001-01-03 00:00:00', timestamp_ntz'9999-12-31 23:59:59.999999',
+            (9007199254740993, double('NaN'), timestamp'0001-01-03 00:00:00',
+             timestamp_ntz'9999-12-31 23:59:59.999999',
              array(9007199254740993, null), map('a', 9007199254740993, 'b', null)),
             (null, cast(null as double), cast(null as timestamp), cast(null as timestamp_ntz), null, null),
-            (-9223372036854775808, -0.0D, timestamp'9999-12-30 23:59:59.999999', timestamp_ntz'0001-01-01 00:00:00',
-             array(), map())
+            (-9223372036854775808, -0.0D, timestamp'9999-12-30 23:59:59.999999',
+             timestamp_ntz'0001-01-01 00:00:00', array(), map())
         as t(n, f, at, here, many, named)
         """
     )
@@ -363,8 +364,8 @@ def test_a_column_of_structs_comes_back_as_it_is(spark: SparkSession) -> None:
         return whole
 
     df = spark.sql(
-        "select named_struct('n', id + 9007199254740993, 'inner', if(id = 1, null, named_struct('text', 'a', 'n', "
-        "cast(null as bigint)))) as whole from range(3)"
+        "select named_struct('n', id + 9007199254740993, 'inner', "
+        "if(id = 1, null, named_struct('text', 'a', 'n', cast(null as bigint)))) as whole from range(3)"
     )
     back = df.coalesce(1).select("whole", same("whole").alias("same"))
     assert back.where("not (whole <=> same)").count() == 0
