@@ -66,7 +66,7 @@ except ImportError:
 
 __all__ = [
     "COLUMN_KIND",
-    "INTERVAL_TYPES",
+    "NOT_IN_PARQUET",
     "TIME_TYPES",
     "VARIANT_TYPES",
     "VERSION",
@@ -101,10 +101,11 @@ TIME_TYPES: tuple[type[T.DataType], ...] = (T.TimeType,) if hasattr(T, "TimeType
 VARIANT_TYPES: tuple[type[T.DataType], ...] = (T.VariantType,) if hasattr(T, "VariantType") else ()
 """The type VARIANT, where there is one."""
 
-INTERVAL_TYPES: tuple[type[T.DataType], ...] = (
-    (T.CalendarIntervalType,) if hasattr(T, "CalendarIntervalType") else ()
+NOT_IN_PARQUET: tuple[type[T.DataType], ...] = (
+    *((T.CalendarIntervalType,) if hasattr(T, "CalendarIntervalType") else ()),
+    *((T.NullType,) if VERSION < (4, 1) else ()),
 )
-"""The type INTERVAL, where PySpark has it: before 4.0 it reads no schema with such a column."""
+"""Types of columns that Spark does not read from Parquet. PySpark 3.5 has no schema with an INTERVAL."""
 
 COLUMN_KIND = (
     PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF

@@ -46,7 +46,7 @@ from pillarbox.ledger.private_files import (
     open_own,
 )
 from pillarbox.redaction import reason_of, shown_address
-from pillarbox.spark.compat import INTERVAL_TYPES
+from pillarbox.spark.compat import NOT_IN_PARQUET
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, kept_columns
 
 ERROR = "_error"
@@ -248,10 +248,11 @@ class DeadLetter:
         """Raise ValueError if the input has a column that Parquet cannot hold."""
         for column in schema.fields:
             is_kept = self.keep == "*" or column.name in self.keep
-            if is_kept and holds(column.dataType, INTERVAL_TYPES):
+            if is_kept and holds(column.dataType, NOT_IN_PARQUET):
                 raise ValueError(
-                    f"dead_letter={self!r}: column {column.name!r} has the type interval, which Parquet "
-                    "cannot hold: cast it, or leave it out by keep="
+                    f"dead_letter={self!r}: column {column.name!r} has the type "
+                    f"{column.dataType.simpleString()}, which Parquet cannot hold: cast it, or leave it out "
+                    "by keep="
                 )
 
 

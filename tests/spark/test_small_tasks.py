@@ -55,7 +55,7 @@ class Looked(SimpleSource):
         return [OffsetSplit("one", 0, 1)]
 
     def read(self, split):
-        yield pa.record_batch({"found": [held_back()]}), 1
+        yield pa.RecordBatch.from_pydict({"found": [held_back()]}), 1
 
 
 rows = spark.range(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pyspark
@@ -12,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from pillarbox.spark import register_source
+from pillarbox.spark import compat, register_source
 from pillarbox.spark.data_source import PillarboxSource
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource, append
@@ -20,16 +19,16 @@ from tests.versions import pyspark_version
 
 cloudpickle.register_pickle_by_value(source_logs)
 
-NEEDED = "streams of Pillarbox's sources need PySpark 4.2 or later"
+NEEDED = "as a stream needs PySpark 4.2 or later, and this is"
 
 
 def test_the_error_names_the_pyspark_that_is_there_and_the_one_that_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    with pytest.raises(RuntimeError, match=NEEDED) as error:
+    monkeypatch.setattr(compat, "VERSION", (4, 1))
+    with pytest.raises(ValueError, match=NEEDED) as error:
         PillarboxSource({"source": "generator"}).streamReader(StructType())
-    assert f"this is {pyspark.__version__}," in str(error.value)
+    assert f"this is {pyspark.__version__}" in str(error.value)
     assert "format 'pillarbox'" in str(error.value)
 
 
