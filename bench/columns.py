@@ -1,8 +1,8 @@
 """CPU a row of Spark's Python workers through each door: `python -m bench.columns`.
 
-Microseconds, on `local[1]`, for functions that return at once; Spark's identity stands beside them. Rounds are
-interleaved; medians. By `build/spark-3.5-venv/bin/python`, which `make test-spark` makes, the figures are those
-of PySpark 3.5.
+Microseconds, on `local[1]`, for functions that return at once; Spark's identity stands beside them. Rounds
+are interleaved; medians. By `build/spark-3.5-venv/bin/python`, which `make test-spark` makes, the figures are
+those of PySpark 3.5.
 """
 
 from __future__ import annotations
