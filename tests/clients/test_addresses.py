@@ -49,4 +49,4 @@ def test_a_call_that_failed_at_one_address_is_made_again_at_another(kind: str, b
             client = Embeddings(urls, "m", max_texts=1, http=http)
             vectors = async_map(texts, client, batch=client.batch, **options)
             assert [vector[0] for vector in vectors] == [len(text) for text in texts]
-        assert len(bad.requests) >= ROWS / 4
+        assert len(bad.requests) >= 1
