@@ -7,6 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -152,10 +153,10 @@ def test_an_address_that_rests_gets_one_request_after_each_rest_which_doubles() 
     # One at a time, but for those that began before the first had failed.
     probes = [each for each in at if each > 0.1]
     assert service.most[URLS[0]] <= 2
-    pauses = [later - before for before, later in zip(probes, probes[1:])]
+    pauses = [later - before for before, later in pairwise(probes)]
     assert len(pauses) >= 5
     assert all(pause <= MAX_REST_S + 0.2 for pause in pauses)
-    assert all(2.5 > later / before > 1.5 for before, later in zip(pauses, pauses[1:]) if later < MAX_REST_S)
+    assert all(2.5 > later / before > 1.5 for before, later in pairwise(pauses) if later < MAX_REST_S)
 
 
 def test_rests_have_a_bound() -> None:
@@ -166,9 +167,7 @@ def test_rests_have_a_bound() -> None:
     assert probes[2] - probes[1] <= MAX_REST_S + 10.0
 
 
-@pytest.mark.contract(
-    "The time to come back that one address names holds for this address, and for no other."
-)
+@pytest.mark.contract("A time to come back that one address names holds for it alone.")
 def test_the_time_that_an_address_names_holds_for_it_alone() -> None:
     service = Service()
     service.replies[URLS[0]] = refuses(503, 20.0)
@@ -269,9 +268,7 @@ def test_a_key_that_all_addresses_refuse_costs_a_request_a_row() -> None:
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract(
-    "Where all addresses rest the operator pauses until the first comes back; no row is lost."
-)
+@pytest.mark.contract("Where all addresses rest the operator pauses until the first one comes back.")
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize(
     "replies",
@@ -324,9 +321,7 @@ def test_a_service_that_is_never_reached_is_given_up_as_one_address_is() -> None
     assert any("the service was never reached, for 30 s" in info.message for info in infos(rig).values())
 
 
-@pytest.mark.contract(
-    "A call by hand, or without retry, goes to an address that rests where no other one takes it."
-)
+@pytest.mark.contract("A call without retry is sent to an address that rests, where no other one takes it.")
 def test_without_retry_a_call_goes_to_an_address_that_rests() -> None:
     async def script() -> None:
         addresses = Addresses(URLS[:2])
