@@ -30,7 +30,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pillarbox.aio.calls import clock_of, running_call
 from pillarbox.aio.errors import ServiceResting, cut, said
@@ -64,6 +64,7 @@ MAX_TOLD = 8
 
 FAILED_AT = "_pillarbox_failed_at"
 """The attribute of an error with the address that a request has failed at."""
+GATEWAY_TIMEOUT = 504
 NOT_REACHED = frozenset({Kind.NOT_REACHED, Kind.NOT_SENT})
 FAULTS = frozenset({Kind.FAILED, Kind.LATE, Kind.BROKEN, Kind.ANSWERED_BADLY})
 """Kinds of errors that may be of the row or of the address."""
@@ -213,8 +214,8 @@ class Addresses:
         """The way of a request that is made now, on the running loop, in the call that runs."""
         return Route(self)
 
-    async def call(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """Return what `ask` gives for an address, asked again with another one where one is at fault.
+    async def call(self, ask: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Return what `ask` gives for an address and `args`; at another address where one is at fault.
 
         Raises what `ask` raises, and ServiceResting where no address takes requests.
         """
@@ -222,7 +223,7 @@ class Addresses:
         while True:
             url = route.next()
             try:
-                result = await ask(url)
+                result = await ask(url, *args)
             except Exception as error:
                 if not route.failed(error):
                     raise
@@ -344,7 +345,9 @@ class Route:
         Otherwise `error` is that of the request. Raises ServiceResting where those that may answer rest.
         """
         # spec: Addresses!Refuse, Addresses!Fail
-        kind = read_error(error).kind
+        reading = read_error(error)
+        # A gateway that has waited for its service: perhaps for this row, and it may have been made.
+        kind = Kind.LATE if reading.status == GATEWAY_TIMEOUT else reading.kind
         is_of_all = TRAITS[kind].of_all_rows
         if not (kind is Kind.OVERLOADED or kind in NOT_REACHED or kind in FAULTS or is_of_all):
             if kind is Kind.UNKNOWN:

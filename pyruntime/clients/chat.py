@@ -270,7 +270,7 @@ class Chat(Client):
         urls = self._made.urls
         if urls.only is not None:
             return await self._asked(urls.only, messages)
-        return await urls.call(lambda url: self._asked(url, messages))
+        return await urls.call(self._asked, messages)
 
     async def _asked(self, url: str, messages: list[dict[str, str]]) -> Result:
         """The reply of one address, with a fitting answer in it where one is wanted."""

@@ -172,7 +172,7 @@ class HttpLookup(Client):
         if urls.only is not None:
             url = self._templates[urls.only].filled(values, self.http.surrogates)
             return self._result(urls.only, await self._send(self.method, url, headers=headers, body=body))
-        return await urls.call(lambda url: self._asked(url, values, headers, body))
+        return await urls.call(self._asked, values, headers, body)
 
     async def _asked(
         self, template: str, values: dict[str, Any], headers: dict[str, str] | None, body: bytes | None

@@ -51,7 +51,7 @@ class Service:
         self.most: Counter[str] = Counter()
 
     async def __call__(self, row: Any) -> Any:
-        await self.addresses.call(lambda url: self._asked(url))
+        await self.addresses.call(self._asked)
         return row
 
     async def _asked(self, url: str) -> None:
@@ -112,7 +112,10 @@ def lost(rig: Rig, rows: int) -> int:
 # -- one of several ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("One address of three that fails costs the job its share, and no row.")
+@pytest.mark.contract(
+    "One address of three that fails costs the job its share, and no row.",
+    convicts=["paused_for_one_address"],
+)
 @pytest.mark.parametrize(
     "reply",
     [
@@ -145,6 +148,10 @@ def test_one_address_that_answers_500_is_left_out_with_few_attempts() -> None:
     assert rig.operator.statistics().calls < 600 + 20
 
 
+@pytest.mark.contract(
+    "An address that rests gets one request after each rest, and rests twice as long each time.",
+    convicts=["addresses_probed_by_all"],
+)
 def test_an_address_that_rests_gets_one_request_after_each_rest_which_doubles() -> None:
     service = Service(URLS[:2])
     service.replies[URLS[0]] = is_dead()
@@ -212,21 +219,65 @@ def test_an_address_that_hangs_costs_no_row() -> None:
     assert service.requests[URLS[0]] <= 4 + 5
 
 
+def test_an_address_that_hangs_for_a_while_is_used_again() -> None:
+    service = Service()
+
+    async def hangs_at_first() -> None:
+        await asyncio.sleep(1000.0 if now() < 8.0 else 0.1)
+
+    service.replies[URLS[0]] = hangs_at_first
+    rig, _ = run(service, 3000, capacity=12, retry=Retry(2, initial=0.0), timeout=Timeout(attempt=1.0))
+    assert lost(rig, 3000) == 0
+    assert len([at for at in service.times[URLS[0]] if at > 20.0]) > 100
+
+
+@pytest.mark.contract(
+    "An address whose probe was cancelled is probed again.", convicts=["cancelled_probe_stays"]
+)
+def test_an_address_whose_probe_was_cancelled_is_probed_again() -> None:
+    async def script() -> None:
+        service = Service(URLS[:2])
+        service.replies[URLS[0]] = refuses(503, 5.0)
+        await asyncio.gather(service(1), service(2))
+        await asyncio.sleep(6.0)
+        service.replies[URLS[0]] = hangs
+        probes = [asyncio.ensure_future(service(row)) for row in range(4)]
+        await asyncio.sleep(1.0)
+        assert service.in_flight == {URLS[0]: 1, URLS[1]: 0}
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+        del service.replies[URLS[0]]
+        for row in range(4):
+            await service(row)
+        assert service.requests[URLS[0]] == 1 + 1 + 2
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "What was begun before an address rested neither ends the rest nor begins another one.",
+    convicts=["answer_of_before_ends_rest", "refusal_of_before_begins_rest"],
+)
 def test_requests_of_before_a_rest_say_nothing_of_it() -> None:
     service = Service(URLS[:2], seconds=0.5)
-    replies = iter([2.0, 0.001])
+    # The first request is answered late, the second one says how long it wants to rest, the third fails late.
+    kinds = iter(["answered late", "refused", "failed late"])
 
-    async def first_answers_late() -> None:
-        seconds = next(replies, None)
-        await asyncio.sleep(0.5 if seconds is None else seconds)
-        if seconds == 0.001:
+    async def reply() -> None:
+        kind = next(kinds, "")
+        await asyncio.sleep({"answered late": 5.0, "failed late": 12.0}.get(kind, 0.01))
+        if kind == "refused":
             raise Refused(503, 10.0)
+        if kind == "failed late":
+            raise ConnectionRefusedError(111, "refused")
 
-    service.replies[URLS[0]] = first_answers_late
-    run(service, 60, capacity=4)
-    # The late answer, at 2 s, does not end the rest.
-    assert [at for at in service.times[URLS[0]] if 0.1 < at < 10.0] == []
-    assert [at for at in service.times[URLS[0]] if at >= 10.0] == [] or service.times[URLS[0]][2] >= 10.0
+    service.replies[URLS[0]] = reply
+    rig, seconds = run(service, 3000, capacity=6, ordered=False)
+    assert lost(rig, 3000) == 0 and seconds > 12.2
+    at = service.times[URLS[0]]
+    assert [each for each in at if 0.1 < each < 10.0] == []
+    assert [each for each in at if 12.0 < each < 12.2] != []
 
 
 def test_a_row_that_is_refused_everywhere_makes_no_address_rest() -> None:
@@ -268,7 +319,10 @@ def test_a_key_that_all_addresses_refuse_costs_a_request_a_row() -> None:
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("Where all addresses rest the operator pauses until the first one comes back.")
+@pytest.mark.contract(
+    "Where all addresses rest the operator pauses until the first one comes back.",
+    convicts=["rest_counts_as_attempt", "paused_for_one_address"],
+)
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize(
     "replies",
