@@ -38,8 +38,7 @@ from pillarbox.aio.observe.totals import seconds
 from pillarbox.aio.retry import bounded_retry_after
 from pillarbox.aio.waits import clock_time
 from pillarbox.clients.transport import without_query
-from pillarbox.wire import read_error
-from pillarbox.wire_table import TRAITS, Kind
+from pillarbox.wire import Kind, read_error
 
 log = logging.getLogger("pillarbox")
 
@@ -348,7 +347,7 @@ class Route:
         reading = read_error(error)
         # A gateway that has waited for its service: perhaps for this row, and it may have been made.
         kind = Kind.LATE if reading.status == GATEWAY_TIMEOUT else reading.kind
-        is_of_all = TRAITS[kind].of_all_rows
+        is_of_all = reading.is_of_all_rows
         if not (kind is Kind.OVERLOADED or kind in NOT_REACHED or kind in FAULTS or is_of_all):
             if kind is Kind.UNKNOWN:
                 # Of the row, of this machine, or of an answer that is none: nobody knows.
