@@ -104,6 +104,11 @@ class Reading(NamedTuple):
             return True
         return TRAITS[self.kind].is_final and self.retry_after is None
 
+    @property
+    def is_of_all_rows(self) -> bool:
+        """True if every other row would meet the event too, where nobody acts."""
+        return TRAITS[self.kind].of_all_rows
+
 
 # -- answers ---------------------------------------------------------------------------------------
 

@@ -309,6 +309,16 @@ class CurrentCall:
         return min([seconds for seconds in left if seconds is not None], default=None)
 
     @property
+    def waits_for_service(self) -> bool:
+        """True if the call is made again, apart from its attempts, where nothing was sent for it.
+
+        For clients that know of each address of a service whether it takes calls.
+        """
+        scheduler = self._scheduler
+        breaker = scheduler.breaker
+        return scheduler.can_break and (breaker is None or not breaker.has_given_up)
+
+    @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """The logger "pillarbox.call", whose records have the row's identity, attempt, error and time left.
 

@@ -16,11 +16,11 @@ import builtins
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
-from pillarbox.wire import leaves, status_of
+from pillarbox.wire import Kind, leaves, status_of
 
 _ROW_CHARACTERS = 200
 MESSAGE_CHARACTERS = 1000
@@ -214,6 +214,27 @@ class NotCalled(_ErrorOfFields):
     def __str__(self) -> str:
         where = "" if self.row is None else f": row {self.row}"
         return f"{self.reason}{where}"
+
+
+@dataclass(eq=False, repr=False)
+class ServiceResting(_ErrorOfFields):
+    """A call for which nothing was sent, since no address of its service takes calls for so many seconds.
+
+    `reason` names the addresses, what each said, and until when it rests. The operator counts no attempt,
+    holds back all calls until then, and makes this one again.
+    """
+
+    kind: ClassVar[Kind] = Kind.OVERLOADED
+    reason: str
+    seconds: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The seconds, in the form in which services say them."""
+        return {"Retry-After": f"{self.seconds:.3f}"}
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(eq=False, repr=False)

@@ -28,7 +28,7 @@ from numbers import Real
 from typing import Any
 
 from pillarbox.aio.causes import is_mistake
-from pillarbox.aio.errors import ResultRejected
+from pillarbox.aio.errors import ResultRejected, ServiceResting
 from pillarbox.aio.limits.rate import SlidingCounts
 from pillarbox.validate import (
     check_bool,
@@ -267,9 +267,9 @@ class RetryPolicy:
     def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
         """Seconds until a row is called again that an overloaded service refused so often; None for none.
 
-        Neither the number of attempts nor the budget bounds it.
+        Neither the number of attempts nor the budget bounds it. A call for which nothing was sent is wanted.
         """
-        if not (isinstance(error, ResultRejected) or self._retry.wants(error)):
+        if not (isinstance(error, ResultRejected | ServiceResting) or self._retry.wants(error)):
             return None
         return self._retry.pause(refusals, self.retry_after(error))
 

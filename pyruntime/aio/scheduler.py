@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, time_left
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts, FirstFailure
-from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected, ServiceResting
 from pillarbox.aio.function import ParsingConverter, value_of
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import RetryPolicy, asked_delay
@@ -55,8 +55,8 @@ class CallScheduler:
     __slots__ = (
         *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
         *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
-        *("pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session", "stop"),
-        *("threads", "throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
+        *("can_break", "pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session"),
+        *("stop", "threads", "throttle", "waiting", "_adaptive", "_allowed", "_counted", "_deadlines"),
         *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
     )
 
@@ -118,8 +118,8 @@ class CallScheduler:
         )
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
-        self._can_break = self._retry is not None and self._retry.max_outage > 0.0
-        self.throttle = open_throttle(options, self._can_break, loop, self._dispatch_guarded)
+        self.can_break = self._retry is not None and self._retry.max_outage > 0.0
+        self.throttle = open_throttle(options, self.can_break, loop, self._dispatch_guarded)
         limiter = None if self.throttle is None else self.throttle.limiter
         self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
@@ -477,14 +477,14 @@ class CallScheduler:
 
     def overloaded(self, error: BaseException, is_first: bool = False) -> None:
         """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
-        if self.throttle is None and self._adaptive is None and not self._can_break:
+        if self.throttle is None and self._adaptive is None and not self.can_break:
             return
         overload = is_overload(error)
-        if self._adaptive is not None:
+        if self._adaptive is not None and not isinstance(error, ServiceResting):
             self._adaptive.failed(overload)
             self.set_limit()
         if not overload:
-            if self._can_break and is_unreached(error):
+            if self.can_break and is_unreached(error):
                 self._open_breaker().unreached(is_first)
                 return
             # An answer, though no good one, tells that the service is there; that it was late does not.
@@ -492,11 +492,11 @@ class CallScheduler:
             if self.breaker is not None and not is_late and may_have_poison_row(error):
                 self.breaker.succeeded()
             return
-        if self._can_break:
+        if self.can_break:
             self._open_breaker()
         if self.throttle is not None:
             begun = min(self.meter.calls, 2 * self.limit)
-            self.throttle.cool_down(asked_delay(self._retry, error), begun)
+            self.throttle.cool_down(asked_delay(self._retry, error), begun, error)
 
     def _is_refusal(self, error: BaseException) -> bool:
         """Return True if an attempt that ended with `error` is not charged to its rows."""

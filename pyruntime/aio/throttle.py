@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.calls import Call, time_left
-from pillarbox.aio.errors import CallFailed
+from pillarbox.aio.errors import CallFailed, ServiceResting, said
 from pillarbox.aio.limits.rate import (
     WAIT_MARGIN_S,
     LimiterStatistics,
@@ -175,14 +175,19 @@ class Throttle:
             breaker.count_granted(now)
         return wait
 
-    def cool_down(self, seconds: float | None, begun: int) -> None:
+    def cool_down(self, seconds: float | None, begun: int, error: BaseException | None = None) -> None:
         """Note that the service refused a call and asked for so long a pause, or for none (None).
 
         begun: calls that began just now, this one included, where nobody has counted them yet. Refusals that
-        are few among them, and ask for nothing, hold back their own rows only.
+        are few among them, and ask for nothing, hold back their own rows only. error: of the call.
         """
         # spec: Feeding!Fail
         breaker, limiter = self.breaker, self.limiter
+        if isinstance(error, ServiceResting):
+            # Other tasks that share the limiter know their addresses by themselves.
+            if breaker is not None:
+                breaker.rest(error)
+            return
         if breaker is not None:
             was_paced = breaker.is_paced
             holds = breaker.overloaded(seconds)
@@ -292,6 +297,8 @@ class CircuitBreaker:
         self._unreached = self._unreached_in_a_row = 0
         # The pace: None for none. It grows from `_start` at `_began`, by the curve if `_is_curved`.
         self._bucket: TokenBucket | None = None
+        # Why no call was sent, while that is so.
+        self._resting: ServiceResting | None = None
         self._is_probing = self._is_curved = False
         self._start = PROBES_PER_S
         # Shares of refused calls: when the pace was lowered last, and that no pace helps against.
@@ -354,7 +361,9 @@ class CircuitBreaker:
         if since is None or not self.is_given_up(since):
             return
         limit = f"max_outage={self.max_outage:g} s of Retry"
-        if is_overload(error.cause):
+        if isinstance(error.cause, ServiceResting) and self.has_answered:
+            error.detail = f"the service had no address that takes calls for longer than {limit}"
+        elif is_overload(error.cause) and self.has_answered:
             error.detail = f"the service was overloaded for longer than {limit}"
         elif self.has_answered:
             error.detail = f"the service was not reached for {limit}"
@@ -366,6 +375,8 @@ class CircuitBreaker:
         now = self._clock()
         since = now if self._failing_since is None else self._failing_since
         away = "is not reached" if self._unreached_in_a_row else "says that it is overloaded"
+        if self._resting is not None:
+            away = f"takes no calls ({said(self._resting)})"
         tried = (
             f"tried again at {clock_time(self._cool_until - now)}"
             if now < self._cool_until
@@ -376,6 +387,12 @@ class CircuitBreaker:
             f"the service {away}, for {seconds(now - since)}; {tried}, rows are given up from {end} on "
             "(Retry.max_outage)"
         )
+
+    @property
+    def has_given_up(self) -> bool:
+        """True if the service has refused all calls for so long that none is held back any more."""
+        since = self._failing_since
+        return since is not None and self.is_given_up(since)
 
     @property
     def is_paced(self) -> bool:
@@ -420,6 +437,17 @@ class CircuitBreaker:
         self._cool_until = now + (self._backoff(self._trips_in_a_row) if asked is None else asked)
         return True
 
+    def rest(self, error: ServiceResting) -> None:
+        """Hold back all calls until the first address of the service takes one: nothing was sent."""
+        # spec: Addresses!Pause
+        now = self._clock()
+        self._resting = error
+        if self._is_hopeless(now):
+            return
+        if now >= self._cool_until:
+            self._trip(now)
+        self._cool_until = now + error.seconds
+
     def unreached(self, is_first: bool) -> None:
         """Note a call that ended without an answer: no connection, or one that broke.
 
@@ -454,7 +482,7 @@ class CircuitBreaker:
         """Note a call that was answered."""
         now = self._clock()
         self._counts.add(_ANSWERED, now)
-        self._failing_since = None
+        self._failing_since = self._resting = None
         self._reached += 1
         if self._unreached_in_a_row:
             if not self.is_outage:

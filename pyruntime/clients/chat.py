@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from pillarbox.aio.calls import running_call
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.usage import AskAgain, Result, Usage
+from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import (
@@ -39,7 +40,6 @@ from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
     AnswerError,
-    Turns,
     azure_path,
     check_base_url,
     checked_body,
@@ -136,8 +136,9 @@ class Chat(Client):
     `prompt`, as `async_udf` does. Gives the text of the reply, or with `answer` an object of that type. Where
     a field is None the result is None, and nothing is asked.
 
-    base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
-        turns. model: the model's name, for Azure the deployment's.
+    base_url: of the service, up to the version, such as "https://api.openai.com/v1"; of several a
+        request goes to the one with the fewest in flight. model: the model's name, for Azure of the
+        deployment.
     prompt: what is asked, with names of fields in braces: "Classify: {text}". A brace itself is doubled.
     answer: a Pydantic model, a dataclass, or a JSON schema (dict) of an object: the answer's type. None for
         plain text.
@@ -266,12 +267,10 @@ class Chat(Client):
         messages = [{"role": "user", "content": self._made.prompt.filled(values)}]
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": self.system})
-        url = self._made.urls.next()
-        try:
-            return await self._asked(url, messages)
-        except Exception as error:
-            self._made.urls.failed(url, error)
-            raise
+        urls = self._made.urls
+        if urls.only is not None:
+            return await self._asked(urls.only, messages)
+        return await urls.call(self._asked, messages)
 
     async def _asked(self, url: str, messages: list[dict[str, str]]) -> Result:
         """The reply of one address, with a fitting answer in it where one is wanted."""
@@ -428,7 +427,7 @@ class _Made:
         path = "/chat/completions"
         if chat.api == "azure":
             path = azure_path(chat.model, path, chat.api_version)
-        self.urls = Turns(request_urls(chat.base_url, path))
+        self.urls = Addresses(request_urls(chat.base_url, path))
 
 
 def _former() -> AnswerInvalid | None:

@@ -42,7 +42,9 @@ import numpy as np
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import CurrentCall, running_call
+from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.usage import Usage
+from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
@@ -50,7 +52,6 @@ from pillarbox.clients.openai_api import (
     OK,
     PROVIDERS,
     AnswerError,
-    Turns,
     azure_path,
     check_base_url,
     checked_body,
@@ -178,8 +179,9 @@ class Embeddings(Client):
     rows then. Use it with `batch=client.batch`, which `async_udf` and `embed_text` take by themselves, and
     with `async with client:` outside of the operator.
 
-    base_url: of the service, up to the version, such as "https://api.openai.com/v1"; several are taken by
-        turns. model: the model's name, for Azure the deployment's.
+    base_url: of the service, up to the version, such as "https://api.openai.com/v1"; of several a
+        request goes to the one with the fewest in flight. model: the model's name, for Azure of the
+        deployment.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
     api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
         for TEI's own `/embed`. api_version: for Azure.
@@ -257,7 +259,7 @@ class Embeddings(Client):
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
         self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
-        self._set("_urls", Turns(self._request_urls()))
+        self._set("_urls", Addresses(self._request_urls()))
 
     def __getstate__(self) -> dict[str, Any]:
         # What was learned is of this process; the same client is the same there, whatever it has done here.
@@ -265,7 +267,7 @@ class Embeddings(Client):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._set("_urls", Turns(self._request_urls()))
+        self._set("_urls", Addresses(self._request_urls()))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -466,39 +468,35 @@ class Embeddings(Client):
         place = alone = 0
         while requests:
             texts, divided_at = requests.popleft()
-            url = divided_at or self._urls.next()
-            sizes = self._endpoint(url).sizes
-            count, tries = sizes.fitting(texts, self._overhead)
-            if count < len(texts):
-                requests.appendleft((texts[count:], url))
-                texts = texts[:count]
-            try:
-                block = await self._embed_once(texts, url)
+            url, sent, given = await self._embed_first(texts, divided_at)
+            if len(sent) < len(texts):
+                requests.appendleft((texts[len(sent) :], url))
+                texts = sent
+            if not isinstance(given, Exception):
                 if not blocks and place:
-                    blocks.append(np.zeros((place, block.shape[1]), np.float32))
-                blocks.append(block)
-            except Exception as error:
-                # Fewer than those of the body; nearly all.
-                nbytes = sum(map(len, texts))
-                divides = sizes.divides(texts, nbytes, error)
-                if divides or (blocks and len(texts) > 1 and _may_be_one_text(error)):
-                    middle = (len(texts) + 1) // 2
-                    requests.extendleft(((texts[middle:], url), (texts[:middle], url)))
-                    continue
-                alone += 1
-                is_row = divided_at is not None and len(texts) == 1 and is_permanent(error)
-                if not blocks and not is_row:
-                    # Nothing has been paid for: the operator calls the batch again, whole or in parts.
-                    raise
-                if not blocks and alone == ALONE_IN_VAIN:
-                    sizes.in_vain()
-                    raise
-                errors |= dict.fromkeys(range(place, place + len(texts)), error)
-                if blocks:
-                    blocks.append(np.zeros((len(texts), blocks[0].shape[1]), np.float32))
-            finally:
-                if tries:
-                    sizes.ended()
+                    blocks.append(np.zeros((place, given.shape[1]), np.float32))
+                blocks.append(given)
+                place += len(texts)
+                continue
+            sizes = self._endpoint(url).sizes
+            # Fewer than those of the body; nearly all.
+            nbytes = sum(map(len, texts))
+            divides = sizes.divides(texts, nbytes, given)
+            if divides or (blocks and len(texts) > 1 and _may_be_one_text(given)):
+                middle = (len(texts) + 1) // 2
+                requests.extendleft(((texts[middle:], url), (texts[:middle], url)))
+                continue
+            alone += 1
+            is_row = divided_at is not None and len(texts) == 1 and is_permanent(given)
+            if not blocks and not is_row:
+                # Nothing has been paid for: the operator calls the batch again, whole or in parts.
+                raise given
+            if not blocks and alone == ALONE_IN_VAIN:
+                sizes.in_vain()
+                raise given
+            errors |= dict.fromkeys(range(place, place + len(texts)), given)
+            if blocks:
+                blocks.append(np.zeros((len(texts), blocks[0].shape[1]), np.float32))
             place += len(texts)
         self._suggest_rows([piece.text for piece in all_pieces])
         if errors and not blocks:
@@ -511,6 +509,47 @@ class Embeddings(Client):
         for each in rows_not_finite(whole):
             errors[each] = AnswerError("the answer's vector has numbers that are not finite")
         return whole, errors
+
+    async def _embed_first(
+        self, texts: list[str], wanted: str | None
+    ) -> tuple[str, list[str], Block | Exception]:
+        """The address that was asked last, the texts that were sent, the first ones, and their vectors.
+
+        Or the error of these. wanted: the address to ask, if it takes requests.
+        """
+        urls = self._urls
+        if urls.only is not None:
+            return await self._embed_fitting(texts, urls.only)
+        route, url = urls.route(), urls.first
+        try:
+            while True:
+                url = route.next(wanted)
+                try:
+                    told = await self._embed_fitting(texts, url)
+                except BaseException:
+                    route.cancelled()
+                    raise
+                given = told[2]
+                if not isinstance(given, Exception):
+                    route.answered()
+                elif route.failed(given):
+                    continue
+                return told
+        except ServiceResting as resting:
+            return url, texts, resting
+
+    async def _embed_fitting(self, texts: list[str], url: str) -> tuple[str, list[str], Block | Exception]:
+        """As `_embed_first`, of one address: as many texts as it takes in a request."""
+        sizes = self._endpoint(url).sizes
+        count, tries = sizes.fitting(texts, self._overhead)
+        sent = texts if count == len(texts) else texts[:count]
+        try:
+            return url, sent, await self._embed_once(sent, url)
+        except Exception as error:
+            return url, sent, error
+        finally:
+            if tries:
+                sizes.ended()
 
     def _suggest_rows(self, texts: list[str]) -> None:
         """Have the operator call with as many rows as fill a request, where the service takes few."""
@@ -552,9 +591,6 @@ class Embeddings(Client):
                     raise failed from None
             walk.answered()
             await self._check_length(block.shape[1])
-        except Exception as error:
-            self._urls.failed(url, error)
-            raise
         finally:
             walk.end()
         return block

@@ -24,6 +24,7 @@ from string import Formatter
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.charsets import (
     UTF_8,
     TextUnreadable,
@@ -66,7 +67,8 @@ class HttpLookup(Client):
     and `body`, as `async_udf` does. Where one of them is None the result is None, and nothing is asked.
 
     url: the address, with names of fields in braces in its path and query, such as
-        "https://host/planes/{tailnum}?year={year}". Values are percent-encoded.
+        "https://host/planes/{tailnum}?year={year}". Values are percent-encoded. Or a list with the addresses
+        of one service, which have the same fields: a request goes to the one with the fewest in flight.
     method: "GET" or "POST". body: for POST, the fields that are sent as one JSON object, or a function of the
         row, or of the values, that returns what is sent as JSON.
     parse: "json", "text" or "bytes", or a function of the answer's body that returns the result. Text and
@@ -85,7 +87,7 @@ class HttpLookup(Client):
     loop that it was entered on.
     """
 
-    url: str
+    url: str | Sequence[str]
     _: KW_ONLY
     method: Literal["GET", "POST"] = "GET"
     body: Sequence[str] | Callable[..., Any] | None = None
@@ -97,14 +99,18 @@ class HttpLookup(Client):
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _address: _Template = field(init=False, repr=False, compare=False)
+    _templates: dict[str, _Template] = field(init=False, repr=False, compare=False)
+    _urls: Any = field(default=None, init=False, repr=False, compare=False)
     _fields: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
     _sent: tuple[Any, dict[str, str], str] = field(
         default=(None, {}, ""), init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        address = _Template(self.url)
+        urls = _checked_urls(self.url)
+        templates = {url: _Template(url) for url in urls}
+        address = templates[urls[0]]
+        _check_fields(templates)
         check_choice("method", self.method, METHODS)
         body = _checked_body(self.body, self.method)
         if not callable(self.parse):
@@ -121,13 +127,28 @@ class HttpLookup(Client):
             fields |= dict.fromkeys(body)
         for name, value in (
             *(("body", body), ("statuses", {NOT_FOUND: "null", **self.statuses}), ("headers", headers)),
-            *(("params", params), ("take", take), ("_address", address), ("_fields", tuple(fields))),
+            *(("params", params), ("take", take), ("_templates", templates), ("_fields", tuple(fields))),
+            *(("_urls", Addresses(urls)), ("url", self.url if isinstance(self.url, str) else urls)),
         ):
             object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was sent last has the keys in it.
-        return {**super().__getstate__(), "_sent": (None, {}, "")}
+        # What was sent last has the keys in it; what is known of addresses is of this process.
+        return {**super().__getstate__(), "_sent": (None, {}, ""), "_urls": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _urls=Addresses([*state["_templates"]]))
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The part that decides about results, for a cache: see `Client.configuration`.
+
+        Of several addresses the paths and queries count, and not the hosts: they are of one service.
+        """
+        told = super().configuration
+        if isinstance(self.url, str):
+            return told
+        return {**told, "url": sorted({url.partition("://")[2].partition("/")[2] for url in self.url})}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -143,12 +164,22 @@ class HttpLookup(Client):
         # As a join on null finds nothing.
         if any(value is None for value in values.values()):
             return self._nothing()
-        url = self._address.filled(values, self.http.surrogates)
         if self.body is None:
             body, headers = None, None
         else:
             body, headers = self._encoded(row, values), {"Content-Type": "application/json"}
-        return self._result(await self._send(self.method, url, headers=headers, body=body))
+        urls = self._urls
+        if urls.only is not None:
+            url = self._templates[urls.only].filled(values, self.http.surrogates)
+            return self._result(urls.only, await self._send(self.method, url, headers=headers, body=body))
+        return await urls.call(self._asked, values, headers, body)
+
+    async def _asked(
+        self, template: str, values: dict[str, Any], headers: dict[str, str] | None, body: bytes | None
+    ) -> Any:
+        """The result of one address of several."""
+        url = self._templates[template].filled(values, self.http.surrogates)
+        return self._result(template, await self._send(self.method, url, headers=headers, body=body))
 
     def _encoded(self, row: tuple[Any, ...], values: dict[str, Any]) -> bytes:
         if callable(self.body):
@@ -166,13 +197,13 @@ class HttpLookup(Client):
         except ValueError as error:
             raise ValueError(f"body: {error}") from None
 
-    def _result(self, response: Response) -> Any:
+    def _result(self, url: str, response: Response) -> Any:
         status = response.status
         treatment = self.statuses.get(status) or ("result" if 200 <= status < 300 else "error")
         if treatment == "null":
             return self._nothing()
         if treatment == "error":
-            raise status_error(self.method, self.url, response)
+            raise status_error(self.method, url, response)
         parse, content = self.parse, response.body
         if callable(parse):
             return parse(content)
@@ -187,13 +218,13 @@ class HttpLookup(Client):
                 return whole_text("the answer", text, self.http.surrogates)
             text, codec = decoded_json(content, charset_of(kind))
         except TextUnreadable as error:
-            raise TextUnreadable(f"{self.method} {self.url}: {error}") from None
+            raise TextUnreadable(f"{self.method} {url}: {error}") from None
         try:
             found = json.loads(text)
         except json.JSONDecodeError as error:
             answer = f"the answer ({kind or 'without a content type'}, {len(content)} bytes)"
-            raise ValueError(f"{self.method} {self.url}: {answer} is not JSON: {error}") from None
-        found = self._taken(found)
+            raise ValueError(f"{self.method} {url}: {answer} is not JSON: {error}") from None
+        found = self._taken(url, found)
         # Other codecs write escapes in other bytes.
         if codec != UTF_8 or may_have_halves(content):
             return whole_json("the answer", found, self.http.surrogates)
@@ -203,12 +234,12 @@ class HttpLookup(Client):
         """The result where there is none: a row over Spark has all its columns."""
         return dict.fromkeys(self.take) if isinstance(self.take, tuple) else None
 
-    def _taken(self, found: Any) -> Any:
+    def _taken(self, url: str, found: Any) -> Any:
         take = self.take
         if take is None:
             return found
         if not isinstance(found, dict):
-            raise ValueError(f"{self.method} {self.url}: the answer is not a JSON object with {take!r}")
+            raise ValueError(f"{self.method} {url}: the answer is not a JSON object with {take!r}")
         return found.get(take) if isinstance(take, str) else {name: found.get(name) for name in take}
 
     # -- keys ------------------------------------------------------------------------------------------------
@@ -237,7 +268,7 @@ class HttpLookup(Client):
             object.__setattr__(self, "_sent", (current, real, query))
         _, sent, query = self._sent
         if query:
-            url = f"{url}{'&' if self._address.has_query else '?'}{query}"
+            url = f"{url}{'&' if '?' in url else '?'}{query}"
         if headers:
             sent = {**headers, **sent}
         return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)
@@ -260,7 +291,6 @@ class _Template:
             raise ValueError(f"url={url!r}: must begin with an address such as 'https://host/'")
         if parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
             raise ValueError(f"url={url!r}: must be percent-encoded, and have no fragment")
-        self.has_query = "?" in url
         self._first = ""
         # The field's name, whether it stands in the path, the text behind it.
         self._rest: list[tuple[str, bool, str]] = []
@@ -302,6 +332,22 @@ class _Template:
 
 def _quoted(text: str) -> str:
     return quote(text, safe="")
+
+
+def _checked_urls(url: Any) -> tuple[str, ...]:
+    if isinstance(url, str):
+        return (url,)
+    if not isinstance(url, list | tuple) or not url:
+        raise TypeError(f"url={url!r}: must be an address, or a list with one or more")
+    return tuple(url)
+
+
+def _check_fields(templates: Mapping[str, _Template]) -> None:
+    """Raise ValueError for addresses of different fields: they are not of one service."""
+    first, *others = templates.items()
+    for url, template in others:
+        if set(template.names) != set(first[1].names):
+            raise ValueError(f"url: {url!r} has not the fields of {first[0]!r}; give both the same ones")
 
 
 def _checked_body(body: Any, method: str) -> Any:

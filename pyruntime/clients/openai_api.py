@@ -1,18 +1,15 @@
 """Addresses and bodies of requests to services that speak OpenAI's language, as all its clients give them.
 
-Pure, and for any thread, but for `Turns`.
+Pure, and for any thread.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from pillarbox.aio.calls import running_call
 from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address
 from pillarbox.wire import Kind, Reading, read_answer
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 Told = TypeVar("Told", bound="ErrorAnswer")
 
 OK = 200
-_FAILED_AT = "_pillarbox_failed_at"
-"""The attribute of an error with the address that a call has failed at."""
 
 PROVIDERS = {"openai": "openai", "azure": "azure.ai.openai", "tei": "tei"}
 """Names of OpenTelemetry's conventions for who speaks so; it has none for TEI."""
@@ -107,32 +102,6 @@ def request_urls(base_url: str | Sequence[str], path: str) -> list[str]:
     """The addresses of requests, one for each address of the service."""
     urls = [base_url] if isinstance(base_url, str) else base_url
     return [url.rstrip("/") + path for url in urls]
-
-
-class Turns:
-    """Takes the addresses of a service by turns, for the loops on which one client is open.
-
-    A call that is made again goes to another address than the one that it failed at last, where there are
-    several: by turns alone it could meet the same one in each attempt, as other calls take turns in between.
-    """
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._turns = cycle(urls)
-        self._are_several = len(urls) > 1
-
-    def next(self) -> str:
-        """The address of the next request of the call that runs."""
-        url = next(self._turns)
-        call = running_call() if self._are_several else None
-        if call is not None and call.attempt > 1 and getattr(call.error, _FAILED_AT, None) == url:
-            return next(self._turns)
-        return url
-
-    @staticmethod
-    def failed(url: str, error: BaseException) -> None:
-        """The call that runs has failed at an address with `error`."""
-        with suppress(AttributeError):
-            setattr(error, _FAILED_AT, url)
 
 
 def azure_path(deployment: str, path: str, version: str | None) -> str:
