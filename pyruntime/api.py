@@ -57,6 +57,7 @@ from pillarbox.aio.options import (
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.task_run import Chunk, ResultStream
 from pillarbox.ledger import Ledger
+from pillarbox.ledger.holder import Holder
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
@@ -567,6 +568,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
                 str(ledger.run_name),
                 execution=execution,
                 alone=True,
+                holder=Holder.own(execution.hex()),
                 prepare=None if position == len(stages) - 1 else as_fields,
                 **more,
             )

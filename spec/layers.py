@@ -351,6 +351,7 @@ ABOVE = {
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
     "the clients": in_folder("clients", "chat", "cached_tokens"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
+    "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),
     # Without Spark.
     "the buckets of streams": in_folder(

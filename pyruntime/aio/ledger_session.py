@@ -29,6 +29,8 @@ from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
+from pillarbox.ledger.holder import Holder
+from pillarbox.ledger.holding import join_run
 from pillarbox.ledger.keys import (
     ChainedIdentity,
     ContentIdentity,
@@ -76,11 +78,11 @@ class LedgerSession:
     tasks with the same first row apart, as the number of a partition. tell: takes, at the end, what was
     called again for its input or version; None to log it. alone: the execution has no other tasks. cut,
     pin: of a cache the time before which records are too old, and what says that this execution may ask for
-    later ones.
+    later ones. holder: the job, for a run that is held.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
-    function may have given another answer when the task ran before: then they are called. Raises LedgerError
-    and OSError.
+    function may have given another answer when the task ran before: then they are called. Waits until it is
+    known whether another job holds the run. Raises LedgerError and OSError.
     """
 
     _writer: LedgerWriter
@@ -101,6 +103,7 @@ class LedgerSession:
         alone: bool = False,
         cut: int = 0,
         pin: CachePin | None = None,
+        holder: Holder | None = None,
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
@@ -137,6 +140,9 @@ class LedgerSession:
         self._vectors_of = vectors_of
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
+        self._is_bound = False
+        # First: who has held the run has kept its results by then.
+        self._member = join_run(ledger, scope, holder, self._lost, options.intervals.holding, frees=alone)
         self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors
@@ -144,7 +150,6 @@ class LedgerSession:
         """The rows that are called for other tasks too; None where a task calls for itself."""
         if dedupe is not None:
             self.claimed = ClaimedCalls(self, ledger.claims(scope), options)
-        self._is_bound = False
         self._lease: Lease | None = None
         self._first: bytes | None = None
         self._asked = self._waits = self._behind = self._closed = self._leased = False
@@ -364,6 +369,12 @@ class LedgerSession:
         Who was stopped for a while, or hung, learns it here before the next call, and waits for the other's
         results as any attempt that comes second.
         """
+        if self._member is not None:
+            try:
+                self._member.check()
+            except (OSError, LedgerError) as error:
+                self._scheduler.stop(error)
+                return False
         if not self._leased:
             return not self._waits
         now = time.monotonic()
@@ -644,6 +655,10 @@ class LedgerSession:
                 error = self._conflict(mine[0], error.other)
         self._scheduler.stop(error)
 
+    def _lost(self, error: BaseException) -> None:
+        if self._is_bound:
+            self._mail(self._failed, error)
+
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
         try:
             self._mailbox.put(Mail(fn, said, description="what the ledger says"))
@@ -744,7 +759,7 @@ class LedgerSession:
             else:
                 self._tell(self.stale)
         if not self._is_bound:
-            return None
+            return self._member and self._member.leave()
         done = asyncio.Event()
         failure: BaseException | None = None
 
@@ -759,6 +774,8 @@ class LedgerSession:
                 self.claimed.close()
             if is_whole:
                 failure = self._find_conflict()
+            if self._member is not None:
+                self._member.leave()
             call_soon(self._loop, done.set)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)

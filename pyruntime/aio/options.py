@@ -26,6 +26,7 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
+from pillarbox.ledger.holder import HOLDER_TIMES, HolderTimes
 from pillarbox.ledger.lease import HUNG_AFTER_S, check_claims
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
@@ -82,6 +83,7 @@ class Intervals:
     close_timeout: that ending a run early may take before its threads are left to themselves.
     hung_after: after which another attempt, or another task, that shows no progress is not waited for.
     lease_check: for which calls begin without a look whether the lease is another's by now.
+    holding: of the job that holds a run in an object store.
     """
 
     cancel_timeout: float = 1.0
@@ -90,6 +92,7 @@ class Intervals:
     close_timeout: float = CLOSE_TIMEOUT_S
     hung_after: float = HUNG_AFTER_S
     lease_check: float = 0.1
+    holding: HolderTimes = HOLDER_TIMES
 
 
 @dataclass(frozen=True)

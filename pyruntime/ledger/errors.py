@@ -30,6 +30,10 @@ class LedgerBusyError(LedgerError):
     """Another process has held a lock for longer than one waits."""
 
 
+class LedgerHeldError(LedgerError):
+    """Another job works on the run; the message says which, and since when."""
+
+
 class LedgerClosedError(LedgerError):
     """The writer was closed, or has failed; the message says with what."""
 

@@ -31,8 +31,10 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pillarbox.ledger.conditional import conditional_store
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.format import VERSION
+from pillarbox.ledger.holder import Holder, HolderTimes, RunHold
 from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
@@ -136,6 +138,9 @@ class Ledger:
     cache: find results by content, over jobs and days: by what the client is told, and by `inputs` of the
         row. True, or a `Cache` with limits of age and size; it has neither `run` nor `key`, and equal rows
         share a call.
+    exclusive: in an object store, which has no locks, one job at a time works on a run that has a name; a
+        second one is refused, and told which does. False for jobs that have no row in common, or a store in
+        which nothing can be written on a condition.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -153,6 +158,7 @@ class Ledger:
     filesystem: Any = field(default=None, repr=False, kw_only=True)
     mode: int | None = field(default=None, kw_only=True)
     cache: bool | Cache | None = field(default=None, kw_only=True)
+    exclusive: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         location = self.location
@@ -191,6 +197,7 @@ class Ledger:
         check_int("commit_rows", self.commit_rows, 1, MAX_COMMIT_ROWS)
         check_int("commit_bytes", self.commit_bytes, 1, MAX_COMMIT_BYTES)
         check_bool("retry_errors", self.retry_errors)
+        check_bool("exclusive", self.exclusive)
         Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)
         self._check_cache()
         self._check_function_version()
@@ -257,6 +264,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         cache = "" if self.cache is None else f", cache={self.cache!r}"
+        cache += "" if self.exclusive else ", exclusive=False"
         names = "".join(
             f", {name}={value!r}"
             for name, value in (("uid", self.uid), ("run", self.run), ("key", self.key))
@@ -358,6 +366,21 @@ class Ledger:
         if not folder.exists():
             folder.make()
         return Lease(folder.path, name, stalled_after=stalled_after, hung_after=hung_after, mode=folder.mode)
+
+    @property
+    def holds_runs(self) -> bool:
+        """True if a job has to hold its run: one with a name, where there are no locks."""
+        return self.exclusive and self.local_path is None and self.cache is None and self.run is not None
+
+    def hold(self, scope: Scope, holder: Holder, times: HolderTimes) -> RunHold:
+        """The use of the record that says which job works on a run. Any thread.
+
+        Raises LedgerError where nothing can be written on a condition; the message says what to do.
+        """
+        filesystem, base = self._opened()
+        store = conditional_store(filesystem, "/".join((base, f"v{VERSION}", scope.path)))
+        place = shown_address(self.location)
+        return RunHold(store, f"run={scope.run!r}, uid={scope.uid!r} in {place}", holder, times)
 
     def claims(self, scope: Scope) -> Claims:
         """The claims of a task in a scope that a writer has made. Raises LedgerError without locks."""

@@ -212,7 +212,7 @@ PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
 SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
 OWN_NAME = re.compile(
     rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
-    rf"|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|\.claims-[0-9a-f]{{2}}|{PART_NAME.pattern}"
+    rf"|\.holder(-\d{{16}})?|\.probe-[0-9a-f]{{16}}|\.pin-[0-9a-f]{{16}}|\.claims-[0-9a-f]{{2}}|{PART_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
 MAX_OPEN_FILES = 64

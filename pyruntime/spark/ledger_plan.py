@@ -41,6 +41,8 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import LedgerWarning
+from pillarbox.ledger.holder import ELSEWHERE, Holder
+from pillarbox.ledger.holding import hold_planned
 from pillarbox.ledger.keys import (
     ChainedIdentity,
     ContentIdentity,
@@ -103,6 +105,7 @@ class LedgerPlan:
     is_behind: bool = False
     client: Mapping[str, Any] | None = None
     cut: int | None = None
+    holder: Holder | None = None
 
     def check_place(self, ledger: Ledger) -> None:
         """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
@@ -131,6 +134,7 @@ class LedgerPlan:
             prepare=prepare,
             vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
             attempt="" if context is None else str(context.partitionId()),
+            holder=self.holder_of(context),
             tell=None if self.told is None or context is None else self._tell,
         )
 
@@ -151,7 +155,17 @@ class LedgerPlan:
             prepare=self.prepare(),
             # A lease is for attempts with the same rows; here, each process has its own.
             attempt=uuid.uuid4().hex,
+            holder=self.holder_of(None),
         )
+
+    def holder_of(self, context: TaskContext | None) -> Holder | None:
+        """The job of which a task is, or with None of calls that are made outside of one; None without."""
+        if self.holder is None:
+            return None
+        if context is None:
+            return dataclasses.replace(self.holder, stage=ELSEWHERE)
+        action = context.getLocalProperty(EXECUTION) or f"stage {context.stageId()}"
+        return dataclasses.replace(self.holder, action=action, stage=context.stageId())
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -302,7 +316,32 @@ def plan_ledger(
         # Each micro-batch of a stream has a cut of its own.
         plan = plan if streaming else dataclasses.replace(plan, cut=cut)
     _check_alone(fn, options, plan)
-    return plan
+    return _holding(plan, options, session) if ledger.holds_runs else plan
+
+
+def _holding(plan: LedgerPlan, options: Options, session: Any) -> LedgerPlan:
+    """The plan whose run is held from now on. Raises LedgerHeldError if another job has it, LedgerError."""
+    ledger = options.ledger
+    assert ledger is not None
+    is_apart = session is None or is_connect(session)
+    context = None if is_apart else session.sparkContext
+    named = "" if context is None else f"{context.appName} ({context.applicationId})"
+    holder = dataclasses.replace(Holder.own(plan.plan, named), action="", stage=ELSEWHERE)
+    scope = scope_of(ledger, str(ledger.run_name), config=plan.config(ledger))
+    tracker = None if context is None else context.statusTracker()
+
+    def is_over(other: Holder) -> bool | None:
+        # Without Spark's word the tasks find it out.
+        return True if tracker is None or other.stage not in tracker.getActiveStageIds() else None
+
+    def is_active() -> bool:
+        try:
+            return tracker is not None and bool(tracker.getActiveJobsIds())
+        except Exception:
+            return False  # Spark is stopped
+
+    hold_planned(ledger, scope, holder, options.intervals.holding, is_over=is_over, is_active=is_active)
+    return dataclasses.replace(plan, holder=holder)
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):

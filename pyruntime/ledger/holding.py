@@ -1,0 +1,210 @@
+"""The runs that this process holds: its sessions share a record, a thread renews it, the end of it frees it.
+
+A task joins a run before it looks for results, and leaves it at its end. A driver holds what it has planned
+until the first task has come. Any thread. A fork holds nothing of its parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from pillarbox.ledger.errors import LedgerError
+from pillarbox.ledger.holder import Holder, HolderTimes, ProcessId, RunHold
+from pillarbox.ledger.keys import Scope
+from pillarbox.ledger.ledger import Ledger
+
+log = logging.getLogger("pillarbox")
+
+
+class _Shared:
+    """One record, its users in this process, and the thread that renews it."""
+
+    def __init__(self, hold: RunHold, times: HolderTimes) -> None:
+        self.hold = hold
+        self.users: dict[int, Callable[[LedgerError], None]] = {}
+        self._times = times
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._renew, name="pillarbox-holder", daemon=True).start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._times.renewal):
+            _renew(self.hold)
+            failure = self.hold.failure
+            if failure is not None:
+                for on_lost in [*self.users.values()]:
+                    on_lost(failure)
+                return
+
+
+def _renew(hold: RunHold) -> None:
+    try:
+        hold.renew()
+    except (OSError, LedgerError) as error:
+        log.warning("that a run is held was not renewed: %s: %s", type(error).__name__, error)
+
+
+_mutex = threading.Lock()
+_shared: dict[tuple[str, str, str], _Shared] = {}
+_planned: dict[str, RunHold] = {}
+_process = os.getpid()
+
+
+def _begin_anew() -> None:
+    global _mutex, _process
+    _mutex, _process = threading.Lock(), os.getpid()
+    _shared.clear()
+    _planned.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+class RunMember:
+    """The part of a session in the hold of its run: `check` before each call, `leave` at the end."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scope: Scope,
+        holder: Holder,
+        on_lost: Callable[[LedgerError], None],
+        times: HolderTimes,
+        *,
+        frees: bool,
+    ) -> None:
+        self._frees = frees
+        self._process = os.getpid()
+        self._key = (ledger.folder(scope).path, holder.plan, holder.action)
+        with _mutex:
+            shared = _shared.get(self._key)
+            if shared is not None:
+                shared.users[id(self)] = on_lost
+                self._held = shared
+        if shared is None:
+            # It may wait for long: outside of the mutex. A second one that comes at the time joins the job.
+            hold = ledger.hold(scope, holder, times)
+            hold.acquire(_is_over)
+            with _mutex:
+                shared = _shared.get(self._key)
+                if shared is None:
+                    shared = _shared[self._key] = _Shared(hold, times)
+                    shared.start()
+                shared.users[id(self)] = on_lost
+                self._held = shared
+        self.check = shared.hold.check
+
+    def leave(self) -> None:
+        """End it; the last one of a job that has no other processes frees the run. Idempotent."""
+        if self._process != os.getpid():
+            return
+        with _mutex:
+            if self._held.users.pop(id(self), None) is None or self._held.users:
+                return
+            del _shared[self._key]
+        self._held.end()
+        if self._frees:
+            _free(self._held.hold)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_held"):
+            self.leave()
+
+
+def _is_over(other: Holder) -> bool | None:
+    """Whether another job of this application has ended: known here of those of this very process."""
+    if other.stage is not None or other.process != ProcessId.own():
+        return None
+    with _mutex:
+        return not any(other.plan == plan for _, plan, _ in _shared)
+
+
+def _free(hold: RunHold, *, of_application: bool = False) -> None:
+    try:
+        hold.free(of_application=of_application)
+    except (OSError, LedgerError) as error:
+        log.warning(
+            "a run was not given back: it is free when this process has ended: %s: %s",
+            type(error).__name__,
+            error,
+        )
+
+
+def join_run(
+    ledger: Ledger,
+    scope: Scope,
+    holder: Holder | None,
+    on_lost: Callable[[LedgerError], None],
+    times: HolderTimes,
+    *,
+    frees: bool,
+) -> RunMember | None:
+    """Have a session take part in the job that holds a run; None where no run is held.
+
+    holder: the job; None where it needs no run. on_lost: called on another thread when another job has the
+    run. frees: the run is free when the last session of this process has left. Waits until it is known
+    whether another job lives. Raises LedgerHeldError for a run that another job holds, LedgerError, OSError.
+    """
+    if holder is None or not ledger.holds_runs:
+        return None
+    return RunMember(ledger, scope, holder, on_lost, times, frees=frees)
+
+
+def hold_planned(
+    ledger: Ledger,
+    scope: Scope,
+    holder: Holder,
+    times: HolderTimes,
+    *,
+    is_over: Callable[[Holder], bool | None],
+    is_active: Callable[[], bool],
+) -> None:
+    """Hold a run from now on for the tasks of a plan, which may come later. For the driver.
+
+    is_over: as for `RunHold.acquire`. is_active: whether the application does anything that may end in these
+    tasks. The run is free when it does not for `times.planned`, and at the end of this process.
+    Raises as `join_run` does.
+    """
+    hold = ledger.hold(scope, dataclasses.replace(holder, phase="planned"), times)
+    hold.acquire(is_over)
+    with _mutex:
+        if not _planned:
+            atexit.register(_free_planned)
+        _planned[ledger.folder(scope).path] = hold
+    args = (hold, times, is_active)
+    threading.Thread(target=_keep_planned, args=args, name="pillarbox-planned", daemon=True).start()
+
+
+def _keep_planned(hold: RunHold, times: HolderTimes, is_active: Callable[[], bool]) -> None:
+    begin = time.monotonic()
+    pause = threading.Event()
+    while not pause.wait(times.renewal):
+        _renew(hold)
+        if hold.failure is not None:
+            log.warning("%s", hold.failure)
+            return
+        if hold.is_handed_on:
+            return
+        if time.monotonic() - begin >= times.planned and not is_active():
+            _free(hold)
+            return
+
+
+def _free_planned() -> None:
+    with _mutex:
+        holds = [*_planned.values()]
+        _planned.clear()
+    if os.getpid() == _process:
+        for hold in holds:
+            _free(hold, of_application=True)

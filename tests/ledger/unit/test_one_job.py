@@ -1,0 +1,302 @@
+"""Two jobs of one run in an object store: one calls, the other is told so; no run is lost with its job."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import Options, async_map
+from pillarbox.aio.options import Intervals
+from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger.cli import main
+from pillarbox.ledger.conditional import conditional_store
+from pillarbox.ledger.errors import LedgerHeldError
+from pillarbox.ledger.holder import HOLDER, HolderTimes
+from pillarbox.ledger.maintenance import compact, expire
+from tests.servers import fixtures
+from tests.servers.s3_server import SECRET, S3Server
+
+fs = pytest.importorskip("pyarrow.fs")
+ROOT = Path(__file__).resolve().parents[3]
+LONG = 300.0
+ROWS = 400
+IN_BUCKET = pytest.param("bucket", marks=pytest.mark.server)
+TIMES = "HolderTimes(renewal={}, belief=0.4, expiry=0.6, rest=0.5, watch=0.01, planned=0.2)"
+"""For jobs of which one is stopped while the other waits."""
+
+server = fixtures.s3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> tuple[Ledger, str]:
+    """A ledger that is in a folder as it would be in a bucket, and the program of its file system."""
+    program = f"fs.SubTreeFileSystem({str(tmp_path)!r}, fs.LocalFileSystem())"
+    filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    return Ledger("calls", filesystem=filesystem, uid="uid", run="run", key=["id"]), program
+
+
+@pytest.fixture
+def bucket(server: S3Server) -> tuple[Ledger, str]:
+    program = (
+        f"fs.S3FileSystem(access_key='pillarbox', secret_key={SECRET!r}, scheme='http', region='us-east-1', "
+        f"endpoint_override='127.0.0.1:{server.port}')"
+    )
+    location = f"{server.bucket()}/calls"
+    return Ledger(location, filesystem=server.store(), uid="uid", run="run", key=["id"]), program
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> tuple[Ledger, str]:
+    found: tuple[Ledger, str] = request.getfixturevalue(request.param)
+    return found
+
+
+def rows(count: int = ROWS) -> list[dict[str, int]]:
+    return [{"id": number} for number in range(count)]
+
+
+def record_in(ledger: Ledger) -> dict[str, Any]:
+    (scope,) = ledger.scopes()
+    version = conditional_store(ledger.filesystem, ledger.folder(scope).path).read(HOLDER)
+    assert version is not None
+    found: dict[str, Any] = json.loads(version.content)
+    return found
+
+
+@pytest.mark.contract(needs="S3, for one of its cases", convicts=["run_not_held", "run_not_freed"])
+@pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
+def test_of_two_jobs_of_one_run_one_calls_and_the_other_is_told_who_does(place: tuple[Ledger, str]) -> None:
+    ledger, _ = place
+    calls = Counter[int]()
+    begun, told = threading.Event(), threading.Event()
+
+    async def call(row: dict[str, int]) -> list[str]:
+        calls[row["id"]] += 1
+        begun.set()
+        await asyncio.to_thread(told.wait)
+        return [f"answer {calls[row['id']]}"]
+
+    results: list[list[str]] = []
+    first = threading.Thread(
+        target=lambda: results.extend(async_map(rows(), call, ledger=ledger, capacity=50))
+    )
+    first.start()
+    assert begun.wait(LONG)
+    with pytest.raises(LedgerHeldError) as caught:
+        list(async_map(rows(), call, ledger=ledger, capacity=50))
+    record = record_in(ledger)
+    told.set()
+    first.join()
+    text = str(caught.value)
+    assert text.startswith("run='run', uid='uid' in ")
+    assert f"on {record['host']} (process {os.getpid()}), since {record['since']}, last renewed 20" in text
+    assert SECRET not in text
+    assert calls == Counter(dict.fromkeys(range(ROWS), 1))
+    assert list(async_map(rows(), call, ledger=ledger)) == results == [["answer 1"]] * ROWS
+    assert calls.total() == ROWS
+    assert record_in(ledger)["phase"] == "free"
+
+
+@pytest.mark.contract(
+    "Jobs of one run that need no guard may do without, where nothing is written on a condition."
+)
+def test_without_a_guard_two_jobs_of_a_run_work_at_a_time(
+    folder: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = dataclasses.replace(folder[0], exclusive=False)
+    assert "exclusive=False" in repr(ledger)
+    both = threading.Barrier(2)
+    calls = Counter[int]()
+
+    async def call(row: dict[str, int]) -> int:
+        calls[row["id"]] += 1
+        await asyncio.to_thread(both.wait)
+        return row["id"]
+
+    threads = [
+        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=ledger)))
+        for some in (rows(2)[:1], rows(2)[1:])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls == {0: 1, 1: 1}
+
+
+@pytest.mark.contract
+def test_who_waits_for_results_in_vain_is_told_at_once_where_nothing_can_be_written_on_a_condition(
+    folder: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.ledger.conditional.STORES", {})
+    monkeypatch.setattr("pillarbox.ledger.conditional.LocalStore", lambda path: opened(path))
+
+    def opened(path: str) -> Any:
+        raise LedgerError("nothing is written on a condition")
+
+    async def call(row: dict[str, int]) -> int:
+        raise AssertionError("is called")
+
+    with pytest.raises(LedgerError, match="nothing is written on a condition"):
+        list(async_map(rows(1), call, ledger=folder[0]))
+
+
+@contextmanager
+def other_job(
+    place: tuple[Ledger, str], calls: Path, renewal: float = 0.05
+) -> Iterator[subprocess.Popen[str]]:
+    """A job in a process: its first 8 rows have answers, each later one says so and waits for a line."""
+    ledger, filesystem = place
+    program = f"""
+import asyncio, os, sys
+from pyarrow import fs
+from pillarbox import Ledger, Options, async_map
+from pillarbox.aio.options import Intervals
+from pillarbox.ledger.holder import HolderTimes
+
+Options.intervals = Intervals(holding={TIMES.format(renewal)})
+calls = os.open({str(calls)!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+async def call(row):
+    os.write(calls, b"%d\\n" % row["id"])
+    if row["id"] >= 8:
+        os.write(1, b"waits\\n")
+        await asyncio.to_thread(sys.stdin.readline)
+    return row["id"]
+
+ledger = Ledger({ledger.location!r}, filesystem={filesystem}, uid="uid", run="run", key=["id"])
+for result in async_map([{{"id": number}} for number in range({ROWS})], call, ledger=ledger, capacity=2):
+    os.write(1, b"%d\\n" % result)
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        # Both slots wait, and all that has an answer has left: it is in the ledger.
+        while lines.count("waits\n") < 2 or len(lines) < 10:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read() if process.stderr else ""
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.contract(needs="S3, for one of its cases")
+@pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
+def test_the_run_of_a_job_that_was_killed_is_taken_over_and_nothing_is_lost(
+    place: tuple[Ledger, str], tmp_path: Path
+) -> None:
+    ledger, _ = place
+    calls: list[int] = []
+
+    async def call(row: dict[str, int]) -> int:
+        calls.append(row["id"])
+        return row["id"]
+
+    with other_job(place, tmp_path / "log") as process:
+        with pytest.raises(LedgerHeldError, match=rf"\(process {process.pid}\), since 20"):
+            list(async_map(rows(), call, ledger=ledger))
+        process.kill()
+        process.wait(LONG)
+        assert list(async_map(rows(), call, ledger=ledger)) == list(range(ROWS))
+    assert sorted(calls) == list(range(8, ROWS))
+
+
+@pytest.mark.contract(needs="S3, for one of its cases", convicts=["session_asks_nobody"])
+@pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
+@pytest.mark.parametrize("learns", ["before a call", "by a renewal"])
+def test_a_job_that_was_stopped_and_comes_back_calls_no_more(
+    place: tuple[Ledger, str], learns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, _ = place
+    times = eval(TIMES.format(0.05), {"HolderTimes": HolderTimes})
+    monkeypatch.setattr(Options, "intervals", Intervals(holding=times))
+
+    async def call(row: dict[str, int]) -> int:
+        return row["id"]
+
+    # Of the two ways only one is open: nothing is renewed any more, or no call ends.
+    before = learns == "before a call"
+    with other_job(place, tmp_path / "log", LONG if before else 0.05) as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert list(async_map(rows(), call, ledger=ledger)) == list(range(ROWS))
+        called = (tmp_path / "log").read_text()
+        process.send_signal(signal.SIGCONT)
+        assert process.stderr is not None
+        if before:
+            _, errors = process.communicate("\n" * ROWS, timeout=LONG)
+        else:
+            # It waits for the threads of its calls when it has said this.
+            lines: list[str] = []
+            while not (lines and "LedgerHeldError" in lines[-1]):
+                lines.append(process.stderr.readline())
+                assert lines[-1], lines
+            errors = "".join(lines)
+    assert "LedgerHeldError: run='run', uid='uid'" in errors
+    assert "is not this job's any more; another job has taken it over, and has ended" in errors
+    assert (tmp_path / "log").read_text() == called
+    assert called.split() == [str(number) for number in range(10)]
+
+
+@pytest.mark.contract(needs="S3, for one of its cases")
+@pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
+def test_commands_and_merges_pass_over_the_record_of_a_run(
+    place: tuple[Ledger, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger, _ = place
+
+    async def call(row: dict[str, int]) -> int:
+        return row["id"]
+
+    for count in (3, 6, 9):
+        list(async_map(rows(count), call, ledger=ledger))
+    (scope,) = ledger.scopes()
+    assert compact(ledger, scope).records == 9
+    assert [name for name in ledger.folder(scope).names() if name.startswith(HOLDER)]
+    assert list(async_map(rows(9), call, ledger=ledger)) == list(range(9))
+    if ledger.location == "calls":
+        # For the command line it is a folder like any other.
+        for command in ("ls", "verify", "show"):
+            assert main([command, str(tmp_path / "calls")]) == 0
+        assert "run" in capsys.readouterr().out
+        assert main(["expire", str(tmp_path / "calls"), "--all"]) == 0
+        assert "not deleted" not in capsys.readouterr().out
+    else:
+        expire(ledger, scope)
+    assert not list(ledger.scopes())
+
+
+@pytest.mark.contract
+def test_a_cache_in_an_object_store_is_nobodys_run(folder: tuple[Ledger, str]) -> None:
+    cache = dataclasses.replace(folder[0], run=None, key=None, cache=True)
+    both = threading.Barrier(2)
+
+    async def call(row: dict[str, int]) -> int:
+        await asyncio.to_thread(both.wait)
+        return row["id"]
+
+    threads = [
+        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=cache)))
+        for some in (rows(2)[:1], rows(2)[1:])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(async_map(rows(2), call, ledger=cache))) == 2
