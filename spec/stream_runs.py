@@ -96,7 +96,8 @@ class Driver:
         self.ordered = dice.random() < 0.5
         self.sinks = dice.choice([1, 2])
         self.seconds = [dice.choice(SECONDS) for _ in range(7)]
-        # Some rows are equal, others nearly. The model puts a state together of any versions of its buckets: of few.
+        # Some rows are equal, others nearly. The model puts a state together of any versions of its buckets:
+        # of few.
         self.parts = [
             [{**dice.choice(ALIKE), "key": dice.randrange(3)} for _ in range(dice.randint(1, 6))]
             for _ in range(dice.randint(1, 4))
@@ -150,7 +151,9 @@ class Driver:
             module: Any = buckets
             module.BucketProcessor = recorded
             try:
-                source = self.spark.readStream.schema(f"{COLUMNS}, key long").option("maxFilesPerTrigger", "1")
+                source = self.spark.readStream.schema(f"{COLUMNS}, key long").option(
+                    "maxFilesPerTrigger", "1"
+                )
                 return async_stream(
                     source.json(str(self.folder / "in")),
                     partial(called, self.seconds),

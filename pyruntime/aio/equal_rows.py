@@ -10,8 +10,8 @@
 # costs a call, and the other way round costs an answer that is wrong.
 #
 # A class of a user compares its objects as it likes, but for dataclasses, whose comparison Python wrote: two
-# objects of one whose user wrote it are equal where both ways say so. Scalars of Arrow and intervals of pandas
-# take 0.0 for -0.0 and are compared by what they hold.
+# objects of one whose user wrote it are equal where both ways say so. Scalars of Arrow and intervals of
+# pandas take 0.0 for -0.0, so they are compared by what they hold.
 #
 # Why results are copied here and not with `copy.deepcopy` alone: what most functions give, dicts and lists of
 # texts and numbers, is copied twenty times as fast by their own types, and a result that nobody can change,
@@ -89,7 +89,7 @@ def _written(value: Any, kind: type) -> Hashable:
         return _of_items(value)
     names = _compared_fields(kind)
     if names is None:
-        return value
+        return value  # type: ignore[no-any-return]
     # Pydantic has what was given beyond its fields, where that is allowed, apart.
     extra = getattr(value, "__pydantic_extra__", None) or {}
     fields = tuple([exact(getattr(value, name)) for name in names]), _of_items(extra)

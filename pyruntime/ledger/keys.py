@@ -138,7 +138,11 @@ def _canonical_array(value: Any) -> bytes:
         plain = value.tolist()
         # A time in a unit that Python has no time of is a bare number there, one that is missing None, and a
         # number that Python does not have is what it was.
-        if not (plain is None or type(plain) is type(value) or (value.dtype.kind in "mM" and isinstance(plain, int))):
+        if not (
+            plain is None
+            or type(plain) is type(value)
+            or (value.dtype.kind in "mM" and isinstance(plain, int))
+        ):
             return canonical(plain)
     # With the byte order that `dtype.str` has: the same bytes are other numbers in the other order. That of
     # a structure has its size alone.

@@ -5,9 +5,9 @@ And `Alike`: rows that are equal, for a subject that must know each by where it 
 Made for oracles: none of what ships compares rows by it, so a mistake there is not repeated here.
 """
 
-# Why neither `==` nor `repr`. 1, 1.0 and True are equal, 0.0 and -0.0 too, and NaN is not equal to itself; the
-# text of an array of NumPy has eight digits of a number, and of many numbers the first and the last three. An
-# oracle that compares by one of them passes whatever mixes such rows up.
+# Why neither `==` nor `repr`. 1, 1.0 and True are equal, 0.0 and -0.0 too, and NaN is not equal to itself;
+# the text of an array of NumPy has eight digits of a number, and of many numbers the first and the last
+# three. An oracle that compares by one of them passes whatever mixes such rows up.
 #
 # Why every NaN is one unless it is asked for: a NaN that was computed has another sign than one that was
 # written, and no service can be asked with the one and not with the other.
@@ -27,7 +27,7 @@ _PLAIN = frozenset({str, bytes, int, bool, type(None)})
 
 
 def identity(value: Any, *, nan_bits: bool = False) -> Hashable:
-    """A hashable form of a value or a row: equal for two of the same types and content, to each bit and depth.
+    """A hashable form of a value or a row: equal for two of the same types and content, to each bit.
 
     value: plain values, times, decimals, lists, tuples, rows of Spark, dicts, sets, arrays and scalars of
     NumPy and Arrow, and objects with fields or attributes; of any other object its `repr` counts. The order
@@ -110,7 +110,7 @@ class Alike(int):
 
 
 def told_apart(value: Any) -> Any:
-    """`value`, a list or tuple of any depth, with a number beside each `Alike` in it: as `==` compares them."""
+    """A value in which `==` sees which `Alike` is where: in a list or tuple of any depth, or alone."""
     if isinstance(value, Alike):
         return Alike, int(value)
     if isinstance(value, list):

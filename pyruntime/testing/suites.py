@@ -25,8 +25,8 @@ operations go to the owner, and from the other thread they must be refused.
 # model is restored from what the subject gave: what a crash loses or repeats is a difference at the next
 # operation, and books that are made of outcomes that agree can only convict the model.
 #
-# Why in some runs all elements of a queue are equal, and all results. A queue that looks an entry up by what it
-# holds is right as long as no two are equal; those of users are.
+# Why in some runs all elements of a queue are equal, and all results. A queue that looks an entry up by what
+# it holds is right as long as no two are equal; those of users are.
 #
 # Why a crash goes back to a snapshot and leaves the old queue as it is. A process that dies closes nothing;
 # a suite that closed the old queue first would never see what a late completion does to the new one.

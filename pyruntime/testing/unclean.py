@@ -4,9 +4,9 @@
     def test_a_connector_gives_each_row_once(table): ...
 
 A model that knows rows by an id of their own cannot see that a subject takes one row for another. These rows
-have none: hold the subject to them by `pillarbox.testing.identity.identity`. `unclean_tables` has columns with
-types, for what goes through Spark, Arrow or a service; `unclean_rows` rows of Python, whose values are of any
-types. Pure; any thread.
+have none: hold the subject to them by `pillarbox.testing.identity.identity`. `unclean_tables` has columns
+with types, for what goes through Spark, Arrow or a service; `unclean_rows` gives rows of Python, with values
+of any types. Pure; any thread.
 """
 
 # How rows come to look alike. Values are drawn from few, chosen so that each has neighbours that some way of
@@ -54,7 +54,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "date": (datetime.date(1970, 1, 1), datetime.date(2026, 11, 21)),
     "timestamp": (NOON, NOON + datetime.timedelta(microseconds=1), datetime.datetime(1970, 1, 1, tzinfo=UTC)),
 }
-"""The values of each plain type, by Spark's name of it, besides null: those that look alike are neighbours."""
+"""The values of each plain type, by Spark's name of it, besides null: neighbours look alike."""
 PLAIN = ("string", "double", "string", "double", *VALUES)
 """The plain types, the richest ones more than once."""
 
@@ -130,7 +130,7 @@ class ColumnType:
         return st.one_of(there, there, st.none())
 
     def neighbours(self, value: Any) -> list[Any]:
-        """The values of this type that look like `value`, one at least; null among them, unless it is null."""
+        """The values of this type that look like `value`, one at least; null is among those of another."""
         leaf = self
         while leaf.parts:
             leaf = leaf.parts[0]

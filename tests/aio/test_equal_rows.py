@@ -197,10 +197,11 @@ def test_each_row_has_the_result_of_its_own_and_equal_ones_are_called_once(
 
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(folder, uid="uid", run="run") if across_tasks else None
-        given = Options(ledger=ledger, dedupe=Dedupe(across_tasks=across_tasks, memo=0 if across_tasks else 99))
+        given = Options(
+            ledger=ledger, dedupe=Dedupe(across_tasks=across_tasks, memo=0 if across_tasks else 99)
+        )
         assert [*async_map(rows, note, options=given)] == [*map(written, rows)]
     assert sorted(called) == sorted({*map(written, rows)})
-
 
 
 # -- results -----------------------------------------------------------------------------------------------

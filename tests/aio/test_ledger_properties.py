@@ -1,4 +1,4 @@
-"""Runs broken off anywhere and begun again, with rows that look alike and options, against what a run gives."""
+"""Runs broken off anywhere and begun again, over rows that look alike, against what a whole run gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that nearly look alike come from a source once each, through restarts, from files that look alike too."""
+"""Rows that nearly look alike come once each through restarts, also from files with such names."""
 
 from __future__ import annotations
 

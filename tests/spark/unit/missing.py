@@ -1,8 +1,8 @@
 """Every form of a missing value, every place of a result, and the right answer of each cell.
 
 A form is a value that says alone that it is missing, or a collection that says by a mask, or by its type, of
-which of its elements it is so. An answer is a null, a NaN where the form is a float that is no number, or the
-error of the row: never a number.
+which of its elements it is so. An answer is a null, a NaN where the form is a float that is one, or the error
+of the row: never a number.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ NO_NUMBERS: dict[str, Any] = {
     "NaN in an array of no dimension": np.array(np.nan),
     "NaN of Arrow": pa.scalar(float("nan")),
 }
-"""Floats that are no numbers: NaN where a float may be."""
+"""Floats that are not a number: NaN where a float may be."""
 
 NEVER: dict[str, Any] = {"NaN of Decimal": decimal.Decimal("NaN"), "sNaN": decimal.Decimal("sNaN")}
-"""What no type of Spark has."""
+"""Values that no type of Spark has."""
 
 SINGLE = {**MISSING, **NO_NUMBERS, **NEVER}
 
@@ -110,9 +110,7 @@ MASKED: dict[str, Callable[[Any], Any]] = {
     "sparse array": _guessed(
         lambda values: pd.arrays.SparseArray([values[0], np.nan, values[2]], fill_value=np.nan)
     ),
-    "Series of Arrow in pandas": lambda value: pd.Series(
-        _arrow(value).to_pandas(types_mapper=pd.ArrowDtype)
-    ),
+    "Series of Arrow in pandas": lambda value: pd.Series(_arrow(value).to_pandas(types_mapper=pd.ArrowDtype)),
     "array of Arrow": _arrow,
     "chunks of Arrow": lambda value: pa.chunked_array([_arrow(value)[:2], _arrow(value)[2:]]),
     "dictionary of Arrow": lambda value: _arrow(value).dictionary_encode(),
@@ -127,7 +125,6 @@ if find_spec("polars") is not None:
     import polars
 
     MASKED["Series of Polars"] = lambda value: polars.Series([value, None, value])
-
 
 
 def _times(value: datetime.datetime) -> Any:
@@ -193,9 +190,9 @@ PLACES: dict[str, Place] = {
     "in a row": lambda kind, value, there: _row(kind, value),
     "in a list": lambda kind, value, there: encoded(T.ArrayType(kind), [there, value])[1],
     "in a tuple": lambda kind, value, there: encoded(T.ArrayType(kind), (there, value))[1],
-    "in an array of objects": lambda kind, value, there: encoded(
-        T.ArrayType(kind), _objects(value, there)
-    )[1],
+    "in an array of objects": lambda kind, value, there: encoded(T.ArrayType(kind), _objects(value, there))[
+        1
+    ],
     "in a struct": lambda kind, value, there: encoded(_struct(kind), {"f": value})["f"],
     "in a map": lambda kind, value, there: encoded(T.MapType(T.StringType(), kind), {"k": value})[0][1],
     "as a key": lambda kind, value, there: encoded(T.MapType(kind, T.StringType()), [(value, "")])[0][0],

@@ -23,7 +23,9 @@ def _rows() -> list[dict[str, Any]]:
     for kind, (_, there) in KINDS.items():
         for value in (None, NAN) if kind == "double" else (None,):
             shapes = {"alone": value, "list": [there, value], "struct": {"f": value}, "map": {"k": value}}
-            rows.append({name: shapes[name.partition("_")[0]] if _of(name) == kind else None for name in NAMES})
+            rows.append(
+                {name: shapes[name.partition("_")[0]] if _of(name) == kind else None for name in NAMES}
+            )
     return rows
 
 

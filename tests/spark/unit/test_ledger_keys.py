@@ -1,4 +1,4 @@
-"""Rows of a DataFrame that nearly look alike: keys of their own in a ledger, and calls of their own with dedupe."""
+"""Rows of a DataFrame that nearly look alike have keys of their own in a ledger, and calls with dedupe."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ IDENTITIES: dict[str, tuple[Callable[[LedgerPlan], RowIdentity], Callable[[Any],
 
 
 @pytest.mark.contract(
-    "Rows of a DataFrame that differ anywhere, in where a null is, a sign or a nested part, have keys or inputs "
-    "of their own in a ledger, in whichever order they come.",
+    "Rows of a DataFrame that differ anywhere, in where a null is, a sign or a nested part, have keys or "
+    "inputs of their own in a ledger, in whichever order they come.",
     convicts=["nulls_not_fingerprinted", "zeros_fingerprinted_alike"],
 )
 @pytest.mark.parametrize("by", IDENTITIES)

@@ -38,6 +38,7 @@ from tests.spark.unit.missing import KINDS, MISSING, REFUSED, UTC, encoded
 from tests.spark.unit.streams import END_TIMEOUT_S, Collected, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
+
 @pytest.mark.contract(
     "Each form of a missing value of Python, NumPy, pandas or Arrow is a null, a NaN where it is a float, or "
     "the error of its row, in each place of a result.",
@@ -226,7 +227,7 @@ COLLECTIONS: dict[str, Any] = {
     ids=str,
 )
 def test_a_missing_collection_is_null(form: str, kind: T.DataType) -> None:
-    if form.startswith("NaT of NumPy") or form.startswith("None in"):
+    if form.startswith(("NaT of NumPy", "None in")):
         with pytest.raises(ResultError):
             encoded(kind, MISSING[form])
     else:
