@@ -12,8 +12,8 @@ of any types. Pure; any thread.
 # How rows come to look alike. Values are drawn from few, chosen so that each has neighbours that some way of
 # comparing takes for it: `==`, `hash`, `repr`, a hash that skips nulls, texts put one behind the other, a
 # collation, JSON. One row or two are drawn, and beside them stand their family: the same row again, the row
-# with each value replaced by each of its neighbours, and with each two values that have changed places. So
-# twenty examples have what a thousand of rows that are drawn one by one would not.
+# with each value replaced by each of its neighbours, with each two values that have changed places, and a
+# null that has. So twenty examples have what a thousand of rows that are drawn one by one would not.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEXT_FLOAT_TO_ONE = 1.0 + 2.0**-23
 """The next one of 32 bits."""
 
 DOUBLES = (0.0, -0.0, 5e-324, 1.0, NEXT_TO_ONE, 0.3, 0.1 + 0.2, math.inf, math.nan, OTHER_NAN)
-TEXTS = ("", "a", "a\0", "A", "a ", "1", "1.0", "\u00e4", "a\u0308", "null", "None", "True", "\U0001f600")
+TEXTS = ("", "\1", "a", "a\0", "A", "a ", "1", "1.0", "\u00e4", "a\u0308", "null", "None", "\U0001f600")
 
 VALUES: dict[str, Sequence[Any]] = {
     "string": TEXTS,
@@ -50,7 +50,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "int": (0, 1, -1),
     "boolean": (False, True),
     "decimal(5,2)": tuple(map(decimal.Decimal, ("0.00", "1.00", "1.10"))),
-    "binary": (b"", b"\0", b"\0\0", b"a", b"a\0", b"1"),
+    "binary": (b"", b"\1", b"\0", b"\0\0", b"a", b"a\0", b"1"),
     "date": (datetime.date(1970, 1, 1), datetime.date(2026, 11, 21)),
     "timestamp": (NOON, NOON + datetime.timedelta(microseconds=1), datetime.datetime(1970, 1, 1, tzinfo=UTC)),
 }
@@ -238,9 +238,11 @@ def _families(
         made += [row, row]
         for one, two in combinations(range(len(row)), 2):
             if may_swap(one, two):
-                moved = [*row]
-                moved[one], moved[two] = row[two], row[one]
-                made.append(tuple(moved))
+                first, second = row[one], row[two]
+                for pair in ((second, first), (first, None), (None, first)):
+                    moved = [*row]
+                    moved[one], moved[two] = pair
+                    made.append(tuple(moved))
         for place, value in enumerate(row):
             made += [(*row[:place], other, *row[place + 1 :]) for other in near(place, value)]
     # Equal rows are other objects.

@@ -124,7 +124,7 @@ def test_numbers_of_numpy_count_as_those_of_python_and_arrays_by_type_shape_and_
 
 
 @pytest.mark.contract(
-    "A time of NumPy that Python has no time for is not a number in a ledger, and one that is missing not null.",
+    "A time of NumPy that Python has no time for is not a number in a ledger, a missing one not a null.",
     convicts=["times_fingerprinted_as_numbers"],
 )
 def test_values_of_numpy_that_python_has_no_value_for_have_fingerprints_of_their_own() -> None:

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pillarbox.spark.stream.row_digests import DIGEST_BYTES, digests_of, row_digests
 from pillarbox.testing.identity import identity
 from pillarbox.testing.unclean import UncleanTable, unclean_tables
+from tests.search import examples
 from tests.spark.unit.unclean_arrow import arrow_batch, for_arrow
 
 TABLES = unclean_tables(depth=2)
@@ -49,6 +50,7 @@ def digests(columns: list[pa.Array], rows: int) -> list[bytes]:
 @pytest.mark.contract(
     "Two rows of a stream are one where all values are the same, nulls and signs too, and else two."
 )
+@settings(max_examples=examples(300))
 @given(TABLES, st.booleans())
 def test_rows_have_one_digest_where_all_values_are_the_same_and_else_two(
     table: UncleanTable, is_large: bool
