@@ -33,7 +33,7 @@ from pyspark import TaskContext
 from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.records import from_ipc
 from pillarbox.spark.stream import call_client, call_process
-from pillarbox.spark.stream.bucket_state import IDENTITY, KEY, SEQUENCE, BucketState, Finished, decode
+from pillarbox.spark.stream.bucket_state import IDENTITY, BucketState, Finished, decode
 from pillarbox.spark.stream.buckets import JOB_GROUP, ROWS, TIME, BucketProcessor
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 ACTION = "pillarbox.test.action"
 """The local property with the number of the action that a task belongs to; see `Input` of `StreamState`."""
+
+CALL = "call"
+"""The column of results with a name of the call, which columns that are kept stand beside or not."""
 
 _numbers = itertools.count(1)
 
@@ -63,9 +66,8 @@ def label_of(plan: StreamPlan) -> str:
 
 
 def output_of(row: dict[str, Any]) -> str:
-    """The name of an output: calls have to give each another one."""
-    values = [value for name, value in row.items() if name not in (KEY, SEQUENCE)]
-    return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
+    """The name of an output: calls have to give each another one, in the column `CALL`."""
+    return hashlib.blake2b(row[CALL].encode(), digest_size=8).hexdigest()
 
 
 def outputs_of(batch: pa.RecordBatch | None) -> list[str]:

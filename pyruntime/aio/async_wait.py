@@ -174,7 +174,7 @@ class AsyncWaitOperator(Operator):
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
-            whole = None if scheduler.looks_at_results else scheduler.rows_of
+            whole = scheduler.elements_of if scheduler.looks_at_results else scheduler.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
             by_columns = self._spread and not batch.arrow
             in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)

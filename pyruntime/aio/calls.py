@@ -167,7 +167,16 @@ class ResultConverter(Protocol):
         """The forms in which the results of a batch leave; raises what `convert` raises for one of them."""
 
     def rows_of(self, results: Any) -> list[Any] | None:
-        """The converted results of a batch that are kept in one block, such as a matrix; None for others."""
+        """The converted results of a batch that are kept in one block, such as a matrix; None for others.
+
+        Or what `elements_of` gives.
+        """
+
+    def elements_of(self, results: Any) -> list[Any] | None:
+        """The results of a batch as they are, where a collection says of some that they are missing.
+
+        With None in their places, where its own elements say otherwise. None for other collections.
+        """
 
 
 # `loop.call_later` for each call would be simpler. It makes a handle and a heap entry for each, compares

@@ -9,7 +9,9 @@
 # its type, and numbers and times stand there as they are written. Where in doubt two values differ: that
 # costs a call, and the other way round costs an answer that is wrong.
 #
-# A class of a user compares its objects as it likes, but for dataclasses, whose comparison Python wrote.
+# A class of a user compares its objects as it likes, but for dataclasses, whose comparison Python wrote: two
+# objects of one whose user wrote it are equal where both ways say so. Scalars of Arrow and intervals of
+# pandas take 0.0 for -0.0, so they are compared by what they hold.
 #
 # Why results are copied here and not with `copy.deepcopy` alone: what most functions give, dicts and lists of
 # texts and numbers, is copied twenty times as fast by their own types, and a result that nobody can change,
@@ -77,12 +79,45 @@ def _written(value: Any, kind: type) -> Hashable:
     if isinstance(value, range | PurePath):
         # Empty ranges are equal, as are some paths of Windows.
         return repr(value)
+    if hasattr(value, "as_py") and hasattr(value, "type"):
+        return str(value.type), _held(value)
+    if hasattr(value, "closed_left") and hasattr(value, "closed"):
+        return exact(value.left), exact(value.right), value.closed
     # Of a class that says so by itself there is none for an object that can be changed.
     _check_hash(value)
     if isinstance(value, Mapping):
-        return tuple([(exact(name), exact(each)) for name, each in value.items()])
+        return _of_items(value)
     names = _compared_fields(kind)
-    return value if names is None else tuple([exact(getattr(value, name)) for name in names])
+    if names is None:
+        return value  # type: ignore[no-any-return]
+    # Pydantic has what was given beyond its fields, where that is allowed, apart.
+    extra = getattr(value, "__pydantic_extra__", None) or {}
+    fields = tuple([exact(getattr(value, name)) for name in names]), _of_items(extra)
+    return (value, fields) if _is_compared_by_user(kind) else fields
+
+
+def _of_items(items: Mapping[Any, Any]) -> Hashable:
+    return tuple([(exact(name), exact(each)) for name, each in items.items()])
+
+
+def _held(scalar: Any) -> Hashable:
+    """The value of a scalar of Arrow, whose lists and dicts nobody can change."""
+
+    def frozen(value: Any) -> Hashable:
+        if isinstance(value, list):
+            return tuple(map(frozen, value))
+        if isinstance(value, tuple):
+            return tuple, *map(frozen, value)
+        if isinstance(value, dict):
+            return tuple([(name, frozen(each)) for name, each in value.items()])
+        return exact(value)
+
+    try:
+        return frozen(scalar.as_py())
+    except (ValueError, OverflowError):
+        # A time that Python does not have, which Arrow compares by its number.
+        _check_hash(scalar)
+        return scalar  # type: ignore[no-any-return]
 
 
 def _check_hash(value: Any) -> None:
@@ -105,6 +140,17 @@ def _compared_fields(kind: Any) -> tuple[str, ...] | None:
         return tuple([each.name for each in kind.__attrs_attrs__ if each.eq])
     names = getattr(kind, "model_fields", None) or getattr(kind, "__struct_fields__", None)
     return None if names is None else tuple(names)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_compared_by_user(kind: Any) -> bool:
+    """Return True if a class with fields has an `__eq__` that no library has written."""
+    compare = kind.__eq__
+    code = getattr(compare, "__code__", None)
+    if code is None or compare.__module__.partition(".")[0] == "pydantic":
+        return False
+    # The names that dataclasses and attrs give to what they write.
+    return not code.co_filename.startswith(("<string>", "<attrs generated"))
 
 
 # -- results -------------------------------------------------------------------------------------------------

@@ -232,8 +232,13 @@ class ParsingConverter:
         """Parse the raw results of a batch."""
         return [self.convert(result) for result in results]
 
-    def rows_of(self, results: Any) -> None:
-        """None: raw results are parsed one by one."""
+    def rows_of(self, results: Any) -> list[Any] | None:
+        """No block: raw results are parsed one by one."""
+        return self.elements_of(results)
+
+    def elements_of(self, results: Any) -> list[Any] | None:
+        """The raw results of a batch, as the converter behind this one gives them."""
+        return None if self._behind is None else self._behind.elements_of(results)
 
 
 def with_parse(

@@ -55,9 +55,10 @@ class CallScheduler:
     __slots__ = (
         *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
         *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
-        *("can_break", "pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session"),
-        *("stop", "threads", "throttle", "waiting", "_adaptive", "_allowed", "_counted", "_deadlines"),
-        *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
+        *("can_break", "elements_of", "pausing", "queue", "rejects_results", "restored", "rows_of", "runner"),
+        *("session", "stop", "threads", "throttle", "waiting", "_adaptive", "_allowed", "_counted"),
+        *("_deadlines", "_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before"),
+        "_timeouts",
     )
 
     runner: Runner
@@ -101,6 +102,7 @@ class CallScheduler:
         )
         self.is_closed = False
         self.rows_of = None if convert is None else convert.rows_of
+        self.elements_of = None if convert is None else convert.elements_of
         self.clock = clock = clock_of(loop)
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)

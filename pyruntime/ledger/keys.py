@@ -135,10 +135,25 @@ def _parts(value: datetime.timedelta) -> list[int]:
 
 def _canonical_array(value: Any) -> bytes:
     if getattr(value, "shape", ()) == ():
-        return canonical(value.tolist())
-    # With the byte order that `dtype.str` has: the same bytes are other numbers in the other order.
-    head = _sized(b"N", f"{value.dtype.str} {value.shape}".encode())
-    return head + (canonical(value.tolist()) if value.dtype.hasobject else _sized(b"b", value.tobytes()))
+        plain = value.tolist()
+        # A time in a unit that Python has no time of is a bare number there, one that is missing None, and a
+        # number that Python does not have is what it was.
+        if not (
+            plain is None
+            or type(plain) is type(value)
+            or (value.dtype.kind in "mM" and isinstance(plain, int))
+        ):
+            return canonical(plain)
+    # With the byte order that `dtype.str` has: the same bytes are other numbers in the other order. That of
+    # a structure has its size alone.
+    kind = value.dtype.str if value.dtype.fields is None else repr(value.dtype)
+    head = _sized(b"N", f"{kind} {value.shape}".encode())
+    if value.dtype.hasobject:
+        return head + canonical(value.tolist())
+    if value.dtype.char in "gG":
+        # Of a long number some bytes are left over, in which anything may stand.
+        return head + canonical([repr(each) for each in value.reshape(-1)])
+    return head + _sized(b"b", value.tobytes())
 
 
 # In this order: a datetime is a date, too. Of a datetime count the instant, its offset, and which of two
@@ -544,8 +559,12 @@ def _all_columns(row: Any, but: frozenset[str | int]) -> tuple[tuple[Any, ...], 
         items = enumerate(row)
     elif dataclasses.is_dataclass(row):
         items = [(field.name, getattr(row, field.name)) for field in dataclasses.fields(row)]
+    elif _is_its_attributes(row):
+        # Pydantic has what was given beyond its fields, where that is allowed, apart.
+        extra = getattr(row, "__pydantic_extra__", None) or {}
+        items = {**vars(row), **extra}.items()
     else:
-        items = vars(row).items() if _is_its_attributes(row) else [("row", row)]
+        items = [("row", row)]
     left = [(name, value) for name, value in items if name not in but]
     return tuple([name for name, _ in left]), [value for _, value in left]
 

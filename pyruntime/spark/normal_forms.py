@@ -268,15 +268,33 @@ def is_missing(value: Any) -> bool:
 def with_nulls(values: Any) -> pa.Array | None:
     """The array of a collection that says by a mask which values are missing, with nulls in their places.
 
-    So do masked arrays of NumPy, and what pandas has for types of its own. None for any other collection, and
-    for one of several dimensions.
+    So do masked arrays of NumPy, and what pandas has for types of its own. None for any other collection, for
+    one of several dimensions, and for one that Arrow has no form of.
     """
     if isinstance(values, np.ma.MaskedArray):
         is_plain = values.ndim == 1 and values.dtype.kind in "biuf" and values.dtype.isnative
         return pa.array(values.data, mask=np.ma.getmaskarray(values)) if is_plain else None
-    if has_mask(values):
-        return pa.array(getattr(values, "array", values))
-    return None
+    if not has_mask(values):
+        return None
+    try:
+        found = pa.array(getattr(values, "array", values))
+    except (TypeError, pa.ArrowException):
+        return None
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def elements_of(values: Any) -> list[Any]:
+    """The elements of a collection with a mask, as it gives them, with None for each that is missing.
+
+    Texts and categories of pandas say so by a NaN, which would be a number otherwise.
+    """
+    elements = list(values)
+    missing = getattr(values.dtype, "na_value", None)
+    if isinstance(missing, float) and missing != missing:
+        elements = [None if isinstance(each, float) and each != each else each for each in elements]
+    return elements
 
 
 def has_mask(values: Any) -> bool:
@@ -411,7 +429,7 @@ def _array_normalizer(spark: T.ArrayType, zone: datetime.tzinfo | None) -> Conve
             return None
         values = _elements(values.as_py() if hasattr(values, "as_py") else values)
         if not isinstance(values, list) and hasattr(values, "__array__"):
-            values = list(values if has_mask(values) else np.asarray(values))
+            values = elements_of(values) if has_mask(values) else list(np.asarray(values))
         return [value if fits(value) else element(value) for value in values]
 
     return convert
@@ -539,8 +557,8 @@ class Vectors:
             # NumPy has no nulls.
             masked = with_nulls(value)
             if masked is None:
-                return self._of_list(list(value))
-            value = masked.combine_chunks() if isinstance(masked, pa.ChunkedArray) else masked
+                return self._of_list(elements_of(value))
+            value = masked
         if isinstance(value, pa.Array):
             return self._checked(value if value.type == self._element else self._cast(value))
         if isinstance(value, array.array | memoryview) or hasattr(value, "__array__"):

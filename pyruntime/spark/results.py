@@ -31,6 +31,7 @@ from pillarbox.spark.normal_forms import (
     Expressions,
     Vectors,
     compile_test,
+    elements_of,
     has_mask,
     is_vector,
     normalizer,
@@ -258,17 +259,22 @@ class RowEncoder:
         return self._read(row)
 
     def rows_of(self, results: Any) -> list[Any] | None:
-        """The converted results of a batch that are one block; None for those that are not."""
+        """The converted results of a batch that are one block; of those that are not `elements_of`."""
         block = (
             self._table(results)
             if isinstance(results, pa.RecordBatch | pa.Table)
             else self._bare_block(results)
         )
         if block is None:
-            return None
+            return self.elements_of(results)
         count = len(block[0])
         share = sum(array.nbytes for array in block) // max(1, count)
         return [EncodedRow(block, index, share) for index in range(count)]
+
+    def elements_of(self, results: Any) -> list[Any] | None:
+        """The results of a batch as they are, None for each that a mask says is missing; None without one."""
+        is_row = getattr(results, "ndim", None) == 1 and has_mask(results)
+        return elements_of(results) if is_row else None
 
     def _table(self, results: pa.RecordBatch | pa.Table) -> Block | None:
         if sorted(results.schema.names) != sorted(self._names):

@@ -47,6 +47,7 @@ from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, TaskSnapshot
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, Watermark
 from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
+from pillarbox.testing.identity import Alike
 from pillarbox.testing.suites import Disagreement
 from pillarbox.testing.test_io import LimitedOutput, ReplayedInput
 
@@ -234,6 +235,9 @@ class OperatorMachine(RuleBasedStateMachine):
     ordered: bool = True
     """True if rows leave in the order of the input; otherwise in any order between two watermarks."""
 
+    alike: bool = False
+    """True if all rows are equal: an operator that does not look into rows must know each by its place."""
+
     max_attempts: int | None = None
     """Calls of a row that may fail; None for any number."""
 
@@ -261,7 +265,7 @@ class OperatorMachine(RuleBasedStateMachine):
 
     def row(self, number: int) -> Any:
         """The row that is read for a number of the input."""
-        return number
+        return Alike(number) if self.alike else number
 
     def expected(self, number: int) -> list[Any]:
         """The records that a row of the input gives, as `seen` makes them."""
@@ -269,7 +273,7 @@ class OperatorMachine(RuleBasedStateMachine):
 
     def seen(self, record: Any) -> Any:
         """A hashable form of a record of the output, to be compared with `expected`."""
-        return record
+        return int(record) if isinstance(record, Alike) else record
 
     def answer(self, uid: str, number: int) -> Any:
         """The answer of the service for a row, another one for each call."""
@@ -277,8 +281,7 @@ class OperatorMachine(RuleBasedStateMachine):
 
     def number_of(self, row: Any) -> int:
         """The number of a row that the service is called with: of the input, or an answer."""
-        number: int = row if isinstance(row, int) else row[0]
-        return number
+        return int(row if isinstance(row, int) else row[0])
 
     def called(self, uid: str, number: int) -> None:
         """A row is about to be called. Raise or `disagree` if it must not be."""

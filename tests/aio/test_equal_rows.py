@@ -8,6 +8,7 @@ import decimal
 import fractions
 import math
 import struct
+import tempfile
 import threading
 import zoneinfo
 from collections import namedtuple
@@ -24,10 +25,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Dedupe, Ledger, Options, async_map
+from pillarbox.testing.identity import identity
+from pillarbox.testing.unclean import unclean_rows
 from tests.search import examples
 
 pd = pytest.importorskip("pandas", reason="pandas is not installed")
+pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 Row = pytest.importorskip("pyspark.sql", reason="pyspark is not installed").Row
+
+
+class Open(pydantic.BaseModel, frozen=True, extra="allow"):
+    """A row with more than its fields."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A row that its class compares by more than its fields."""
+
+    name: str
+    noted: int = field(default=0, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ours) and (self.name, self.noted) == (other.name, other.noted)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 @dataclass(frozen=True)
@@ -60,7 +84,8 @@ def shown(row: Any) -> str:
         return f"{type(row).__name__} {struct.pack('<d', row).hex()}"
     if isinstance(row, tuple | frozenset):
         return f"{type(row).__name__} {getattr(row, '__fields__', '')} {[*map(shown, row)]}"
-    return f"{type(row).__module__}.{type(row).__name__} {row!r} {getattr(row, 'fold', '')}"
+    noted = getattr(row, "noted", "") if isinstance(row, Ours) else ""
+    return f"{type(row).__module__}.{type(row).__name__} {row!r} {getattr(row, 'fold', noted)}"
 
 
 def calls_for(rows: list[Any], dedupe: Dedupe | None = None) -> list[Any]:
@@ -99,6 +124,11 @@ def calls_for(rows: list[Any], dedupe: Dedupe | None = None) -> list[Any]:
         [A(1), B(1), (1,), A(1.0), A(True)],
         [Row(a=1), Row(b=1), Row(a=1.0), (1,)],
         [Place("a", 1.0), Place("a", 1), Place("a", True), Place("a", -0.0), Place("a", 0.0)],
+        [Open(name="a"), Open(name="a", more=1), Open(name="a", more=1.0), Open(name="a", more=True)],
+        [Ours("a", 1), Ours("a", 2), Ours("b", 1)],
+        [pa.scalar(0.0), pa.scalar(-0.0), pa.scalar(0), pa.scalar([0.0]), pa.scalar([-0.0]), 0.0],
+        [pa.scalar({"a": None, "b": "1"}), pa.scalar({"a": "1", "b": None}), pa.scalar({"b": "1"})],
+        [pd.Interval(0.0, 1.0), pd.Interval(-0.0, 1.0), pd.Interval(0, 1), pd.Interval(0.0, 1.0, "left")],
         [range(0), range(1, 1), range(3), range(0, 4, 2), range(0, 3, 2)],
         [PureWindowsPath("a"), PureWindowsPath("A")],
     ],
@@ -124,6 +154,7 @@ def again(row: Any) -> Any:
     [
         *("a", 1, 1.5, True, None, b"a", math.nan, ("a", 1), ("a", 1.5, math.nan), ("a", (None, -0.0))),
         *(NOON.astimezone(PARIS), decimal.Decimal("1.50"), np.float32(1), A(1), Row(a=1.0), Place("a")),
+        *(Open(name="a", more=1.5), Ours("a", 1), pa.scalar(-0.0), pa.scalar([1.5, None]), pd.Interval(0, 1)),
         *(frozenset([1, 2]), Level.LOW, pd.NaT, pd.NA, pd.Timestamp("2026-11-21", tz="Europe/Paris")),
     ],
     ids=lambda row: type(row).__name__,
@@ -143,24 +174,34 @@ def test_what_a_dataclass_does_not_compare_is_not_compared() -> None:
     assert [*async_map(rows, note, options=Options(dedupe=True))] == [1, 1]
 
 
-NESTED = st.recursive(
-    st.one_of(
-        st.integers(-2, 2),
-        st.booleans(),
-        st.none(),
-        st.sampled_from([0.0, -0.0, 1.0, math.nan, math.inf]),
-        st.sampled_from(["", "a", b"a", decimal.Decimal(1), decimal.Decimal("1.0")]),
-        st.sampled_from([NOON, NOON.astimezone(CET)]),
-    ),
-    lambda inner: st.lists(inner, max_size=3).map(tuple),
-    max_leaves=6,
+@pytest.mark.contract(
+    "With dedupe each row has the result of its own, and calls are one for each row that a service gets "
+    "otherwise, also over the tasks of a job.",
+    convicts=["zeros_compared_alike", "types_not_compared"],
 )
-
-
 @settings(max_examples=examples(100))
-@given(st.lists(NESTED, max_size=8))
-def test_each_row_has_the_result_of_its_own_and_equal_ones_are_called_once(rows: list[Any]) -> None:
-    assert len(calls_for(rows)) == len({*map(shown, rows)})
+@given(unclean_rows(), st.booleans())
+def test_each_row_has_the_result_of_its_own_and_equal_ones_are_called_once(
+    rows: list[Any], across_tasks: bool
+) -> None:
+    called = []
+
+    async def note(row: Any) -> str:
+        called.append(written(row))
+        await asyncio.sleep(0)
+        return written(row)
+
+    def written(row: Any) -> str:
+        # Tasks share rows by a ledger, in which every NaN is one.
+        return repr(identity(row, nan_bits=not across_tasks))
+
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(folder, uid="uid", run="run") if across_tasks else None
+        given = Options(
+            ledger=ledger, dedupe=Dedupe(across_tasks=across_tasks, memo=0 if across_tasks else 99)
+        )
+        assert [*async_map(rows, note, options=given)] == [*map(written, rows)]
+    assert sorted(called) == sorted({*map(written, rows)})
 
 
 # -- results -----------------------------------------------------------------------------------------------

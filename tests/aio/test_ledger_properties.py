@@ -1,4 +1,4 @@
-"""Runs broken off anywhere and begun again, with random rows and options, against what a run gives."""
+"""Runs broken off anywhere and begun again, over rows that look alike, against what a whole run gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Buffer, Dedupe, Options, async_map
 from pillarbox.ledger import Ledger
+from pillarbox.testing.identity import identity
+from pillarbox.testing.unclean import unclean_rows
 from tests.search import examples
 
-ROWS = st.lists(st.integers(0, 12), max_size=60)
 OPTIONS = st.fixed_dictionaries(
     {
         "ordered": st.booleans(),
@@ -40,78 +42,96 @@ def _unsynced() -> Iterator[None]:
         yield
 
 
+def shown(row: Any) -> str:
+    """A row as the service gets it: a text in which all rows that differ do."""
+    return repr(identity(row))
+
+
+def is_bad(row: Any) -> bool:
+    return zlib.crc32(shown(row).encode()) % 6 == 5
+
+
 class Service:
-    """Fails for some rows; counts the calls that ended."""
+    """Fails for some rows; counts the calls that ended, by the row."""
 
     def __init__(self, yields: list[int]) -> None:
-        self.ended: Counter[int] = Counter()
+        self.ended: Counter[str] = Counter()
         self._yields = itertools.cycle(yields)
 
-    async def one(self, row: int) -> str:
+    async def one(self, row: Any) -> str:
         for _ in range(next(self._yields)):
             await asyncio.sleep(0)
-        self.ended[row] += 1
-        if row % 6 == 5:
-            raise ValueError(row)
-        return f"answer {row}"
+        self.ended[shown(row)] += 1
+        if is_bad(row):
+            raise ValueError("bad")
+        return shown(row)
 
-    async def many(self, rows: list[int]) -> list[Any]:
+    async def many(self, rows: list[Any]) -> list[Any]:
         for _ in range(next(self._yields)):
             await asyncio.sleep(0)
-        self.ended.update(rows)
-        return [ValueError(row) if row % 6 == 5 else f"answer {row}" for row in rows]
+        self.ended.update(map(shown, rows))
+        return [ValueError("bad") if is_bad(row) else shown(row) for row in rows]
 
 
-def expected(rows: list[int], errors: str) -> list[Any]:
-    bad = [row % 6 == 5 for row in rows]
+def expected(rows: list[Any], errors: str) -> list[Any]:
     if errors == "drop":
-        return [f"answer {row}" for row, is_bad in zip(rows, bad, strict=True) if not is_bad]
-    return [None if is_bad else f"answer {row}" for row, is_bad in zip(rows, bad, strict=True)]
+        return [shown(row) for row in rows if not is_bad(row)]
+    return [None if is_bad(row) else shown(row) for row in rows]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[list[Any], list[tuple[list[int], int | None]]]:
+    """Rows, and runs over them: the order in which each reads them, and after how many rows it breaks off."""
+    rows = draw(unclean_rows(rows=40))
+    orders = draw(st.lists(st.permutations(range(len(rows))), min_size=2, max_size=5))
+    breaks = [*(draw(st.integers(0, 40)) for _ in orders[2:]), None, None]
+    return rows, [*zip(orders, breaks, strict=True)]
 
 
 @pytest.mark.contract
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    rows=ROWS,
+    history=runs(),
     options=OPTIONS,
-    breaks=st.lists(st.integers(0, 40), max_size=3),
     yields=st.lists(st.integers(0, 30), min_size=1, max_size=7),
     loss_window=st.sampled_from([0.001, 0.2]),
     commit_rows=st.sampled_from([1, 3, 1024]),
 )
 def test_whatever_breaks_off_the_last_run_is_whole_and_no_call_that_ended_is_made_again(
-    rows: list[int],
+    history: Any,
     options: dict[str, Any],
-    breaks: list[int],
     yields: list[int],
     loss_window: float,
     commit_rows: int,
 ) -> None:
+    rows, begun = history
     service = Service(yields)
     fn = service.one if options["batch"] is None else service.many
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(folder, loss_window=loss_window, commit_rows=commit_rows, retry_errors=False)
         chosen = Options(**options, ledger=dataclasses.replace(ledger, uid="uid", run="run"))
 
-        def run(most: int | None) -> list[Any]:
-            with async_map(iter(rows), fn, options=chosen) as results:
+        def run(given: list[Any], most: int | None) -> list[Any]:
+            with async_map(iter(given), fn, options=chosen) as results:
                 taken: list[Any] = list(itertools.islice(results, most))
             if options["errors"] == "column":
                 assert all((each.error is None) == (each.result is not None) for each in taken)
                 return [each.result for each in taken]
             return taken
 
-        whole = expected(rows, options["errors"])
-        for most in breaks:
-            part = run(most)
-            assert Counter(part) <= Counter(whole)
+        for number, (order, most) in enumerate(begun):
+            # Each run sees the rows in an order of its own.
+            given = [rows[place] for place in order]
+            whole = expected(given, options["errors"])
+            before = service.ended.copy()
+            found = run(given, most)
+            assert Counter(found) <= Counter(whole)
             if options["ordered"]:
-                assert part == whole[: len(part)]
-        last = run(None)
-        calls = service.ended.copy()
-        again = run(None)
-    assert service.ended == calls
-    if options["ordered"]:
-        assert last == again == whole
-    assert Counter(last) == Counter(again) == Counter(whole)
-    assert all(calls[row] <= count for row, count in Counter(rows).items())
+                assert found == whole[: len(found)]
+            if most is None:
+                assert len(found) == len(whole)
+            if number == len(begun) - 1:
+                assert service.ended == before
+    counts = Counter(map(shown, rows))
+    assert service.ended.keys() == counts.keys()
+    assert all(service.ended[row] <= count for row, count in counts.items())

@@ -94,12 +94,16 @@ def test_every_action_has_the_same_rows_with_a_ledger_and_no_call_is_made_again(
     assert Counter(map(int, noted(query.calls))) == Counter(IDS)
 
 
-NAMES = "home string, work string"
+NAMES = "home string, work string, owed double"
 
 
 async def names_of(path: str, row: Any) -> str:
-    note(path, f"{row.home}-{row.work}")
-    return f"{row.home}-{row.work}"
+    note(path, shown(row.home, row.work, row.owed))
+    return shown(row.home, row.work, row.owed)
+
+
+def shown(*row: Any) -> str:
+    return "-".join(map(repr, row))
 
 
 def turned(path: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,7 +122,8 @@ def turned(path: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def test_rows_that_differ_in_where_their_nulls_are_keep_their_answers_in_a_replay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = [(None, "1"), ("1", None), (None, None), ("1", "1")]
+    rows = [(None, "1", 0.0), ("1", None, 0.0), ("1", None, -0.0), ("1", "", None), ("", "1", None)]
+    rows += [(None, None, 1.0), (None, None, 1.0000000000000002), ("1", "1", None), ("1", "1", None)]
     write_input(spark, tmp_path / "in", NAMES, [rows])
     calls, executions = str(tmp_path / "calls"), str(tmp_path / "executions")
     kept: list[Any] = []
@@ -136,7 +141,7 @@ def test_rows_that_differ_in_where_their_nulls_are_keep_their_answers_in_a_repla
             source,
             partial(names_of, calls),
             schema="told string",
-            keep=["home", "work"],
+            keep="*",
             max_wait=END_TIMEOUT_S,
             ledger=Ledger(str(tmp_path / "ledger"), uid="names"),
         )
@@ -148,9 +153,9 @@ def test_rows_that_differ_in_where_their_nulls_are_keep_their_answers_in_a_repla
         with pytest.raises(StreamingQueryException, match="the sink fails once"):
             run()
         run()
-    found = [(row.home, row.work, row.told) for row in kept[1:]]
-    assert Counter(found) == Counter((*row, f"{row[0]}-{row[1]}") for row in rows)
-    assert Counter(noted(Path(calls))) == Counter(f"{home}-{work}" for home, work in rows)
+    found = [(shown(row.home, row.work, row.owed), row.told) for row in kept[1:]]
+    assert Counter(found) == Counter((shown(*row), shown(*row)) for row in rows)
+    assert Counter(noted(Path(calls))) == Counter(shown(*row) for row in rows)
     assert len(noted(Path(executions))) >= 2
 
 

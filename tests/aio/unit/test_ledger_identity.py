@@ -24,7 +24,7 @@ from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.api import open_ledgers
-from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger import Cache, Ledger, Scope
 from pillarbox.ledger.errors import LedgerConflictError, LedgerValueError, LedgerWarning
 from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask
@@ -458,3 +458,31 @@ async def plain(row: Any) -> Any:
 def durable(snapshot: TaskSnapshot) -> list[Any]:
     entries = snapshot.operators["a"].state.entries
     return [each for each in entries if isinstance(each, FinishedRow) and each.is_durable]
+
+
+@pytest.mark.contract(
+    "What a row of Pydantic has beyond the fields of its class counts in a ledger and a cache.",
+    convicts=["extra_fields_not_fingerprinted"],
+)
+@pytest.mark.parametrize(
+    "given",
+    [{"key": ["name"], "run": "run"}, {"cache": Cache()}],
+    ids=["ledger", "cache"],
+)
+def test_what_a_row_has_beyond_the_fields_of_its_class_counts(location: str, given: dict[str, Any]) -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    class Open(pydantic.BaseModel, frozen=True, extra="allow"):  # type: ignore[name-defined, misc]
+        name: str
+
+    calls = []
+
+    async def call(row: Any) -> Any:
+        calls.append(row.more)
+        return row.more
+
+    ledger = Ledger(location, uid="uid", **given)
+    for more in (1, 2, 1.0):
+        rows = [Open(name="a", more=more)]
+        assert [*async_map(rows, call, ledger=ledger)] == [more]
+    assert [*map(repr, calls)] == ["1", "2", "1.0"]

@@ -48,7 +48,7 @@ class Lives(OperatorMachine):
 
     def operators(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Operator]:
         if self.lives == 1:
-            self.ordered = draw(st.booleans())
+            self.ordered, self.alike = draw(st.booleans()), draw(st.booleans())
             self.max_attempts = draw(st.sampled_from([3, 2, 1]))
             self.timeout = draw(st.sampled_from([None, 4.0, 15.0]))
             self.max_retries = draw(st.sampled_from([None, None, 2, 0]))
@@ -119,7 +119,7 @@ class BatchLives(Lives):
 
     def operators(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Operator]:
         if self.lives == 1:
-            self.ordered = draw(st.booleans())
+            self.ordered, self.alike = draw(st.booleans()), draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
             self.timeout = draw(st.sampled_from([None, 15.0]))
         batch = Batch(draw(st.integers(1, 4)), linger=draw(st.sampled_from([0.0, 0.5])))
@@ -146,7 +146,7 @@ class ChainLives(Lives):
 
     def operators(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Operator]:
         if self.lives == 1:
-            self.ordered = draw(st.booleans())
+            self.ordered, self.alike = draw(st.booleans()), draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
         first = self.operator("first", draw)
         capacity = self.capacity
@@ -278,7 +278,7 @@ class LedgerLives(Lives):
 
     def operators(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Operator]:
         if self.lives == 1:
-            self.ordered = draw(st.booleans())
+            self.ordered, self.alike = draw(st.booleans()), draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
         options = Options(ledger=SteppedLedger(str(self.place()), uid="uid"), errors="column")
         self.session = SteppedSession(options, "run", identify=identify, execution=EXECUTION)

@@ -44,6 +44,9 @@ class Numbers:
     def rows_of(self, results: Any) -> list[Any] | None:
         return None
 
+    def elements_of(self, results: Any) -> list[Any] | None:
+        return None
+
 
 def failures(rig: Rig) -> dict[Any, tuple[str, int]]:
     return {row: (r.info.type, r.info.attempts) for row, r in rig.emitted if type(r) is Failed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import enum
 import hashlib
@@ -27,6 +28,8 @@ from pillarbox.ledger.keys import (
     fingerprint,
     identity_of_values,
 )
+from pillarbox.testing.identity import identity
+from pillarbox.testing.unclean import neighbours, unclean_values
 
 NAN = float("nan")
 Point = namedtuple("Point", "x y")
@@ -120,6 +123,25 @@ def test_numbers_of_numpy_count_as_those_of_python_and_arrays_by_type_shape_and_
     assert fingerprint(numpy.asfortranarray(flat.reshape(2, 3))) == fingerprint(flat.reshape(2, 3))
 
 
+@pytest.mark.contract(
+    "A time of NumPy that Python has no time for is not a number in a ledger, a missing one not a null.",
+    convicts=["times_fingerprinted_as_numbers"],
+)
+def test_values_of_numpy_that_python_has_no_value_for_have_fingerprints_of_their_own() -> None:
+    np = pytest.importorskip("numpy")
+    missing = np.datetime64("NaT", "us")
+    values = [5, None, missing, np.timedelta64("NaT", "us"), 1.0, (1, 2.0)]
+    values += [np.datetime64(5, unit) for unit in ("ns", "ps", "Y")]
+    values += [np.timedelta64(5, unit) for unit in ("ns", "ps", "Y", "M")]
+    values += [np.longdouble(1), np.longdouble(1) + np.finfo(np.longdouble).eps]
+    shapes = ("i8,i8", [("x", "i8"), ("y", "i8")], "i8,f8")
+    values += [np.frombuffer(np.array([1, 2]).tobytes(), shape) for shape in shapes]
+    assert len({fingerprint(value) for value in values}) == len(values)
+    assert [fingerprint(copy.deepcopy(value)) for value in values] == [*map(fingerprint, values)]
+    # What Python has too is that.
+    assert fingerprint(np.datetime64("2026-01-02T00:00", "us")) == fingerprint(dt.datetime(2026, 1, 2))
+
+
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -132,10 +154,17 @@ def test_two_values_share_a_canonical_form_only_if_they_are_written_alike(one: A
     assert (canonical(one) == canonical(other)) == (normal(one) == normal(other))
 
 
+@given(unclean_values())
+def test_values_that_look_alike_have_canonical_forms_of_their_own(value: Any) -> None:
+    written = identity(value)
+    assert canonical(copy.deepcopy(value)) == canonical(value)
+    for other in neighbours(value):
+        assert (canonical(other) == canonical(value)) == (identity(other) == written)
+
+
 @given(plain.filter(lambda value: value is not None), plain)
 def test_the_identity_of_a_row_is_made_of_the_canonical_form_of_its_values(key: Any, value: Any) -> None:
-    identity = identity_of_values(["id"], None)
-    found, input = identity({"id": key, "text": value})
+    found, input = identity_of_values(["id"], None)({"id": key, "text": value})
     content = hashlib.blake2b(canonical(value), digest_size=8, person=b"input").digest()
     assert found == fingerprint([key], "key")
     assert input == fingerprint("text", "name")[:4] + content
@@ -213,7 +242,7 @@ def test_rows_by_columns_have_the_keys_and_inputs_that_each_has_alone(
     if is_plain:
         rows = [(number, text, text) for number, (_, text, _) in enumerate(rows)]
 
-    def identity() -> RowIdentity:
+    def made() -> RowIdentity:
         return RowIdentity(
             lambda row: row[:2],
             lambda row: (("c",), row[2:]),
@@ -225,17 +254,17 @@ def test_rows_by_columns_have_the_keys_and_inputs_that_each_has_alone(
             ),
         )
 
-    keys, inputs = identity().of_rows(rows)
-    alone = identity()
+    keys, inputs = made().of_rows(rows)
+    alone = made()
     assert [*zip(keys, inputs, strict=True)] == [alone(row) for row in rows]
 
 
 def test_a_column_without_a_fingerprint_is_named_by_columns_too() -> None:
-    identity = RowIdentity(
+    by_thing = RowIdentity(
         lambda row: row[:1],
         lambda row: (("thing",), row[1:]),
         lambda row: row,
         columns=lambda some: ([[row[0] for row in some]], ("thing",), [[row[1] for row in some]]),
     )
     with pytest.raises(LedgerValueError, match="thing"):
-        identity.of_rows([(1, object())])
+        by_thing.of_rows([(1, object())])

@@ -30,28 +30,37 @@ pytestmark = [pytest.mark.timeout(600)]
 kafka, shared_redis, redis = fixtures.kafka, fixtures.shared_redis, fixtures.redis
 
 ROWS = 60
-SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+TEXTS = [None, "", "1", "a", "a ", "A", "\u00e4", "a\u0308", "null", "1"]
+NUMBERS = [1.0, None, 0.0, -0.0, 1.0000000000000002, 5e-324]
+"""Values of rows that look alike: equal ones come again after 30."""
+
+
+def alike(number: int) -> tuple[float | None, str | None]:
+    return NUMBERS[number % len(NUMBERS)], TEXTS[number % len(TEXTS)]
 
 
 def files(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
-    """Lines of JSON in three files, cut into parts."""
+    """Lines of JSON in three files, cut into parts; some are equal, and some nearly."""
     from tests.sources.unit.settled import SettledFiles
+
+    schema = pa.schema([("x", pa.float64()), ("text", pa.string())])
 
     def write(name: str, file: str, numbers: range, last: str = "") -> list[tuple[Any, ...]]:
         (folder / name).mkdir(exist_ok=True)
-        lines = "".join(f'{{"id": {number}, "text": "line {number}"}}\n' for number in numbers)
+        rows = [alike(number) for number in numbers]
+        lines = "".join(json.dumps({"x": x, "text": text}) + "\n" for x, text in rows)
         (folder / name / f"{file}.json").write_text(lines + last)
-        return [(number, f"line {number}") for number in numbers]
+        return rows
 
     def source(name: str, **options: Any) -> Callable[[], Any]:
         return lambda: SettledFiles(
-            folder / name, "json", SCHEMA, batch_bytes=200, split_bytes=400, **options
+            folder / name, "json", schema, batch_bytes=200, split_bytes=400, **options
         )
 
     rows = [row for part in range(3) for row in write("made", f"{part}", range(20 * part, 20 * part + 20))]
     for name in ("lost", "followed", "bad"):
         write(name, "0", range(20))
-    write("bad", "1", range(20, 30), '{"id": "n/a"}\n')
+    write("bad", "1", range(20, 30), '{"x": "n/a"}\n')
 
     def add() -> list[tuple[Any, ...]]:
         number = 100 * len([*(folder / "followed").iterdir()])
@@ -69,7 +78,7 @@ def files(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
 
 
 def topics(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
-    """A topic of Kafka with two partitions."""
+    """A topic of Kafka with two partitions, in which records are equal, and some have no value."""
     pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
     from pillarbox.sources.connectors.kafka import KafkaSource
 
@@ -78,9 +87,11 @@ def topics(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
     schema = pa.schema([("partition", pa.int32()), ("value", pa.binary())])
 
     def produce(topic: str, first: int, count: int) -> list[tuple[Any, ...]]:
+        texts = [TEXTS[n % len(TEXTS)] for n in range(first, first + count)]
         for partition in range(2):
-            server.produce(topic, *range(first, first + count), partition=partition)
-        return [(partition, str(n).encode()) for partition in range(2) for n in range(first, first + count)]
+            server.produce(topic, *texts, partition=partition)
+        values = [None if text is None else text.encode() for text in texts]
+        return [(partition, value) for partition in range(2) for value in values]
 
     for topic in (made, followed):
         server.create(topic, 2)
@@ -103,7 +114,7 @@ def topics(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
 
 
 def streams(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
-    """Two streams of Redis."""
+    """Two streams of Redis, in which entries are equal."""
     pytest.importorskip("redis", reason="the package redis is not installed")
     from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 
@@ -111,9 +122,10 @@ def streams(request: pytest.FixtureRequest, folder: Path) -> SourceSuite:
     schema = pa.schema([("n", pa.int32()), ("text", pa.string())])
 
     def append(stream: str, first: int, count: int) -> list[tuple[Any, ...]]:
-        for number in range(first, first + count):
-            server.command("XADD", stream, "*", "n", str(number), "text", f"text {number}")
-        return [(number, f"text {number}") for number in range(first, first + count)]
+        entries = [(number % 2, TEXTS[number % len(TEXTS)] or "") for number in range(first, first + count)]
+        for number, text in entries:
+            server.command("XADD", stream, "*", "n", str(number), "text", text)
+        return entries
 
     rows = append("made-a", 0, ROWS // 2) + append("made-b", 1000, ROWS // 2)
     append("followed", 0, 10)

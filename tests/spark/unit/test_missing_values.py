@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,31 +19,177 @@ import pandas as pd
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
+from pillarbox import Batch, Errors, Options
+from pillarbox.ledger import Ledger
+from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.spark import async_map, async_stream, async_udf, failed_rows, register_source
+from pillarbox.spark.records import from_ipc, rows_of
+from pillarbox.spark.results import ResultError, RowEncoder
 from pillarbox.spark.schema import forbidden_null
+from pillarbox.spark.stream.row_digests import digests_of, row_digests
+from pillarbox.spark.writer import RowWriter
+from pillarbox.testing.identity import identity
+from tests.spark import queries
+from tests.spark.unit import missing, missing_source
+from tests.spark.unit.missing import KINDS, MISSING, REFUSED, UTC, encoded
+from tests.spark.unit.streams import END_TIMEOUT_S, Collected, read_input, rocksdb, write_input
+from tests.versions import needs_async_stream
 
-UTC = datetime.timezone.utc
-MISSING: dict[str, Any] = {
-    "None": None,
-    "NA of pandas": pd.NA,
-    "NaT of pandas": pd.NaT,
-    "masked of NumPy": np.ma.masked,
-    "masked array of no dimension": np.ma.array(1.5, mask=True),
-    "NaT of NumPy": np.datetime64("NaT", "us"),
-    "null of Arrow": pa.scalar(None),
-    "typed null of Arrow": pa.scalar(None, pa.float64()),
-}
-ONE = {
-    "double": (T.DoubleType(), 1.5),
-    "long": (T.LongType(), 7),
-    "boolean": (T.BooleanType(), True),
-    "string": (T.StringType(), "x"),
-    "decimal": (T.DecimalType(4, 1), 1),
-    "timestamp": (T.TimestampType(), datetime.datetime(2024, 1, 1, tzinfo=UTC)),
-    "date": (T.DateType(), datetime.date(2024, 1, 1)),
-}
+
+@pytest.mark.contract(
+    "Each form of a missing value of Python, NumPy, pandas or Arrow is a null, a NaN where it is a float, or "
+    "the error of its row, in each place of a result.",
+    convicts=["masks_of_numpy_ignored", "texts_of_pandas_taken_for_numbers"],
+)
+@pytest.mark.parametrize(("form", "place"), missing.cells(), ids=lambda name: name.replace(" ", "_"))
+def test_every_form_of_a_missing_value_in_every_place(form: str, place: str) -> None:
+    for kind in missing.cells()[form, place]:
+        assert (kind, missing.found(form, place, kind)) == (kind, missing.answer(form, place, kind))
+
+
+@pytest.fixture(scope="module")
+def numbers(session: SparkSession) -> DataFrame:
+    """A row for each form and kind, with nulls and NaN of its own."""
+    rows = [missing.given(number) for number in range(len(missing.SINGLE_CELLS))]
+    return session.createDataFrame(rows, missing.INPUT).coalesce(1)
+
+
+def check_results(rows: Sequence[Any]) -> None:
+    """rows: with `number`, `_error`, and the columns of results."""
+    assert sorted(row.number for row in rows) == [*range(len(missing.SINGLE_CELLS))]
+    for row in rows:
+        answers = {REFUSED} if row["_error"] is not None else missing.shown_row(row, row.number)
+        assert (missing.SINGLE_CELLS[row.number], answers) == (
+            missing.SINGLE_CELLS[row.number],
+            missing.due(row.number),
+        )
+
+
+def test_every_form_of_a_missing_value_through_async_map_a_ledger_and_dead_letters(
+    numbers: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "schema": missing.RESULTS,
+        "keep": "*",
+        "ledger": Ledger(str(tmp_path / "ledger"), uid="uid", run="run", retry_errors=False),
+    }
+    letters, closed = str(tmp_path / "letters"), tmp_path / "closed"
+    give = partial(missing.give_unless, str(closed))
+    errors = Errors("column", dead_letter=letters)
+    check_results(async_map(numbers, give, errors=errors, **options).collect())
+    closed.touch()
+    # What was kept is found again, and nothing is called.
+    check_results(async_map(numbers, give, errors="column", **options).collect())
+    refused = [number for number in range(len(missing.SINGLE_CELLS)) if missing.due(number) == {REFUSED}]
+    put_aside = failed_rows(spark.read.parquet(letters)).collect()
+    assert Counter(identity(tuple(row)[:4]) for row in put_aside) == Counter(
+        identity(missing.given(number)) for number in refused
+    )
+
+
+def test_every_form_of_a_missing_value_through_async_udf(numbers: DataFrame) -> None:
+    call = async_udf(missing.RESULTS, errors="column")(missing.give_number)
+    found = numbers.select("number", call("number").alias("r"))
+    check_results(found.selectExpr("number", "r.result.*", "r._error").collect())
+
+
+@needs_async_stream
+def test_every_form_of_a_missing_value_through_the_state_of_a_stream() -> None:
+    from pillarbox.spark.stream.bucket_state import IDENTITY, BucketState, decode, encode
+    from pillarbox.spark.stream.held_calls import HeldCalls
+
+    given = [missing.given(number) for number in range(len(missing.SINGLE_CELLS))]
+    kinds = (pa.int32(), pa.float64(), pa.string(), pa.list_(pa.float64()))
+    columns = [pa.array(each, kind) for each, kind in zip(zip(*given, strict=True), kinds, strict=True)]
+    names = ["number", "x", "text", "list"]
+    batch = pa.RecordBatch.from_arrays(columns, names)
+    digests = digests_of(row_digests(columns, len(given)))
+    rows = BucketState().with_rows(batch, 1, np.zeros(len(given), np.int64), digests)
+    assert rows is not None
+    wanted = rows.column(IDENTITY).to_pylist()
+    thread = LoopThread("test-loop")
+    calls = HeldCalls(
+        missing.give,
+        Options(ordered=False, errors="column"),
+        RowWriter([], missing.RESULTS, None, errors="column"),
+        loop_thread=thread,
+        convert=RowEncoder(missing.RESULTS, None),
+    )
+    try:
+        calls.open(0, 1, [])
+        calls.begin(0, 1, rows)
+        calls.wait(0, wanted, len(wanted), time.monotonic() + END_TIMEOUT_S)
+        known = calls.read(0, 1, wanted).beside(rows, names)
+    finally:
+        calls.close()
+        assert thread.close(END_TIMEOUT_S)
+    state = BucketState().after(rows, known, ordered=True)
+    leaving = decode(encode(state, "output"), [*zip(names, kinds, strict=True)], "output").leaving
+    found = [row for blob in leaving for each in from_ipc(blob) for row in rows_of(each).rows]
+    check_results(found)
+    assert Counter(identity(tuple(row)[:4]) for row in found) == Counter(map(identity, given))
+
+
+@pytest.mark.slow
+@needs_async_stream
+def test_every_form_of_a_missing_value_through_async_stream(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [missing.given(number) for number in range(len(missing.SINGLE_CELLS))]
+    with rocksdb(spark):
+        write_input(spark, tmp_path / "in", missing.INPUT, [rows])
+        stream = read_input(spark, tmp_path / "in", missing.INPUT)
+        sink = Collected()
+        out = async_stream(
+            stream, missing.give, schema=missing.RESULTS, keep="*", errors="column", max_wait=END_TIMEOUT_S
+        )
+        writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "c"))
+        query = queries.start(writer.trigger(availableNow=True))
+        assert query.awaitTermination(END_TIMEOUT_S)
+        assert query.exception() is None
+    check_results(sink.rows)
+    assert Counter(identity(tuple(row)[:4]) for row in sink.rows) == Counter(map(identity, rows))
+
+
+@pytest.mark.parametrize("kind", missing.IN_BATCHES)
+def test_every_collection_with_a_missing_value_as_the_results_of_a_batch_on_spark(
+    spark: SparkSession, kind: str
+) -> None:
+    forms = [*missing.COLLECTIONS]
+    fn = partial(missing.give_batch, kind)
+    df = async_map(
+        spark.range(0, 3 * len(forms), 1, 1).where(_has(kind)),
+        fn,
+        schema=T.StructType().add("r", missing.KINDS[kind][0]),
+        keep=["id"],
+        batch=Batch(3, linger=END_TIMEOUT_S),
+        errors="column",
+        ordered=True,
+    )
+    found = {row.id: REFUSED if row["_error"] is not None else missing.shown(row.r) for row in df.collect()}
+    for number, form in enumerate(forms):
+        if (right := missing.answer(form, "as the results of a batch", kind)) != missing.NONE:
+            assert (form, found[3 * number + 1]) == (form, right)
+
+
+def _has(kind: str) -> str:
+    """A condition for the rows of collections that a kind can have."""
+    of_kind = [
+        str(number)
+        for number, form in enumerate(missing.COLLECTIONS)
+        if kind in missing.OF_KINDS.get(form, missing.KINDS)
+    ]
+    return f"id div 3 IN ({', '.join(of_kind)})"
+
+
+def test_every_form_of_a_missing_value_through_a_source(spark: SparkSession) -> None:
+    name = register_source(spark, missing_source.Missing(), "missing_values")
+    found = spark.read.format(name).load().toArrow()
+    expected = pa.Table.from_batches([missing_source.batch()]).cast(found.schema)
+    assert Counter(map(identity, found.to_pylist())) == Counter(map(identity, expected.to_pylist()))
+
+
 COLLECTIONS: dict[str, Any] = {
     "masked array": lambda values, missing: np.ma.array(values, mask=missing),
     "masked array of objects": lambda values, missing: np.ma.array(values, mask=missing, dtype=object),
@@ -64,45 +215,6 @@ COLLECTIONS: dict[str, Any] = {
 }
 
 
-def placed(place: str, kind: T.DataType, value: Any) -> Any:
-    """The null or value that is found where a result has `value` at a place."""
-    inner = T.ArrayType(kind)
-    if place == "alone":
-        return encoded(kind, value)
-    if place == "in a list":
-        return encoded(inner, [value])[0]
-    if place == "in a struct":
-        return encoded(T.StructType().add("f", kind), {"f": value})["f"]
-    if place == "in a map":
-        ((_, found),) = encoded(T.MapType(T.StringType(), kind), {"k": value})
-        return found
-    if place == "in a list of lists":
-        return encoded(T.ArrayType(inner), [[value]])[0][0]
-    encoder = RowEncoder(T.StructType().add("n", T.LongType()).add("f", kind), UTC)
-    arrays, _ = encoder.encode([encoder.convert({"n": 1, "f": value})])
-    return arrays[1].to_pylist()[0]
-
-
-def encoded(kind: T.DataType, value: Any) -> Any:
-    encoder = ValueEncoder(kind, UTC)
-    (array,), _ = encoder.encode([encoder.convert(value)])
-    (found,) = array.to_pylist()
-    return found
-
-
-PLACES = ["alone", "in a row", "in a list", "in a struct", "in a map", "in a list of lists"]
-
-
-@pytest.mark.contract("A missing value of NumPy, pandas or Arrow is a null in each place of a result.")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("form", MISSING)
-@pytest.mark.parametrize("kind", ONE)
-def test_a_missing_value_is_null_wherever_it_is(form: str, place: str, kind: str) -> None:
-    spark, there = ONE[kind]
-    assert placed(place, spark, there) is not None
-    assert placed(place, spark, MISSING[form]) is None
-
-
 @pytest.mark.parametrize("form", [name for name in MISSING if "Arrow" not in name])
 @pytest.mark.parametrize(
     "kind",
@@ -115,7 +227,7 @@ def test_a_missing_value_is_null_wherever_it_is(form: str, place: str, kind: str
     ids=str,
 )
 def test_a_missing_collection_is_null(form: str, kind: T.DataType) -> None:
-    if form == "NaT of NumPy":
+    if form.startswith(("NaT of NumPy", "None in")):
         with pytest.raises(ResultError):
             encoded(kind, MISSING[form])
     else:
@@ -135,7 +247,7 @@ NUMBERS = st.sampled_from(
 @given(NUMBERS, st.lists(st.booleans(), min_size=3, max_size=3))
 def test_what_a_mask_says_is_missing_is_null(form: str, numbers: Any, missing: list[bool]) -> None:
     kind, values = numbers
-    spark, _ = ONE[kind]
+    spark, _ = KINDS[kind]
     expected = [None if gone else value for value, gone in zip(values, missing, strict=True)]
     given = COLLECTIONS[form](values, missing)
     assert encoded(T.ArrayType(spark), given) == expected
@@ -144,8 +256,7 @@ def test_what_a_mask_says_is_missing_is_null(form: str, numbers: Any, missing: l
     # The results of a batch, as one column.
     encoder = RowEncoder(T.StructType().add("f", spark), UTC)
     rows = encoder.rows_of(given)
-    rows = encoder.convert_all([*given]) if rows is None else rows
-    (array,), _ = encoder.encode(rows)
+    (array,), _ = encoder.encode(encoder.convert_all([*given] if rows is None else rows))
     assert array.to_pylist() == expected
 
 

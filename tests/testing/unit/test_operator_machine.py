@@ -229,6 +229,21 @@ class ASnapshotIsFinal(Window):
         return not self.failed and super().has_room
 
 
+class KnowsRowsByValue(Window):
+    """Looks the row of an answer up by its value."""
+
+    async def call(self, entry: list[Any]) -> None:
+        result = None
+        while result is None:
+            with suppress(ConnectionError):
+                result = await self.service(entry[0])
+        for other in self.held:
+            if other[0] == entry[0] and other[1] is None:
+                other[1] = result
+                break
+        self.ask()
+
+
 class PairLives(OperatorMachine):
     kind: type[Pairs] = Pairs
 
@@ -259,9 +274,12 @@ class TwoWindows(WindowLives):
         return self.number_of(record)
 
 
+@pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("machine", [PairLives, WindowLives])
-def test_operators_that_are_right_pass_the_operator_machine(machine: type[OperatorMachine]) -> None:
-    run_state_machine_as_test(machine, settings=QUICK)
+def test_operators_that_are_right_pass_the_operator_machine(
+    machine: type[OperatorMachine], alike: bool
+) -> None:
+    run_state_machine_as_test(type("Right", (machine,), {"alike": alike}), settings=QUICK)
 
 
 def test_two_windows_in_a_chain_pass_the_operator_machine() -> None:
@@ -278,13 +296,14 @@ WRONG = {
     EmitsWithoutRoom: "collect",
     NeverEnds: "end",
     ASnapshotIsFinal: "end",
+    KnowsRowsByValue: "output",
 }
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 def test_an_operator_that_breaks_one_rule_is_found_by_the_operator_machine(kind: type[Operator]) -> None:
     base = PairLives if issubclass(kind, Pairs) else WindowLives
-    machine = type("Wrong", (base,), {"kind": kind})
+    machine = type("Wrong", (base,), {"kind": kind, "alike": True})
     with pytest.raises(Disagreement) as found:
         run_state_machine_as_test(machine, settings=FINDING)
     assert found.value.operation == WRONG[kind]

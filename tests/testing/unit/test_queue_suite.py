@@ -77,6 +77,31 @@ class WatermarkIsDropped(UnorderedQueue):
         pass
 
 
+class CompletesByValue(OrderedQueue):
+    """Looks an entry up by its element."""
+
+    def __init__(self, capacity: int) -> None:
+        self.handles: dict[Any, int] = {}
+        self.elements: dict[int, Any] = {}
+
+    def put(self, element: Any) -> int:
+        handle = super().put(element)
+        self.handles[element], self.elements[handle] = handle, element
+        return handle
+
+    def renew(self, handle: int) -> int:
+        new = super().renew(handle)
+        if handle in self.elements:
+            self.elements[new] = element = self.elements.pop(handle)
+            self.handles[element] = new
+        return new
+
+    def complete(self, handle: int, result: Any) -> bool:
+        if handle in self.elements:
+            handle = self.handles[self.elements.pop(handle)]
+        return super().complete(handle, result)
+
+
 def run(make: Callable[[int], Any], ordered: bool) -> None:
     queue_suite(lambda: make(CAPACITY), capacity=CAPACITY, ordered=ordered, settings=UNSHRUNK)().runTest()
 
@@ -96,7 +121,8 @@ WRONG: dict[Callable[[int], Any], tuple[bool, set[str]]] = {
     RestoredAreCalledAgain: (False, {"snapshot", "admit_restored"}),
     RestoresNothing: (False, {"restoring", "snapshot", "len", "is_empty", "in_flight"}),
     WatermarkIsAnEntryLikeOthers: (False, OUT | {"snapshot"}),
-    WatermarkIsDropped: (False, {"len", "is_empty", "is_full"}),
+    WatermarkIsDropped: (False, {"len", "is_empty", "is_full", "put_watermark from another thread"}),
+    CompletesByValue: (True, OUT | {"snapshot", "complete", "renew", "in_flight"}),
 }
 
 

@@ -15,6 +15,7 @@ from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.testing import source_suite
 from pillarbox.testing.source_suite import RULES, ContractBroken, SourceSuite
 from tests.testing.unit import faulty_sources as log
+from tests.testing.unit import unclean_sources
 
 TestGenerator = source_suite(
     lambda: GeneratorSource(60, splits=3, batch_rows=6, seed=4),
@@ -120,3 +121,31 @@ def test_a_fault_of_a_connector_is_convicted_by_class_method_and_rule(fault: str
         suite_of(log.FAULTS[fault], tmp_path, timeout=SOON).check(CONVICTED_BY[fault])
     assert RULE_BROKEN.get(fault, RULES[CONVICTED_BY[fault]]) in found.value.rule
     assert found.value.rule in str(found.value) and "." in found.value.method
+
+
+@pytest.mark.contract(
+    "The kit for connectors convicts one that takes a row for another: by value, by text, by a hash that "
+    "skips nulls, without the signs of zeros, by what is left of a vector in 32 bits.",
+    convicts=["kit_compares_texts"],
+)
+@pytest.mark.parametrize("fault", unclean_sources.FAULTS)
+def test_a_connector_that_takes_one_row_for_another_is_convicted(fault: str) -> None:
+    suite = alike_suite(unclean_sources.FAULTS[fault], SOON)
+
+    def check() -> None:
+        suite.check("rows")
+        suite.check("positions")
+
+    with pytest.raises(ContractBroken, match=r"fetch: "):
+        check()
+
+
+@pytest.mark.contract("A connector whose rows nearly look alike passes the kit for connectors.")
+@pytest.mark.parametrize("check", ["rows", "replay", "positions", "checkpoints", "splits", "discovery"])
+def test_a_connector_of_rows_that_look_alike_passes(check: str) -> None:
+    alike_suite(unclean_sources.Alike, LONG).check(check)
+
+
+def alike_suite(make: type[unclean_sources.Alike], timeout: float) -> SourceSuite:
+    rows = [*unclean_sources.ROWS, *unclean_sources.ROWS]
+    return SourceSuite(make, rows=rows, wake_within=timeout, timeout=timeout)
