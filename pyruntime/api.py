@@ -62,6 +62,7 @@ from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_sou
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.validate import suggesting_names
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -173,6 +174,7 @@ def async_map(
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]: ...
+@suggesting_names
 def async_map(
     rows: Any,
     fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],

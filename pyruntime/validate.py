@@ -5,9 +5,14 @@ Pure: any thread. Each returns the value that it accepts; for another it raises 
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 # Alternatives to plain functions: a validation library would cost every worker its import, and its errors
 # tell of models and fields rather than of `capacity=0`; descriptors on the dataclasses would hide the order
@@ -129,3 +134,51 @@ def check_methods(name: str, value: object, *methods: str) -> None:
         raise TypeError(f"{name}={value!r}: must have {', '.join(methods)}; it has no {', '.join(missing)}")
     for each in methods:
         check_function_or_none(f"{name}.{each}", getattr(value, each))
+
+
+_NAMES_ELSEWHERE = {
+    "capacity": (
+        *("concurrency", "max_concurrency", "max_concurrent", "max_workers", "workers", "parallelism"),
+        *("max_in_flight", "in_flight", "semaphore", "limit", "num_proc", "n_jobs"),
+    ),
+    "retry": ("retries", "max_retries", "num_retries", "attempts", "max_attempts", "tries"),
+    "rate": ("rate_limit", "rps", "qps", "rpm", "requests_per_second", "throttle"),
+    "batch": ("batch_size", "batching", "chunk_size", "chunksize"),
+    "errors": ("on_error", "error", "return_exceptions", "ignore_errors", "raise_on_error"),
+    "timeout": ("deadline", "time_out", "timeout_s", "max_time"),
+    "ordered": ("order", "in_order", "preserve_order", "sorted"),
+    "ledger": ("checkpoint", "cache", "cache_dir"),
+    "budget": ("max_cost", "max_calls"),
+    "schema": ("returnType", "return_type", "output_schema", "result_type"),
+}
+_MEANT = {theirs: ours for ours, names in _NAMES_ELSEWHERE.items() for theirs in names}
+
+
+def suggesting_names(fn: C) -> C:
+    """Decorate a function: an argument that it lacks is named in a TypeError, with the one that was meant.
+
+    Its value is not: it may be a secret.
+    """
+    parameters = inspect.signature(fn).parameters.values()
+    known = {each.name for each in parameters}
+
+    @functools.wraps(fn)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not named.keys() <= known:
+            name = next(each for each in named if each not in known)
+            raise TypeError(unknown_name(fn.__qualname__.removesuffix(".__init__"), name, known))
+        return fn(*arguments, **named)
+
+    return cast("C", call)
+
+
+def unknown_name(function: str, name: str, known: set[str]) -> str:
+    """Return the error of an argument that a function lacks, with the one that was meant, if one is near."""
+    # By the name that other libraries have for it first.
+    meant = _MEANT.get(name)
+    if meant not in known:
+        meant = next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    if meant is not None:
+        return f"{function}: there is no argument {name!r}; did you mean {meant!r}?"
+    allowed = ", ".join(sorted(known - {"self"}))
+    return f"{function}: there is no argument {name!r}; there are {allowed}"

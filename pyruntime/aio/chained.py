@@ -52,6 +52,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.ledger import Ledger
 from pillarbox.task.protocols import RowBatch
+from pillarbox.validate import suggesting_names
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import ResultConverter
@@ -74,6 +75,7 @@ class Step:
 
     __slots__ = ("fn", "given", "options", "uid")
 
+    @suggesting_names
     def __init__(
         self,
         fn: Callable[..., Any],

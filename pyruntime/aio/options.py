@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_limit_of_time,
     check_positive_int,
     check_positive_number,
+    suggesting_names,
 )
 
 DEFAULT_CAPACITY = 100
@@ -324,6 +325,7 @@ class Options:
     # No user sets it; a subclass may.
     intervals: ClassVar[Intervals] = Intervals()
 
+    @suggesting_names
     def __init__(
         self,
         *,

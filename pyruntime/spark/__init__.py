@@ -11,6 +11,7 @@ from pillarbox.spark.dead_letters import call_failed, failed_rows, skipped_rows
 from pillarbox.spark.estimate_cost import estimate_cost
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.stream.async_stream import async_stream
+from pillarbox.spark.stream.settings import stream_settings
 
 __all__ = [
     "Progress",
@@ -26,6 +27,7 @@ __all__ = [
     "lookup",
     "register_source",
     "skipped_rows",
+    "stream_settings",
 ]
 
 # PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours

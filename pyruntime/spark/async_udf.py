@@ -64,7 +64,7 @@ from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
 from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
-from pillarbox.validate import check_bool
+from pillarbox.validate import check_bool, suggesting_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,6 +96,7 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> AsyncUdf: ...
+@suggesting_names
 def async_udf(
     fn: Any,
     returnType: Any = None,

@@ -82,7 +82,7 @@ def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) 
 
 @pytest.mark.contract
 def test_an_unknown_option_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'capacitty'"):
+    with pytest.raises(TypeError, match="no argument 'capacitty'; did you mean 'capacity'"):
         async_map(spark.range(1), same, schema="n long", capacitty=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="options={}: must be a pillarbox.Options or None"):
         async_udf("long", options={})  # type: ignore[arg-type]

@@ -342,5 +342,7 @@ def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
 
 def test_a_session_with_another_state_store_is_refused_with_what_to_set(spark: SparkSession) -> None:
     spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
-    with pytest.raises(ValueError, match=r"providerClass=.*: set it to .*\.RocksDBStateStoreProvider"):
+    with pytest.raises(
+        ValueError, match=r"providerClass=.*: call pillarbox\.spark\.stream_settings\(spark\) first"
+    ):
         async_stream(spark.readStream.format("rate").load(), same, schema="id long")

@@ -40,15 +40,14 @@ from pillarbox.spark.operator_plan import (
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, parse_schema
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import DIGEST, KEY, through_buckets, unpack
-from pillarbox.validate import check_duration
-
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+from pillarbox.spark.stream.settings import check_settings
+from pillarbox.validate import check_duration, suggesting_names
 
 MAX_WAIT = 1.0
 """Seconds by which slow calls hold a micro-batch up, unless said otherwise."""
 
 
+@suggesting_names
 def async_stream(
     df: DataFrame,
     fn: Callable[[Any], Any],
@@ -196,12 +195,7 @@ def _check_session(session: Any) -> None:
     if missing:
         what = ", ".join(name.removeprefix("google.") for name in missing)
         raise ValueError(f"async_stream needs {what}: install pyspark[sql] and protobuf")
-    provider = session.conf.get(PROVIDER, "")
-    if provider.rpartition(".")[2] != ROCKSDB.rpartition(".")[2]:
-        raise ValueError(
-            f"async_stream needs the state store of RocksDB, and the session has {PROVIDER}={provider}: "
-            f"set it to {ROCKSDB}"
-        )
+    check_settings(session)
 
 
 def _is_there(name: str) -> bool:

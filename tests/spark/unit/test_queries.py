@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 from pillarbox.spark.stream.clock import ADVICE
+from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
 from tests.spark import queries
 from tests.versions import needs_async_stream
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
+from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
 from tests.spark.conftest import _environment
 from tests.versions import needs_async_stream
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox.spark import async_stream
-from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 from pillarbox.spark.stream.call_client import private_folder
 from pillarbox.spark.stream.clock import UNTOLD_INTERVAL_S, offset_of, report_path
+from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
 from tests.spark import queries
 from tests.spark.unit.streams import (
     END_TIMEOUT_S,
