@@ -116,7 +116,7 @@ class Health:
 
     def end(self, period: int) -> None:
         """A request of `period` has ended, in whatever way: another one may probe."""
-        # spec: Addresses!End
+        # spec: Addresses!Freed
         if self._probes == period:
             self._probes = -1
 
