@@ -47,6 +47,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
+from pillarbox.redaction import Redact
 from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
 from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
@@ -394,14 +395,19 @@ class UdfTask(MapTask):
         return rows_of(batch) if options.batch is not None and options.batch.arrow else arguments_of(batch)
 
     def _writer(self, stack: ExitStack) -> RowWriter:
-        return _ColumnWriter(self._schema, self._plans[0].time_zone, errors=self._errors)
+        plan = self._plans[0]
+        return _ColumnWriter(
+            self._schema, plan.time_zone, errors=self._errors, redact=plan.options.errors.redaction
+        )
 
 
 class _ColumnWriter(RowWriter):
     """Writes results as one column: their values, or structs of value and error."""
 
-    def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None, *, errors: str) -> None:
-        super().__init__([], schema, zone, errors=errors)
+    def __init__(
+        self, schema: T.StructType, zone: datetime.tzinfo | None, *, errors: str, redact: Redact
+    ) -> None:
+        super().__init__([], schema, zone, errors=errors, redact=redact)
         self.encoder = ValueEncoder(schema.fields[0].dataType, zone)
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:

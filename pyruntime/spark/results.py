@@ -27,6 +27,7 @@ from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
+from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
     Vectors,
@@ -38,7 +39,7 @@ from pillarbox.spark.normal_forms import (
     with_nulls,
 )
 from pillarbox.spark.records import from_ipc, record_from, to_ipc
-from pillarbox.spark.schema import arrow_field, forbidden_null, holds
+from pillarbox.spark.schema import arrow_field, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
@@ -95,7 +96,6 @@ class _Column:
 
     def __init__(self, field: T.StructField, zone: datetime.tzinfo | None) -> None:
         self.field = arrow_field(field)
-        self._kind, self._nullable = field.dataType, field.nullable
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
@@ -112,7 +112,7 @@ class _Column:
                 if self._has_times:
                     # Arrow holds more years than Python and Spark read.
                     array[0].as_py()
-                place = forbidden_null(array, self._kind, self._nullable, self.field.name)
+                place = forbidden_null(array, self.field)
                 if place is not None:
                     raise ValueError(f"{place} is null, but the schema says NOT NULL")
         except Exception as error:
@@ -141,8 +141,7 @@ class _Column:
         except (pa.ArrowException, ValueError):
             return None
         # What is wrong with which row is found where each is looked at.
-        is_wrong = forbidden_null(array, self._kind, self._nullable, self.field.name) is not None
-        return None if is_wrong else array
+        return array if forbidden_null(array, self.field) is None else None
 
 
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
@@ -222,9 +221,10 @@ class RowEncoder:
                 return [row if self.is_plain(row) else self._row(row) for row in result]
             return self._row(result)
         except Exception as error:
-            raise self._misfit(result, error) from None
+            raise self.misfit(result, error) from None
 
-    def _misfit(self, result: Any, error: Exception) -> ResultError:
+    def misfit(self, result: Any, error: Exception | str) -> ResultError:
+        """The error of a result that does not fit, as `error` says."""
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
         return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
 
@@ -384,7 +384,7 @@ class ValueEncoder(RowEncoder):
         try:
             return self._columns[0].convert(result)
         except Exception as error:
-            raise self._misfit(result, error) from None
+            raise self.misfit(result, error) from None
 
     def _rows(self, result: Any) -> list[Any]:
         return [(None if type(result) is Failed else result,)]

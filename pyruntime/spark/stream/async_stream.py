@@ -13,6 +13,7 @@ what leaves is unpacked.
 from __future__ import annotations
 
 import dataclasses
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import check_comparable
+from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.operator_plan import (
     check_sendable,
     map_in_arrow,
@@ -38,6 +40,7 @@ from pillarbox.spark.operator_plan import (
     plan_operator,
 )
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, parse_schema
+from pillarbox.spark.stream.bad_state import bad_state_folder
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import DIGEST, KEY, through_buckets, unpack
 from pillarbox.validate import check_duration
@@ -57,6 +60,7 @@ def async_stream(
     key: str | Sequence[str] | None = None,
     max_wait: float = MAX_WAIT,
     keep: str | Sequence[str] = (),
+    bad_state: str | os.PathLike[str] | DeadLetter | None = None,
     # From `Options`, but budget:
     ordered: bool = UNSET,
     capacity: int | Literal["auto"] | Adaptive = UNSET,
@@ -76,6 +80,9 @@ def async_stream(
         they came. None for the whole row. A ledger knows a row here as a whole, so it has no key.
     max_wait: seconds by which slow calls may hold a micro-batch up, in all. What has not finished by then
         stays in Spark's state, its call goes on, and it leaves with a later micro-batch.
+    bad_state: a folder for rows of the committed state that nothing can go on from, such as a null where the
+        schema says NOT NULL, as a version before may have committed it: each is dropped and put aside there,
+        once, and the query goes on with all others. None ends the query with an error that names the row.
 
     What leaves with a micro-batch is settled by what the one before it has committed, so each action of
     foreachBatch and each replay has the same rows: a sink that is idempotent by batch number has each row
@@ -152,6 +159,7 @@ def async_stream(
     )
     if operator.dead_letters is not None:
         operator.dead_letters.check_types(df.schema)
+    bad_folder = bad_state_folder(bad_state, operator.dead_letters)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         operator=operator,
@@ -162,6 +170,11 @@ def async_stream(
         ordered=resolved.ordered,
         max_wait=wait,
         required=tuple(field.name for field in df.schema.fields if not field.nullable),
+        leaves=tuple(
+            pa.field(field.name, _arrow_type(field.dataType) or pa.null(), field.nullable)
+            for field in output.fields
+        ),
+        bad_state=bad_folder,
     )
     # Its module needs what the check above is for.
     from pillarbox.spark.stream.clock import read_clock

@@ -196,7 +196,7 @@ def test_rows_come_to_those_that_wait_whatever_spark_says_of_their_columns() -> 
     task = Task(max_wait=4.8)
     task.run(12, 1, (0, 0, [0]))
     task.run(12, 2, (0, 0, [0]), TICK)
-    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT).waiting
+    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT)[0].waiting
     assert waiting is not None
     assert waiting.column("n").to_pylist() == [0, 0]
 

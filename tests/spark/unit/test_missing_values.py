@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
-from pillarbox.spark.schema import forbidden_null
+from pillarbox.spark.schema import arrow_field
 
 UTC = datetime.timezone.utc
 MISSING: dict[str, Any] = {
@@ -258,7 +259,7 @@ def test_a_null_that_the_schema_does_not_allow_is_refused_at_any_depth(
             right.append(encoder.convert({"v": each}))
     if right:
         (array,), _ = encoder.encode(right)
-        assert forbidden_null(array, kind, nullable, "v") is None
+        assert forbidden_null(array, arrow_field(schema["v"])) is None
     # As one block of Arrow, which says nothing of what may be null.
     block = pa.table({"v": pa.array(given, _loose(kind))})
     rows = encoder.rows_of(block)
