@@ -38,8 +38,7 @@ def schema_of(*, nullable: bool) -> T.StructType:
 
 @pytest.mark.contract(
     "A null that the version before has committed where there may be none ends the query with its row; with "
-    "bad_state= it is put aside once, and all other rows leave, none called again.",
-    convicts=["bad_rows_of_state_pass", "bad_row_aside_for_each_execution", "bad_row_dropped_unseen"],
+    "bad_state= it is put aside once, and all other rows leave, none called again."
 )
 def test_a_query_gets_past_a_null_that_the_version_before_has_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
