@@ -17,6 +17,7 @@ not UTF-8 passes, and ends whoever reads it in Python. `Border` finds both in a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -78,6 +79,27 @@ def forbidden_null(array: pa.Array, field: pa.Field, place: str | None = None) -
     return next((each for each in found if each is not None), None)
 
 
+def missing(value: Any, field: pa.Field, place: str | None = None) -> str | None:
+    """As `forbidden_null`, of one value of Python, as PySpark has them for rows."""
+    place = field.name if place is None else place
+    kind = field.type
+    if value is None:
+        return None if field.nullable else place
+    if not is_strict(kind):
+        return None
+    if pa.types.is_map(kind):
+        parts = [(key, kind.key_field, f"a key of {place}") for key in value]
+        parts += [(item, kind.item_field, f"a value of {place}") for item in value.values()]
+    elif _is_list(kind):
+        parts = [(each, kind.value_field, f"an element of {place}") for each in value]
+    else:
+        given = [value.get(each.name) for each in _inside(kind)] if isinstance(value, Mapping) else value
+        parts = [
+            (part, each, f"{place}.{each.name}") for part, each in zip(given, _inside(kind), strict=False)
+        ]
+    return next((found for part in parts if (found := missing(*part)) is not None), None)
+
+
 class Border:
     """The check of batches with columns of these fields.
 
@@ -90,6 +112,9 @@ class Border:
         checked = [
             (place, field, has_text(field.type) and (text is None or field.name in text))
             for place, field in enumerate(fields)
+        ]
+        self._strict = [
+            (place, each) for place, each, _ in checked if not each.nullable or is_strict(each.type)
         ]
         self._checked = [
             each for each in checked if each[2] or not each[1].nullable or is_strict(each[1].type)
@@ -107,6 +132,19 @@ class Border:
                 except pa.ArrowInvalid as error:
                     return f"{field.name} has text that is not UTF-8, or no value at all ({error})"
         return None
+
+    def check_records(self, records: Sequence[Sequence[Any]]) -> None:
+        """Raise ValueError for a record that has a null where there may be none, as values of Python."""
+        for place, field in self._strict:
+            # Those of Spark's rows that have names are by these.
+            values = [
+                record[field.name] if getattr(record, "__fields__", None) else record[place]
+                for record in records
+            ]
+            if is_strict(field.type) or None in values:
+                found = next((null for value in values if (null := missing(value, field)) is not None), None)
+                if found is not None:
+                    raise ValueError(f"{found} is null, but the schema says NOT NULL")
 
     def misfits(self, columns: Sequence[pa.Array]) -> Mapping[int, str]:
         """The places of rows that may not pass, each with what is wrong with it."""

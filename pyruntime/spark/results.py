@@ -99,7 +99,7 @@ class _Column:
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
-        self._has_times = holds(field.dataType, _TIMES)
+        self.has_times = holds(field.dataType, _TIMES)
 
     def convert(self, value: Any) -> Any:
         """The normal form of a value. Raises ValueError that names the column, for one that does not fit."""
@@ -109,7 +109,7 @@ class _Column:
             value = self._normal(value)
             if not self._fits(value):
                 array = self.array([value])
-                if self._has_times:
+                if self.has_times:
                     # Arrow holds more years than Python and Spark read.
                     array[0].as_py()
                 place = forbidden_null(array, self.field)
@@ -129,7 +129,7 @@ class _Column:
             return self._vectors.matrix(results)
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
             results = with_nulls(results) if has_mask(results) else _array_of(np.asarray(results))
-        if self._has_times or not isinstance(results, pa.Array | pa.ChunkedArray):
+        if self.has_times or not isinstance(results, pa.Array | pa.ChunkedArray):
             return None
         if _family(results.type) != _family(self.field.type):
             return None
@@ -147,6 +147,34 @@ class _Column:
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
     """The Arrow array of numbers of NumPy; None for other values."""
     return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
+
+
+def _each_of(results: Any, *, has_times: bool) -> list[Any] | None:
+    """The rows of results of Arrow, one by one, where Python has not all of their values; else None."""
+    if not isinstance(results, pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray):
+        return None
+    try:
+        results.validate(full=True)
+        if has_times:
+            results.to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # Text that is none, a year that is none: the error is that of its row, and of no other.
+        if not isinstance(results, pa.RecordBatch | pa.Table):
+            return [_of_arrow(value) for value in results]
+        names = results.schema.names
+        return [
+            {name: _of_arrow(value) for name, value in zip(names, values, strict=True)}
+            for values in zip(*results.columns, strict=True)
+        ]
+    return None
+
+
+def _of_arrow(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # What is wrong with it is found where it is converted.
+        return value
 
 
 def _family(kind: pa.DataType) -> Any:
@@ -258,14 +286,17 @@ class RowEncoder:
         return self._read(row)
 
     def rows_of(self, results: Any) -> list[Any] | None:
-        """The converted results of a batch that are one block; None for those that are not."""
+        """The converted results of a batch that are one block; None for those that are not.
+
+        Where Python has not all values they are rows to be converted, each by itself.
+        """
         block = (
             self._table(results)
             if isinstance(results, pa.RecordBatch | pa.Table)
             else self._bare_block(results)
         )
         if block is None:
-            return None
+            return _each_of(results, has_times=any(column.has_times for column in self._columns))
         count = len(block[0])
         share = sum(array.nbytes for array in block) // max(1, count)
         return [EncodedRow(block, index, share) for index in range(count)]
