@@ -18,7 +18,7 @@
 (* A micro-batch opens all buckets where the clock has moved, and those that have input where it has not.             *)
 (*                                                                                                                    *)
 (* A state may have rows that nothing can go on from, as a version that did not look has committed them (`Poisoned`): *)
-(* a null where there may be none, bytes that are no text. An execution that reads one fails, so that the query does, *)
+(* a null where there may be none, text not in UTF-8. An execution that reads one fails, so that the query does,      *)
 (* at each start; or, where it is started with the option, it puts the row aside, in a file that it names by what all *)
 (* executions of the micro-batch read, and goes on without it.                                                        *)
 (*                                                                                                                    *)
@@ -476,9 +476,11 @@ HangingSpec == Spec /\ Steps
 FairSpec == Spec /\ Steps /\ \A p \in Processes, i \in Ids : WF_vars(Finish(p, i))
 
 -----------------------------------------------------------------------------
-(* No row is twice in a sink; between micro-batches, each row that was read has left to every sink, or is in the      *)
-(* state, or was put aside.                                                                                           *)
+(* Rows that were put aside: they count as gone below.                                                                *)
 IsAside == {file[1] : file \in h.aside}
+
+(* No row is twice in a sink; between micro-batches, each row that was read has left to every sink, or is in the      *)
+(* state.                                                                                                             *)
 NothingLostOrTwice ==
     \A s \in Sinks :
         /\ \A i, j \in DOMAIN out[s] : out[s][i][1] = out[s][j][1] => i = j

@@ -31,6 +31,7 @@ from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.chained import check_no_state
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
@@ -198,6 +199,7 @@ def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
         raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
     if resolved.where is not None:
         raise ValueError("where: say it where the column is made: embed('text', where='text is not null')")
+    check_no_state(resolved)
     if resolved.errors.dead_letter is not None:
         raise ValueError(
             "dead_letter: a column has no rows to put aside; use async_map, or errors='column', which says "

@@ -1,4 +1,4 @@
-"""What Arrow batches may have when they go to Spark's Java process, and what they may not. Pure; any thread.
+"""The check of Arrow batches that go to Spark's Java process: what they may not have. Pure; any thread.
 
 A null where the schema says NOT NULL, at any depth, ends the job there, whatever `errors` says; text that is
 not UTF-8 passes, and ends whoever reads it in Python. `Border` finds both in a whole batch.

@@ -1,4 +1,4 @@
-"""Types with NOT NULL at random depths, and values of them in which any part may be missing or be no text."""
+"""Types with NOT NULL at random depths, and values in which any part may be missing, or not be text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 HALF = "cut \ud83d"
-"""Half a character, which is no text: as a text of Python, and in bytes as Arrow has them."""
+"""Half a character, which has no form in UTF-8: as a text of Python, and in bytes as Arrow has them."""
 
 LEAVES: list[tuple[T.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
     (T.LongType(), pa.int64(), st.integers(-5, 5)),
@@ -45,7 +45,7 @@ def strict_kinds(draw: st.DrawFn, depth: int = 3) -> tuple[T.DataType, Any]:
 
 
 def is_wrong(value: Any, kind: T.DataType, nullable: bool) -> bool:
-    """Return True if a value has a null where its type allows none, or what is no text."""
+    """Return True if a value has a null where its type allows none, or half a character."""
     if value is None:
         return not nullable
     if isinstance(kind, T.ArrayType):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from pillarbox.sources import SimpleSource
-from pillarbox.sources.split import OffsetSplit
 from pillarbox.spark import register_source
 from tests.spark.unit import source_logs
-from tests.spark.unit.source_logs import LogSource, RangeSource, append
+from tests.spark.unit.source_logs import HoleSource, LogSource, RangeSource, append
 
 cloudpickle.register_pickle_by_value(source_logs)
 
@@ -149,32 +144,8 @@ def test_bad_arguments_are_refused(spark: SparkSession) -> None:
         register_source(spark, RangeSource(1, 1), "a b")
 
 
-@dataclass(frozen=True)
-class HoleSource(SimpleSource[OffsetSplit]):
-    """A source that gives one row of each list, as records or as a batch of Arrow."""
-
-    lists: tuple[tuple[int | None, ...], ...]
-    text: bytes = b"a"
-    form: str = "records"
-    schema = (
-        pa.field("v", pa.list_(pa.field("element", pa.int64(), nullable=False))),
-        pa.field("t", pa.string(), nullable=False),
-    )
-
-    def list_splits(self) -> list[OffsetSplit]:
-        return [OffsetSplit("a", 0, 1)]
-
-    def read(self, split: OffsetSplit) -> Iterator[Any]:
-        text = pa.array([self.text] * len(self.lists), pa.binary()).view(pa.string())
-        if self.form == "records":
-            yield [([*each], self.text.decode()) for each in self.lists], 1
-        else:
-            values = pa.array([[*each] for each in self.lists], pa.list_(pa.int64()))
-            yield pa.RecordBatch.from_arrays([values, text], ["v", "t"]), 1
-
-
 @pytest.mark.contract(
-    "A null of a source where its schema says NOT NULL, or text that is no UTF-8, fails its read in words.",
+    "A null of a source where its schema says NOT NULL, or text not in UTF-8, fails its read in words.",
     convicts=["nulls_of_sources_pass", "nulls_of_records_pass"],
 )
 @pytest.mark.parametrize(
@@ -195,7 +166,6 @@ class HoleSource(SimpleSource[OffsetSplit]):
 def test_what_a_source_may_not_give_fails_its_read_in_words(
     spark: SparkSession, form: str, lists: Any, text: bytes, message: str | None
 ) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     name = register_source(spark, HoleSource(lists, text, form), f"holes_{uuid.uuid4().hex}")
     df = spark.read.format(name).load()
     if message is None:

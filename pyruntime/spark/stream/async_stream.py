@@ -13,7 +13,6 @@ what leaves is unpacked.
 from __future__ import annotations
 
 import dataclasses
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -31,7 +30,6 @@ from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import check_comparable
-from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.operator_plan import (
     check_sendable,
     map_in_arrow,
@@ -60,7 +58,6 @@ def async_stream(
     key: str | Sequence[str] | None = None,
     max_wait: float = MAX_WAIT,
     keep: str | Sequence[str] = (),
-    bad_state: str | os.PathLike[str] | DeadLetter | None = None,
     # From `Options`, but budget:
     ordered: bool = UNSET,
     capacity: int | Literal["auto"] | Adaptive = UNSET,
@@ -80,9 +77,6 @@ def async_stream(
         they came. None for the whole row. A ledger knows a row here as a whole, so it has no key.
     max_wait: seconds by which slow calls may hold a micro-batch up, in all. What has not finished by then
         stays in Spark's state, its call goes on, and it leaves with a later micro-batch.
-    bad_state: a folder for rows of the committed state that nothing can go on from, such as a null where the
-        schema says NOT NULL, as a version before may have committed it: each is dropped and put aside there,
-        once, and the query goes on with all others. None ends the query with an error that names the row.
 
     What leaves with a micro-batch is settled by what the one before it has committed, so each action of
     foreachBatch and each replay has the same rows: a sink that is idempotent by batch number has each row
@@ -90,6 +84,9 @@ def async_stream(
     the latest; while rows are pending micro-batches follow one another, and none is made when none are. With
     the trigger `availableNow` the query ends when all has been emitted. Rows leave later than they came, so a
     watermark belongs behind `async_stream`, with a delay that covers the longest call.
+
+    A row of the committed state that nothing can go on from, such as a null where the schema says NOT NULL,
+    ends the query with an error that names it; `Errors(bad_state=folder)` puts it aside, once, and goes on.
 
     A call that has not ended when its executor dies is made again, or found in the ledger. Needs PySpark 4.2
     or later with pandas and protobuf, and the state store of RocksDB. The limit by `max_wait` and the state
@@ -159,7 +156,7 @@ def async_stream(
     )
     if operator.dead_letters is not None:
         operator.dead_letters.check_types(df.schema)
-    bad_folder = bad_state_folder(bad_state, operator.dead_letters)
+    bad_folder = bad_state_folder(resolved.errors.bad_state, operator.dead_letters)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         operator=operator,

@@ -1,6 +1,6 @@
 """Rows of a committed state that nothing can go on from: what is wrong with them, where they are put aside.
 
-`async_stream(bad_state=...)` says what becomes of them; `bucket_state` finds them. For the tasks' threads,
+`Errors(bad_state=...)` says what becomes of them; `bucket_state` finds them. For the tasks' threads,
 but for `bad_state_folder`, which is for the driver.
 """
 
@@ -44,7 +44,7 @@ PARTS = {
     "dead_letters": "the dead letter",
     "state": "the state of the bucket,",
 }
-"""What rows of each part of a state are, in words."""
+"""The rows of each part of a state, in words."""
 
 COLUMNS = pa.schema(
     {
@@ -132,7 +132,7 @@ def remedy_of(bad: Sequence[BadRow], redact: Redact) -> str:
     more = "" if len(bad) == 1 else f"; and {len(bad) - 1:,} more of this bucket"
     return (
         f"{bad[0].told(redact)}{more}. To have what is wrong put aside in a folder, and the query go on with "
-        "all else, start it with async_stream(..., bad_state='<folder>')"
+        "all else, start it with async_stream(..., errors=Errors(bad_state='<folder>'))"
     )
 
 

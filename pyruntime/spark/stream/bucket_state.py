@@ -303,7 +303,7 @@ def decode(
     NULL. leaves: the fields that leave now, `results` the names of those that the function gives; where there
     are none, nothing of outputs is looked at.
 
-    Bad are rows with a null where there may be none now, with text that is none, or with a value that a
+    Bad are rows with a null where there may be none now, with text that is not UTF-8, or with a value that a
     column cannot hold, and bytes that cannot be decoded: the state is without them. Raises StreamStateError
     for a state of another version, and where the columns themselves are others.
     """
@@ -354,7 +354,7 @@ def decode(
 
 
 _DAMAGED = (pa.ArrowException, OSError, StopIteration, LookupError, ValueError, TypeError)
-"""What bytes raise that are no state."""
+"""Errors of the decoding of bytes that are not a state."""
 
 
 def _damaged(part: str, raw: bytes, error: Exception) -> BadRow:

@@ -15,7 +15,8 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pillarbox.spark import async_stream, failed_rows
+from pillarbox import Errors
+from pillarbox.spark import async_map, async_stream, async_udf, failed_rows
 from pillarbox.spark.records import from_ipc
 from pillarbox.spark.stream import async_stream as module
 from pillarbox.spark.stream.bucket_state import StreamPlan
@@ -38,7 +39,7 @@ def schema_of(*, nullable: bool) -> T.StructType:
 
 @pytest.mark.contract(
     "A null that the version before has committed where there may be none ends the query with its row; with "
-    "bad_state= it is put aside once, and all other rows leave, none called again."
+    "bad_state it is put aside once, and all other rows leave, none called again."
 )
 def test_a_query_gets_past_a_null_that_the_version_before_has_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,8 +87,8 @@ def test_a_query_gets_past_a_null_that_the_version_before_has_committed(
         run()
     assert not letters.exists()
     with pytest.raises(Exception, match="the sink fails once"):
-        run(bad_state=letters)
-    run(bad_state=letters)
+        run(errors=Errors(bad_state=letters))
+    run(errors=Errors(bad_state=letters))
     assert sorted(row.id for rows in taken.values() for row in rows) == [n for n in range(24) if n != 3]
     assert all(row.v.a == row.id for rows in taken.values() for row in rows)
     assert sorted(map(int, noted(tmp_path / "calls"))) == list(range(24))
@@ -97,3 +98,17 @@ def test_a_query_gets_past_a_null_that_the_version_before_has_committed(
     assert letter["_error"].message == "v.a is null, but the schema says NOT NULL"
     (raw,) = from_ipc(bytes(letter.raw))
     assert raw.to_pylist() == [{"id": 3, "v": {"a": None}, "t": "row 3"}]
+
+
+def test_bad_state_is_refused_where_nothing_is_kept_in_a_state(spark: SparkSession) -> None:
+    async def fn(row: Any) -> Any:
+        return row
+
+    errors = Errors(bad_state="folder")
+    for refused in (
+        lambda: async_map(spark.range(1), fn, schema="v long", errors=errors),
+        lambda: async_map(spark.range(1), [fn, fn], schema="v long", errors=errors),
+        lambda: async_udf(fn, "long", errors=errors),
+    ):
+        with pytest.raises(ValueError, match="bad_state='folder': is for async_stream"):
+            refused()

@@ -83,7 +83,7 @@ def sound(blob: bytes | None, columns: Any = COLUMNS, *given: Any) -> BucketStat
 
 
 def reasons(blob: bytes | None, columns: Any = COLUMNS, *given: Any) -> list[str]:
-    """What is wrong with rows of a blob that nothing can go on from."""
+    """The reasons why nothing can go on from rows of a blob."""
     return [each.reason for each in decode(blob, columns, *(given or (OUTPUT,)))[1]]
 
 
