@@ -17,6 +17,11 @@
 (*                                                                                                                    *)
 (* A micro-batch opens all buckets where the clock has moved, and those that have input where it has not.             *)
 (*                                                                                                                    *)
+(* A state may have rows that nothing can go on from, as a version that did not look has committed them (`Poisoned`): *)
+(* a null where there may be none, text not in UTF-8. An execution that reads one fails, so that the query does,      *)
+(* at each start; or, where it is started with the option, it puts the row aside, in a file that it names by what all *)
+(* executions of the micro-batch read, and goes on without it.                                                        *)
+(*                                                                                                                    *)
 (* Not in the model: that the tasks of a host go to the process that holds the calls of a bucket, which moves only    *)
 (* where that process is gone, or to another host (here it may move at any time, Moves times); and rows that have no  *)
 (* room in a process, of which the state alone knows.                                                                 *)
@@ -33,6 +38,8 @@ CONSTANTS
     Failures,   \* restarts of the driver, deaths of processes and lost reports together, at most
     Moves,      \* executions of a bucket in another process than the one before, at most
     Zombies,    \* tasks at a time that outlive their driver or their micro-batch, at most
+    Poisoned,   \* rows that no state can have had, and has
+    OptionFrom, \* so many failures are there before the query is started with the option that puts these aside
     Mutant
 
 VARIABLES
@@ -118,8 +125,9 @@ TypeOK ==
     /\ \A t \in tasks : t.bucket \in Buckets /\ t.process \in Processes /\ t.age \in 0..1
     /\ taken \subseteq Sinks /\ sunk \subseteq Sinks
     \* Of each process: rows that were called in its life. Of this micro-batch: what its first execution has emitted,
-    \* and rows that had finished when it began. Whether something happened that must not.
-    /\ DOMAIN h = {"called", "given", "ripe", "again", "lost", "differ", "late"}
+    \* and rows that had finished when it began. Whether something happened that must not. The files of rows that were
+    \* put aside: the row of each, and what else it is named by.
+    /\ DOMAIN h = {"called", "given", "ripe", "again", "lost", "differ", "late", "aside"}
 
 Init ==
     /\ next = 1 /\ part = 0 /\ phase = "idle" /\ ticked = FALSE
@@ -129,7 +137,7 @@ Init ==
     /\ home = [b \in Buckets |-> Least(Processes)] /\ ledger = NoCalls /\ said = "untold" /\ made = [r \in Rows |-> 0]
     /\ failures = 0 /\ moves = 0 /\ copies = [b \in Buckets |-> {}]
     /\ h = [called |-> [p \in Processes |-> {}], given |-> Nothing, ripe |-> {},
-            again |-> FALSE, lost |-> FALSE, differ |-> FALSE, late |-> FALSE]
+            again |-> FALSE, lost |-> FALSE, differ |-> FALSE, late |-> FALSE, aside |-> {}]
 
 -----------------------------------------------------------------------------
 (* A micro-batch begins: with input, or as the clock has moved. The clock moves while something is pending. After a   *)
@@ -156,11 +164,22 @@ BeginByClock == Ticks /\ Begin(0, TRUE)
 Here(p, b) == {i \in DOMAIN calls[p] : BucketOf(calls[p][i].row) = b}
 Waiting(base) == {e.row : e \in {f \in Elements(base) : f.result = None \/ Mutant = "calls what has its result"}}
 IsWanted(r) ==
-    \/ \E e \in Elements(committed[BucketOf(r)]) : e.row = r /\ e.result = None
+    \/ r \notin Poisoned /\ \E e \in Elements(committed[BucketOf(r)]) : e.row = r /\ e.result = None
     \/ phase = "running" /\ PartOf(r) = part
 
+(* What an execution goes on from, of the state that it has read, and the files of what it puts aside first.          *)
+PoisonIn(read) == {e.row : e \in Elements(read)} \cap Poisoned
+MayRead(read) == PoisonIn(read) = {} \/ failures >= OptionFrom
+Sound(read) ==
+    CASE Mutant = "a poisoned row goes on" -> read
+      [] Mutant = "the bucket is dropped with it" /\ PoisonIn(read) # {} -> <<>>
+      [] OTHER -> SelectSeq(read, LAMBDA e : e.row \notin Poisoned)
+Letters(read) ==
+    IF Mutant = "dropped before it is put aside" THEN {}
+    ELSE {<<r, IF Mutant = "a file for each execution" THEN Cardinality(h.aside) ELSE 0>> : r \in PoisonIn(read)}
+
 IsAsked(b, base, n) == base # <<>> \/ NewRows(n, b) # <<>>
-OpenIn(p, b, base, n, turned) ==
+OpenIn(p, b, base, n, turned, letters) ==
     LET input == Elements(NewRows(n, b))
         id(r) == IdIn(r, turned /\ r \in input)
         wanted == {id(r) : r \in Waiting(base) \cup input}
@@ -184,6 +203,7 @@ OpenIn(p, b, base, n, turned) ==
                     !.again = @ \/ \E i \in called : \/ row(i) \in h.called[p] \/ i \in DOMAIN ledger
                                                      \/ \E e \in Elements(base) : e.row = row(i) /\ e.result # None,
                     !.lost = @ \/ \E i \in Here(p, b) \ kept : IsWanted(calls[p][i].row),
+                    !.aside = @ \cup letters,
                     !.ripe = IF p = home[b] THEN @ ELSE {r \in @ : BucketOf(r) # b}]
 
 (* An action executes a bucket, on any executor. Opening is one step, as the state of N-1 does not change under it. A *)
@@ -199,12 +219,14 @@ Open(a, b, p) ==
     /\ phase = "running" /\ IsOpened(b) /\ ~done[a][b].is
     /\ ~\E t \in tasks : t.action = a /\ t.bucket = b
     /\ IF p = home[b] THEN moves' = moves ELSE moves < Moves /\ moves' = moves + 1
-    /\ \E base \in Readable(b), turned \in Turns :
-        /\ IF IsAsked(b, base, part)
-           THEN OpenIn(p, b, base, part, turned) /\ seen' = [seen EXCEPT ![p][b] = 0]
+    /\ \E read \in Readable(b), turned \in Turns :
+        /\ MayRead(read)
+        /\ IF IsAsked(b, read, part)
+           THEN /\ OpenIn(p, b, Sound(read), part, turned, Letters(read))
+                /\ seen' = [seen EXCEPT ![p][b] = 0]
            ELSE p = home[b] /\ UNCHANGED <<calls, seen, made, h>>
-        /\ tasks' = tasks \cup {[action |-> a, bucket |-> b, process |-> p, base |-> base, part |-> part, age |-> 0,
-                                 open |-> TRUE, turned |-> turned]}
+        /\ tasks' = tasks \cup {[action |-> a, bucket |-> b, process |-> p, base |-> Sound(read), part |-> part,
+                                 age |-> 0, open |-> TRUE, turned |-> turned]}
     /\ home' = [home EXCEPT ![b] = p]
     /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, ledger, said, failures,
                    copies>>
@@ -215,7 +237,7 @@ IsLate(t) == seen[t.process][t.bucket] < t.age /\ Mutant # "a late task is not r
 OpenLateOf(t) ==
     /\ ~t.open /\ ~IsLate(t)
     /\ IF IsAsked(t.bucket, t.base, t.part)
-       THEN /\ OpenIn(t.process, t.bucket, t.base, t.part, t.turned)
+       THEN /\ OpenIn(t.process, t.bucket, t.base, t.part, t.turned, {})
             /\ seen' = [seen EXCEPT ![t.process][t.bucket] = IF @ < t.age THEN @ ELSE t.age]
        ELSE UNCHANGED <<calls, seen, made, h>>
     /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, home, ledger, said,
@@ -386,9 +408,9 @@ End ==
 MayFail == failures < Failures /\ failures' = failures + 1
 Unopened ==
     IF phase # "running" THEN {}
-    ELSE {[action |-> -1, bucket |-> b, process |-> p, base |-> committed[b], part |-> part, age |-> 0, open |-> FALSE,
-           turned |-> FALSE]
-            : b \in {d \in Buckets : IsOpened(d)}, p \in Processes}
+    ELSE {[action |-> -1, bucket |-> b, process |-> p, base |-> Sound(committed[b]), part |-> part, age |-> 0,
+           open |-> FALSE, turned |-> FALSE]
+            : b \in {d \in Buckets : IsOpened(d) /\ MayRead(committed[d])}, p \in Processes}
 
 Restart ==
     /\ MayFail /\ phase # "ended"
@@ -454,6 +476,9 @@ HangingSpec == Spec /\ Steps
 FairSpec == Spec /\ Steps /\ \A p \in Processes, i \in Ids : WF_vars(Finish(p, i))
 
 -----------------------------------------------------------------------------
+(* Rows that were put aside: they count as gone below.                                                                *)
+IsAside == {file[1] : file \in h.aside}
+
 (* No row is twice in a sink; between micro-batches, each row that was read has left to every sink, or is in the      *)
 (* state.                                                                                                             *)
 NothingLostOrTwice ==
@@ -462,8 +487,16 @@ NothingLostOrTwice ==
         /\ phase # "running" =>
             LET gone == {o[1] : o \in Elements(out[s])}
                 left(b) == Elements(RowsOf(committed[b]))
-            IN  /\ gone \cup UNION {left(b) : b \in Buckets} = {r \in Rows : PartOf(r) < next}
+            IN  /\ gone \cup IsAside \cup UNION {left(b) : b \in Buckets} = {r \in Rows : PartOf(r) < next}
+                /\ gone \cap IsAside = {}
                 /\ \A b \in Buckets : gone \cap left(b) = {} /\ Cardinality(left(b)) = Len(committed[b])
+
+(* What nothing can go on from leaves to no sink.                                                                     *)
+NoPoisonLeaves == \A s \in Sinks : \A o \in Elements(out[s]) : o[1] \notin Poisoned
+
+(* It is put aside once, however many executions read it, and nothing else is.                                        *)
+PutAsideOnce == /\ IsAside \subseteq Poisoned
+                /\ \A file, other \in h.aside : file[1] = other[1] => file = other
 
 (* Every execution of a micro-batch emits what its first one has emitted.                                             *)
 ExecutionsAgree == ~h.differ
@@ -496,7 +529,7 @@ SecondAtLatest == ~h.late
 
 EndsDrained ==
     phase = "ended" => /\ \A b \in Buckets : committed[b] = <<>>
-                       /\ \A s \in Sinks : Len(out[s]) = Len(Input)
+                       /\ \A s \in Sinks : Len(out[s]) + Cardinality(IsAside) = Len(Input)
 
 (* A micro-batch is not held up by calls, however long these take.                                                    *)
 HoldIsBounded == (phase = "running") ~> (phase # "running")
@@ -506,6 +539,6 @@ IsUnwanted(p, i) ==
     i \in DOMAIN calls[p] /\ LET r == calls[p][i].row IN ~IsWanted(r) \/ home[BucketOf(r)] # p
 SlotsComeBack == \A p \in Processes, i \in Ids : IsUnwanted(p, i) ~> ~IsUnwanted(p, i)
 
-EverythingComesOut == <>(\A s \in Sinks : Len(out[s]) = Len(Input))
+EverythingComesOut == <>(\A s \in Sinks : Len(out[s]) + Cardinality(IsAside) = Len(Input))
 QueryEnds == <>(phase = "ended")
 =============================================================================

@@ -18,7 +18,7 @@ VARIABLES
 Of(r) == INSTANCE StreamState WITH
     Input <- Runs[r].input, Ordered <- Runs[r].ordered, Sinks <- 1..Runs[r].sinks, Looks <- TRUE,
     Processes <- 1..Runs[r].processes, HasLedger <- FALSE, Reports <- FALSE, Failures <- Runs[r].failures,
-    Moves <- Len(Runs[r].steps), Zombies <- Len(Runs[r].steps), Mutant <- "none"
+    Moves <- Len(Runs[r].steps), Zombies <- Len(Runs[r].steps), Poisoned <- {}, OptionFrom <- 0, Mutant <- "none"
 
 state == <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
            said, made, failures, moves, copies, h>>

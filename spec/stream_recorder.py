@@ -199,7 +199,7 @@ class RecordedProcessor(BucketProcessor):
         append(self._path, "start", **self._words, state=self._described(blob))
 
     def _described(self, blob: bytes | None) -> dict[str, list[str]]:
-        return described(decode(blob, self._plan.columns, self._plan.output))
+        return described(decode(blob, self._plan.columns, self._plan.output)[0])
 
 
 # -- in the process that holds the calls -----------------------------------------------------------

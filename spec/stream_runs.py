@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import async_stream
 from pillarbox.spark.stream import buckets
-from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
+from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
 from tests.spark import queries
 
 from . import stream_trace

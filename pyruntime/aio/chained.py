@@ -130,6 +130,7 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
     """
     if not isinstance(fn, list | tuple):
         resolved = resolve_options(options, given)
+        check_no_state(resolved)
         check_function(fn, in_batches=resolved.batch is not None)
         return [Stage(fn, resolved)]
     if not fn:
@@ -138,6 +139,8 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
     if getattr(beside, "uid", None) is not None:
         raise ValueError("uid: each function of a list has its own; give it there: Step(fn, uid='embed-v1')")
     stages = [_resolve_step(one if isinstance(one, Step) else Step(one), options, given) for one in fn]
+    for stage in stages:
+        check_no_state(stage.options)
     uids = [str(stage.uid) for stage in stages]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
@@ -154,6 +157,15 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
                 "and it gets lists"
             )
     return stages
+
+
+def check_no_state(options: Options) -> None:
+    """Raise ValueError for an option of what keeps its rows in a committed state."""
+    if options.errors.bad_state is not None:
+        raise ValueError(
+            f"bad_state={shorten(options.errors.bad_state)}: is for async_stream, which keeps its rows in "
+            "Spark's state store; leave it out"
+        )
 
 
 def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]) -> Stage:

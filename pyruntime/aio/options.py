@@ -135,6 +135,9 @@ class Errors:
         removed: a function of the text, or a `Redact`, which can leave rows out as well.
     dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a
         folder, or a `DeadLetter`; else a file of JSON lines, with the item, the error and the time.
+    bad_state: of `async_stream`, a folder, or a `DeadLetter`, for rows of its committed state that nothing
+        can go on from, such as a null where the schema says NOT NULL, as a version before may have left it:
+        each is dropped and put aside there, once, and the query goes on. None ends the query with its row.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -144,6 +147,7 @@ class Errors:
     floor: int | None = dataclasses.field(default=DEFAULT_FLOOR, kw_only=True)
     redact: Callable[[str], str] | Redact | None = dataclasses.field(default=None, kw_only=True)
     dead_letter: Any = dataclasses.field(default=None, kw_only=True)
+    bad_state: Any = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.mode is UNSET:

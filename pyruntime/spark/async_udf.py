@@ -29,6 +29,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.chained import check_no_state
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
@@ -45,6 +46,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
+from pillarbox.redaction import Redact
 from pillarbox.spark import compat
 from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
 from pillarbox.spark.dataframe import MapTask
@@ -197,6 +199,7 @@ def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
         raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
     if resolved.where is not None:
         raise ValueError("where: say it where the column is made: embed('text', where='text is not null')")
+    check_no_state(resolved)
     if resolved.errors.dead_letter is not None:
         raise ValueError(
             "dead_letter: a column has no rows to put aside; use async_map, or errors='column', which says "
@@ -393,14 +396,19 @@ class UdfTask(MapTask):
         return rows_of(batch) if options.batch is not None and options.batch.arrow else arguments_of(batch)
 
     def _writer(self, stack: ExitStack) -> RowWriter:
-        return _ColumnWriter(self._schema, self._plans[0].time_zone, errors=self._errors)
+        plan = self._plans[0]
+        return _ColumnWriter(
+            self._schema, plan.time_zone, errors=self._errors, redact=plan.options.errors.redaction
+        )
 
 
 class _ColumnWriter(RowWriter):
     """Writes results as one column: their values, or structs of value and error."""
 
-    def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None, *, errors: str) -> None:
-        super().__init__([], schema, zone, errors=errors)
+    def __init__(
+        self, schema: T.StructType, zone: datetime.tzinfo | None, *, errors: str, redact: Redact
+    ) -> None:
+        super().__init__([], schema, zone, errors=errors, redact=redact)
         self.encoder = ValueEncoder(schema.fields[0].dataType, zone)
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:

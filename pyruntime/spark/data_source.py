@@ -50,6 +50,7 @@ from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import SplitCoordinator
+from pillarbox.spark.border import Border
 from pillarbox.spark.compat import (
     SOURCE_STREAMS_SINCE,
     SOURCES_SINCE,
@@ -263,12 +264,14 @@ def read_partition(read: Read, partition: TaskPartition) -> Iterator[Any]:
     """
     context = ReaderContext(subtask=partition.number, send=_no_events, schema=read.schema)
     reader = read.source.create_reader(context)
+    border = Border(read.schema)
     with prompt_connection(), closing(read_splits(reader, partition.splits)) as reading:
         for fetched in reading:
             if not isinstance(fetched.records, pa.RecordBatch):
+                border.check_records(fetched.records)
                 yield from fetched.records
             elif fetched.records.num_rows:
-                yield fit(fetched.records, read.schema)
+                yield fit(fetched.records, read.schema, border)
 
 
 def _no_events(event: SourceEvent) -> NoReturn:
@@ -278,17 +281,16 @@ def _no_events(event: SourceEvent) -> NoReturn:
     )
 
 
-def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns of `schema`, in its order, with its types.
+def fit(batch: pa.RecordBatch, schema: pa.Schema, border: Border) -> pa.RecordBatch:
+    """`batch` with the columns of `schema`, in its order, with its types. border: the check of the schema.
 
-    Raises ValueError that names the column, for one that is missing, has values of another type, or has nulls
-    that the schema does not have.
+    Raises ValueError that names the column, for one that is missing, has values of another type, nulls that
+    the schema does not have, at any depth, or text that is not UTF-8.
     """
     fits = batch.schema.equals(schema)
     columns = batch.columns if fits else [_column(batch, field) for field in schema]
-    for wanted, column in zip(schema, columns, strict=True):
-        if not wanted.nullable and column.null_count:
-            raise ValueError(f"column {wanted.name!r} has nulls, and the schema says that it has none")
+    for row, why in border.misfits(columns).items():
+        raise ValueError(f"row {row:,} of a batch that was read: {why}")
     return batch if fits else pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -207,7 +207,8 @@ class MapTask:
             },
             # Where this is what happens to all of them the encoder does it.
             drops=() if self._errors == "drop" else drops,
-            of_chain=plans[0].uid is not None,
+            uid=plans[-1].uid,
             is_behind=len(plans) > 1,
             one_row=gives_one_row(plans[-1].fn),
+            redact=plans[-1].options.errors.redaction,
         )

@@ -289,14 +289,19 @@ def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:
 class DeadLetterWriter:
     """Writes the dead letters of one run of the operator in one task attempt; a context manager around it.
 
+    name: of the file, which is left as it is where it is there; None for one of its own.
     A `with` block that ends well makes them visible, one that ends early or badly leaves nothing.
     """
 
-    def __init__(self, letter: DeadLetter) -> None:
+    def __init__(self, letter: DeadLetter, name: str | None = None) -> None:
         self._letter = letter
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        self._name = f"part-{partition:05d}-{uuid.uuid4().hex}.parquet"
+        own = uuid.uuid4().hex
+        self._is_named = name is not None
+        self._name = f"part-{partition:05d}-{own}.parquet" if name is None else name
+        # Two attempts may write a file of one name at a time.
+        self._hidden_name = f"_{self._name}" if name is None else f"_{own}-{name}"
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._files: fs.FileSystem | None = None
@@ -323,7 +328,11 @@ class DeadLetterWriter:
             written = self._stream is not None
             self._close_file()
             if written:
-                self._open().move(self._hidden, posixpath.join(self._folder, self._name))
+                target = posixpath.join(self._folder, self._name)
+                if self._is_named and self._open().get_file_info(target).type == fs.FileType.File:
+                    self._open().delete_file(self._hidden)
+                else:
+                    self._open().move(self._hidden, target)
 
     def abort(self) -> None:
         """Leave nothing behind. Never raises."""
@@ -361,7 +370,7 @@ class DeadLetterWriter:
 
     @property
     def _hidden(self) -> str:
-        return posixpath.join(self._folder, f"_{self._name}")
+        return posixpath.join(self._folder, self._hidden_name)
 
     def _open(self) -> fs.FileSystem:
         if self._files is None:

@@ -27,6 +27,7 @@ from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
+from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
     Vectors,
@@ -39,7 +40,7 @@ from pillarbox.spark.normal_forms import (
     with_nulls,
 )
 from pillarbox.spark.records import from_ipc, record_from, to_ipc
-from pillarbox.spark.schema import arrow_field, forbidden_null, holds
+from pillarbox.spark.schema import arrow_field, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
@@ -96,11 +97,10 @@ class _Column:
 
     def __init__(self, field: T.StructField, zone: datetime.tzinfo | None) -> None:
         self.field = arrow_field(field)
-        self._kind, self._nullable = field.dataType, field.nullable
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
-        self._has_times = holds(field.dataType, _TIMES)
+        self.has_times = holds(field.dataType, _TIMES)
 
     def convert(self, value: Any) -> Any:
         """The normal form of a value. Raises ValueError that names the column, for one that does not fit."""
@@ -110,10 +110,10 @@ class _Column:
             value = self._normal(value)
             if not self._fits(value):
                 array = self.array([value])
-                if self._has_times:
+                if self.has_times:
                     # Arrow holds more years than Python and Spark read.
                     array[0].as_py()
-                place = forbidden_null(array, self._kind, self._nullable, self.field.name)
+                place = forbidden_null(array, self.field)
                 if place is not None:
                     raise ValueError(f"{place} is null, but the schema says NOT NULL")
         except Exception as error:
@@ -130,7 +130,7 @@ class _Column:
             return self._vectors.matrix(results)
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
             results = with_nulls(results) if has_mask(results) else _array_of(np.asarray(results))
-        if self._has_times or not isinstance(results, pa.Array | pa.ChunkedArray):
+        if self.has_times or not isinstance(results, pa.Array | pa.ChunkedArray):
             return None
         if _family(results.type) != _family(self.field.type):
             return None
@@ -142,13 +142,40 @@ class _Column:
         except (pa.ArrowException, ValueError):
             return None
         # What is wrong with which row is found where each is looked at.
-        is_wrong = forbidden_null(array, self._kind, self._nullable, self.field.name) is not None
-        return None if is_wrong else array
+        return array if forbidden_null(array, self.field) is None else None
 
 
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
     """The Arrow array of numbers of NumPy; None for other values."""
     return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
+
+
+def _each_of(results: Any, *, has_times: bool) -> list[Any] | None:
+    """The rows of results of Arrow, one by one, where Python has not all of their values; else None."""
+    if not isinstance(results, pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray):
+        return None
+    try:
+        results.validate(full=True)
+        if has_times:
+            results.to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # Text that is none, a year that is none: the error is that of its row, and of no other.
+        if not isinstance(results, pa.RecordBatch | pa.Table):
+            return [_of_arrow(value) for value in results]
+        names = results.schema.names
+        return [
+            {name: _of_arrow(value) for name, value in zip(names, values, strict=True)}
+            for values in zip(*results.columns, strict=True)
+        ]
+    return None
+
+
+def _of_arrow(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # What is wrong with it is found where it is converted.
+        return value
 
 
 def _family(kind: pa.DataType) -> Any:
@@ -223,9 +250,10 @@ class RowEncoder:
                 return [row if self.is_plain(row) else self._row(row) for row in result]
             return self._row(result)
         except Exception as error:
-            raise self._misfit(result, error) from None
+            raise self.misfit(result, error) from None
 
-    def _misfit(self, result: Any, error: Exception) -> ResultError:
+    def misfit(self, result: Any, error: Exception | str) -> ResultError:
+        """The error of a result that does not fit, as `error` says."""
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
         return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
 
@@ -259,14 +287,20 @@ class RowEncoder:
         return self._read(row)
 
     def rows_of(self, results: Any) -> list[Any] | None:
-        """The converted results of a batch that are one block; of those that are not `elements_of`."""
+        """The converted results of a batch that are one block; of those that are not `elements_of`.
+
+        Where Python has not all values they are rows to be converted, each by itself; else None.
+        """
         block = (
             self._table(results)
             if isinstance(results, pa.RecordBatch | pa.Table)
             else self._bare_block(results)
         )
         if block is None:
-            return self.elements_of(results)
+            rows = self.elements_of(results)
+            if rows is not None:
+                return rows
+            return _each_of(results, has_times=any(column.has_times for column in self._columns))
         count = len(block[0])
         share = sum(array.nbytes for array in block) // max(1, count)
         return [EncodedRow(block, index, share) for index in range(count)]
@@ -390,7 +424,7 @@ class ValueEncoder(RowEncoder):
         try:
             return self._columns[0].convert(result)
         except Exception as error:
-            raise self._misfit(result, error) from None
+            raise self.misfit(result, error) from None
 
     def _rows(self, result: Any) -> list[Any]:
         return [(None if type(result) is Failed else result,)]

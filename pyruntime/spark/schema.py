@@ -88,48 +88,6 @@ def holds(kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], .
     return False
 
 
-def is_strict(kind: T.DataType) -> bool:
-    """Return True if a type says of something in it that it is never null."""
-    if isinstance(kind, T.StructType):
-        return any(not field.nullable or is_strict(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return not kind.containsNull or is_strict(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return not kind.valueContainsNull or is_strict(kind.keyType) or is_strict(kind.valueType)
-    return False
-
-
-def forbidden_null(array: pa.Array, kind: T.DataType, nullable: bool, place: str) -> str | None:
-    """The first place, in words, at which `array` has a null that its type does not allow; None for none.
-
-    nullable: whether the array itself may have nulls. place: its name. Spark's Java process ends the job for
-    such a null, whatever `errors` says, so it may not get there.
-    """
-    if array.null_count:
-        if not nullable:
-            return place
-        if is_strict(kind):
-            # What is inside of a null is not there.
-            array = array.filter(array.is_valid())
-    if not is_strict(kind) or not len(array):
-        return None
-    if isinstance(kind, T.StructType):
-        parts = zip(kind.fields, array.flatten(), strict=True)
-        found = (
-            forbidden_null(part, field.dataType, field.nullable, f"{place}.{field.name}")
-            for field, part in parts
-        )
-        return next((each for each in found if each is not None), None)
-    if isinstance(kind, T.ArrayType):
-        return forbidden_null(array.flatten(), kind.elementType, kind.containsNull, f"an element of {place}")
-    assert isinstance(kind, T.MapType)
-    start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    keys, items = (part.slice(start, end - start) for part in (array.keys, array.items))
-    return forbidden_null(keys, kind.keyType, False, f"a key of {place}") or forbidden_null(
-        items, kind.valueType, kind.valueContainsNull, f"a value of {place}"
-    )
-
-
 def time_zone(name: str) -> datetime.tzinfo | None:
     """The time zone of a Spark session by its name; None when Python does not know it."""
     # Spark takes names of Java's, of which those with an offset alone are not in the database of zones.

@@ -21,8 +21,10 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.errors import Failed
+from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
 from pillarbox.aio.task_run import CHUNK_BYTES, Chunk
+from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.spark.border import Border
 from pillarbox.spark.dead_letters import (
     ERROR,
     ERROR_ARROW,
@@ -44,10 +46,12 @@ class RowWriter:
     kept: input columns that stand before the results. errors: the form in which failed rows leave. ordered:
     whether results come in the order of their rows. dead_letters: where rows that failed in a function are
     put aside, by its name. drops: functions whose failed rows leave nothing else, whatever `errors` says.
-    of_chain: failed rows say in which function they did. is_behind: the rows of the input are those of the
-    first function's calls, and the results those of another one. one_row: as for a `RowEncoder`.
+    uid: the function of a chain whose results these are; failed rows say in which one they did. is_behind:
+    the rows of the input are those of the first function's calls, and the results those of another one.
+    one_row: as for a `RowEncoder`. redact: for the text of a row in an error.
     `encoder` converts the results that it takes. `counts` are the rows of each result that was written last;
-    None for one each.
+    None for one each. `misfits` are failures that stood for results of the last chunk, by their places in it:
+    these may not go to Spark's Java process.
     """
 
     def __init__(
@@ -60,27 +64,45 @@ class RowWriter:
         ordered: bool = True,
         dead_letters: Mapping[str | None, DeadLetterWriter] | None = None,
         drops: Collection[str | None] = (),
-        of_chain: bool = False,
+        uid: str | None = None,
         is_behind: bool = False,
         one_row: bool = False,
+        redact: Redact = DEFAULT,
     ) -> None:
         self._kept = list(kept)
         self._ordered = ordered
         self._error_type = None
         if errors == "column":
-            self._error_type = ERROR_ARROW_OF_CHAIN if of_chain else ERROR_ARROW
+            self._error_type = ERROR_ARROW if uid is None else ERROR_ARROW_OF_CHAIN
+        self.misfits: dict[int, Failed] = {}
         self.counts: list[int] | None = None
+        self._errors, self._uid, self._redact = errors, uid, redact
         self._dead_letters = dead_letters or {}
         self._drops = drops
         self._is_behind = is_behind
         self.encoder = RowEncoder(schema, zone, drop=errors == "drop", one_row=one_row)
-        self._types = [arrow_field(field).type for field in schema.fields]
+        fields = [arrow_field(field) for field in schema.fields]
+        self._types = [field.type for field in fields]
+        if errors in ("null", "column"):
+            # A failed row has no result.
+            fields = [field.with_nullable(True) for field in fields]
+        self.border = Border(fields)
         self._names = [*kept, *schema.names, *([] if self._error_type is None else [ERROR])]
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:
-        """The output batch of a chunk; it may be empty."""
+        """The output batch of a chunk; it may be empty.
+
+        Raises CallFailed where `errors` is "fail" and a result may not go to Spark's Java process.
+        """
         if self._dead_letters or self._drops:
             chunk = self._put_aside(chunk)
+        self.misfits = {}
+        try:
+            return self._written(chunk)
+        except _MisfitError:
+            return self._written(self._without_misfits(chunk), is_checked=True)
+
+    def _written(self, chunk: Chunk, *, is_checked: bool = False) -> pa.RecordBatch:
         if not chunk:
             return pa.RecordBatch.from_pylist([])
         calls, results = zip(*chunk, strict=True)
@@ -90,7 +112,23 @@ class RowWriter:
             if not self._ordered and len(parts) > 1:
                 # Rows of one slice go together, which costs nothing, as there is no order among them.
                 results = tuple(result for _, _, some in parts for result in some)
-        return self._batch(parts, results)
+        return self._batch(parts, results, is_checked)
+
+    def _without_misfits(self, chunk: Chunk) -> Chunk:
+        """The chunk, in which results that may not leave are errors of their rows."""
+        left: Chunk = []
+        for place, (call, result) in enumerate(chunk):
+            wrong = {} if type(result) is Failed else self.border.misfits(self.encoder.encode([result])[0])
+            if not wrong:
+                left.append((call, result))
+                continue
+            row = None if self._redact.rows else shorten(call.row, redact=self._redact)
+            error = CallFailed(call.attempt, self.encoder.misfit(result, next(iter(wrong.values()))), row)
+            if self._errors == "fail":
+                raise error.with_trace()
+            failed = self.misfits[place] = Failed(describe(error, 0.0)._replace(uid=self._uid))
+            left += self._put_aside([(call, failed)])
+        return left
 
     def nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The output for input rows that were not called: what is kept of them, and nulls."""
@@ -141,8 +179,10 @@ class RowWriter:
             some.append(result)
         return list(groups.values())
 
-    def _batch(self, parts: list[Part], results: Sequence[Any]) -> pa.RecordBatch:
+    def _batch(self, parts: list[Part], results: Sequence[Any], is_checked: bool) -> pa.RecordBatch:
         arrays, counts = self.encoder.encode(results)
+        if not is_checked and self.border.misfit(arrays) is not None:
+            raise _MisfitError
         self.counts = counts
         if self._error_type is not None:
             if counts is not None:
@@ -158,6 +198,10 @@ class RowWriter:
             taken.append(take_rows(batch.select(self._kept), indices))
         kept = concat_rows(taken).columns if taken else []
         return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
+
+
+class _MisfitError(Exception):
+    """A result of the chunk may not leave."""
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:

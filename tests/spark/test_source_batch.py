@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
@@ -11,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pillarbox.spark import register_source
 from tests.spark.unit import source_logs
-from tests.spark.unit.source_logs import LogSource, RangeSource, append
+from tests.spark.unit.source_logs import HoleSource, LogSource, RangeSource, append
 
 cloudpickle.register_pickle_by_value(source_logs)
 
@@ -140,3 +142,34 @@ def test_bad_arguments_are_refused(spark: SparkSession) -> None:
         register_source(spark, 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name='a b': must be letters"):
         register_source(spark, RangeSource(1, 1), "a b")
+
+
+@pytest.mark.contract(
+    "A null of a source where its schema says NOT NULL, or text not in UTF-8, fails its read in words.",
+    convicts=["nulls_of_sources_pass", "nulls_of_records_pass"],
+)
+@pytest.mark.parametrize(
+    ("form", "lists", "text", "message"),
+    [
+        ("records", ((1,), (2, None)), b"a", "an element of v is null, but the schema says NOT NULL"),
+        (
+            "batch",
+            ((1,), (2, None)),
+            b"a",
+            "row 1 of .* an element of v is null, but the schema says NOT NULL",
+        ),
+        ("batch", ((1,), (2,)), b"\xff", "t has text that is not UTF-8"),
+        ("records", ((1,), (2,)), b"a", None),
+        ("batch", ((1,), (2,)), b"a", None),
+    ],
+)
+def test_what_a_source_may_not_give_fails_its_read_in_words(
+    spark: SparkSession, form: str, lists: Any, text: bytes, message: str | None
+) -> None:
+    name = register_source(spark, HoleSource(lists, text, form), f"holes_{uuid.uuid4().hex}")
+    df = spark.read.format(name).load()
+    if message is None:
+        assert [tuple(row) for row in df.collect()] == [([1], "a"), ([2], "a")]
+    else:
+        with pytest.raises(Exception, match=message):
+            df.collect()

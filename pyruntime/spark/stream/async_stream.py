@@ -38,6 +38,7 @@ from pillarbox.spark.operator_plan import (
     plan_operator,
 )
 from pillarbox.spark.schema import arrow_type, check_column, check_frame, holds, parse_schema
+from pillarbox.spark.stream.bad_state import bad_state_folder
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import DIGEST, KEY, through_buckets, unpack
 from pillarbox.spark.stream.settings import check_settings
@@ -82,6 +83,9 @@ def async_stream(
     the latest; while rows are pending micro-batches follow one another, and none is made when none are. With
     the trigger `availableNow` the query ends when all has been emitted. Rows leave later than they came, so a
     watermark belongs behind `async_stream`, with a delay that covers the longest call.
+
+    A row of the committed state that nothing can go on from, such as a null where the schema says NOT NULL,
+    ends the query with an error that names it; `Errors(bad_state=folder)` puts it aside, once, and goes on.
 
     A call that has not ended when its executor dies is made again, or found in the ledger. Needs PySpark 4.2
     or later with pandas and protobuf, and the state store of RocksDB. The limit by `max_wait` and the state
@@ -151,6 +155,7 @@ def async_stream(
     )
     if operator.dead_letters is not None:
         operator.dead_letters.check_types(df.schema)
+    bad_folder = bad_state_folder(resolved.errors.bad_state, operator.dead_letters)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         operator=operator,
@@ -161,6 +166,11 @@ def async_stream(
         ordered=resolved.ordered,
         max_wait=wait,
         required=tuple(field.name for field in df.schema.fields if not field.nullable),
+        leaves=tuple(
+            pa.field(field.name, _arrow_type(field.dataType) or pa.null(), field.nullable)
+            for field in output.fields
+        ),
+        bad_state=bad_folder,
     )
     # Its module needs what the check above is for.
     from pillarbox.spark.stream.clock import read_clock

@@ -20,7 +20,7 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -29,12 +29,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.spark.border import Border
 from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
+from pillarbox.spark.stream.bad_state import BadRow
 from pillarbox.spark.stream.row_digests import Digests
 
 if TYPE_CHECKING:
     from pyspark.sql import types as T
 
+    from pillarbox.spark.dead_letters import DeadLetter
     from pillarbox.spark.operator_plan import OperatorPlan
 
 VERSION = 2
@@ -88,7 +91,9 @@ class StreamPlan:
 
     name: tells this stream apart. operator: as `ordered` is kept here, it gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
-    what leaves, in words. max_wait: seconds. required: columns of the input that are NOT NULL.
+    what leaves, in words. max_wait: seconds. required: columns of the input that are NOT NULL. leaves: the
+    fields of what leaves, a null type where Arrow has none that is known. bad_state: where rows of the
+    committed state are put aside that nothing can go on from; None to end the query with them.
     """
 
     name: str
@@ -100,6 +105,8 @@ class StreamPlan:
     ordered: bool
     max_wait: float
     required: tuple[str, ...] = ()
+    leaves: tuple[pa.Field, ...] = ()
+    bad_state: DeadLetter | None = None
 
 
 class StreamStateError(PillarboxError):
@@ -245,7 +252,7 @@ def _from_hashes(rows: pa.RecordBatch) -> pa.RecordBatch:
     start = _SECOND_HALF.start
     whole = b"".join(identity[:start] + _NO_DIGEST + identity[start:] for identity in given)
     if len(whole) != len(given) * IDENTITY_BYTES:
-        raise StreamStateError("it is damaged (identities of another length)")
+        raise ValueError("identities of another length")
     # Not `set_column`, which batches of the oldest pyarrow do not have.
     columns = rows.columns
     columns[at] = _identity_column(whole, len(given))
@@ -285,16 +292,28 @@ def encode(state: BucketState, output: str) -> bytes | None:
     return to_ipc(pa.RecordBatch.from_pylist([row], _BLOB.with_metadata(metadata)))
 
 
-def decode(blob: bytes | None, columns: Columns, output: str, required: Collection[str] = ()) -> BucketState:
-    """The state that `encode` has made a blob of; an empty one of None.
+def decode(
+    blob: bytes | None,
+    columns: Columns,
+    output: str,
+    required: Collection[str] = (),
+    leaves: Sequence[pa.Field] = (),
+    results: Sequence[str] = (),
+) -> tuple[BucketState, list[BadRow]]:
+    """The state that `encode` has made a blob of, an empty one of None; and what nothing can go on from.
 
     columns: those of the input now: one that the state does not have is null, one that the input does not
     have any more is left out. output: the columns that leave now, in words. required: columns that are NOT
-    NULL. Raises StreamStateError for a state of another version, a damaged one, one with outputs of other
-    columns, and one with rows that would have null in a column that is required.
+    NULL. leaves: the fields that leave now, `results` the names of those that the function gives; where there
+    are none, nothing of outputs is looked at.
+
+    Bad are rows with a null where there may be none now, with text that is not UTF-8, or with a value that a
+    column cannot hold, and bytes that cannot be decoded: the state is without them. Raises StreamStateError
+    for a state of another version, and where the columns themselves are others.
     """
     if blob is None:
-        return BucketState()
+        return BucketState(), []
+    bad: list[BadRow] = []
     try:
         with pa.ipc.open_stream(blob) as reader:
             metadata = reader.schema.metadata or {}
@@ -307,26 +326,91 @@ def decode(blob: bytes | None, columns: Columns, output: str, required: Collecti
                 )
             batch = reader.read_next_batch()
         (found,) = batch.to_pylist()
-        waiting, blocked = found["waiting"], found["blocked"]
-        rows = None if waiting is None else next(from_ipc(waiting))
-        if rows is not None and version == HASHED_VERSION:
-            rows = _from_hashes(rows)
-        state = BucketState(
-            found["next_sequence"],
-            None if rows is None else _with_required(rows, conform(rows, columns), required),
-            None if blocked is None else next(from_ipc(blocked)),
-            found["leaving"],
-            found["dead_letters"],
-        )
-    except (pa.ArrowException, OSError, StopIteration, KeyError) as error:
-        raise StreamStateError(f"it is damaged ({type(error).__name__}: {error})") from error
+        waiting, blocked, leaving, letters = [
+            found[name] for name in ("waiting", "blocked", "leaving", "dead_letters")
+        ]
+    except _DAMAGED as error:
+        return BucketState(), [_damaged("state", blob, error)]
     # Outputs leave in the form that they have in the state, so nothing could cast them on their way.
     before = metadata.get(_OUTPUT, b"").decode()
-    if before != output and (state.leaving or state.blocked is not None):
+    if before != output and (leaving or blocked is not None):
         raise StreamStateError(
             f"it has outputs with the columns {before}, and what leaves now has {output}: {_REMEDY}"
         )
-    return state
+    border = Border(leaves, results)
+    rows = None
+    if waiting is not None:
+        rows = _decoded("waiting", waiting, bad)
+        if rows is not None and version == HASHED_VERSION:
+            try:
+                rows = _from_hashes(rows)
+            except (ValueError, TypeError) as error:
+                bad.append(_damaged("waiting", waiting, error))
+                rows = None
+    state = BucketState(
+        found["next_sequence"],
+        None if rows is None else _with_required(rows, columns, required, bad),
+        None if blocked is None else _sound("blocked", _decoded("blocked", blocked, bad), border, bad),
+        _sound_blobs("leaving", leaving, border, bad),
+        _sound_blobs("dead_letters", letters, None, bad),
+    )
+    return state, bad
+
+
+_DAMAGED = (pa.ArrowException, OSError, StopIteration, LookupError, ValueError, TypeError)
+"""Errors of the decoding of bytes that are not a state."""
+
+
+def _damaged(part: str, raw: bytes, error: Exception) -> BadRow:
+    return BadRow(part, f"it is damaged ({type(error).__name__}: {error})", raw, None)
+
+
+def _decoded(part: str, blob: bytes, bad: list[BadRow]) -> pa.RecordBatch | None:
+    """The batch in a blob; None, and one more bad row, where it cannot be decoded."""
+    try:
+        return next(from_ipc(blob))
+    except _DAMAGED as error:
+        bad.append(_damaged(part, blob, error))
+        return None
+
+
+def _sound_blobs(
+    part: str, blobs: Sequence[bytes], border: Border | None, bad: list[BadRow]
+) -> Sequence[bytes]:
+    """The blobs without bad rows: the same ones where there are none."""
+    left = []
+    for blob in blobs:
+        batch = _decoded(part, blob, bad)
+        if batch is None:
+            continue
+        sound = _sound(part, batch, border or Border(batch.schema, ()), bad)
+        if sound is batch:
+            left.append(blob)
+        elif sound is not None:
+            left.append(to_ipc(sound))
+    return left
+
+
+def _sound(
+    part: str, batch: pa.RecordBatch | None, border: Border, bad: list[BadRow]
+) -> pa.RecordBatch | None:
+    """The batch without the rows that may not leave; None for none of them."""
+    return None if batch is None else _without(part, batch, batch, border.misfits(batch.columns), bad)
+
+
+def _without(
+    part: str, before: pa.RecordBatch, rows: pa.RecordBatch, wrong: Mapping[int, str], bad: list[BadRow]
+) -> pa.RecordBatch | None:
+    """`rows`, which were `before`, without those at the places of `wrong`; None for no rows."""
+    # spec: StreamState!Sound
+    if not wrong:
+        return rows
+    names = [name for name in before.schema.names if name not in (*OWN_COLUMNS, KEY)]
+    for place, reason in wrong.items():
+        one = before.take(pa.array([place]))
+        bad.append(BadRow(part, reason, to_ipc(one), one.select(names)))
+    left = rows.take(pa.array([place for place in range(rows.num_rows) if place not in wrong], pa.int64()))
+    return left if left.num_rows else None
 
 
 def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
@@ -357,16 +441,45 @@ def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _with_required(before: pa.RecordBatch, rows: pa.RecordBatch, required: Collection[str]) -> pa.RecordBatch:
-    """`rows`, which were `before`. Raises StreamStateError where one has null in a column of `required`."""
+def _with_required(
+    before: pa.RecordBatch, columns: Columns, required: Collection[str], bad: list[BadRow]
+) -> pa.RecordBatch | None:
+    """The rows of `before` that can go on with these columns; None for none of them.
+
+    Raises StreamStateError where no row could: for a column that is not there, or of a type of its own.
+    """
+    remedy = f"{_REMEDY}, or make it a column that may be null"
+    for name in required:
+        if name not in before.schema.names:
+            raise StreamStateError(
+                f"the column {name!r} of the input is NOT NULL, and rows that wait for their calls do not "
+                f"have it: {remedy}"
+            )
+    wrong: dict[int, str] = {}
+    try:
+        rows = conform(before, columns)
+    except StreamStateError:
+        # Without a row it is the types that do not fit.
+        conform(before.slice(0, 0), columns)
+        for place in range(before.num_rows):
+            try:
+                conform(before.slice(place, 1), columns)
+            except StreamStateError as error:
+                wrong[place] = error.reason
+        sound = _without("waiting", before, before, wrong, bad)
+        if sound is None:
+            return None
+        before, rows, wrong = sound, conform(sound, columns), {}
     for name in required:
         if rows.column(name).null_count:
-            why = "have null" if name in before.schema.names else "do not have it"
-            raise StreamStateError(
-                f"the column {name!r} of the input is NOT NULL, and rows that wait for their calls {why}: "
-                f"{_REMEDY}, or make it a column that may be null"
-            )
-    return rows
+            for place in np.flatnonzero(rows.column(name).is_null().to_numpy(zero_copy_only=False)).tolist():
+                wrong[place] = (
+                    f"the column {name!r} of the input is NOT NULL, and rows that wait for their calls have "
+                    f"null: {remedy}"
+                )
+    fields = [pa.field(name, rows.column(name).type if kind is None else kind) for name, kind in columns]
+    nested = Border(fields, ()).misfits([rows.column(field.name) for field in fields])
+    return _without("waiting", before, rows, {**nested, **wrong}, bad)
 
 
 def _parted(

@@ -40,8 +40,10 @@ from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.operator_plan import map_in_arrow, name_of
 from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
+from pillarbox.spark.stream.bad_state import put_aside, remedy_of
 from pillarbox.spark.stream.bucket_state import (
     MAX_OUTPUT_BYTES,
+    BucketState,
     Ints,
     StreamPlan,
     StreamStateError,
@@ -176,19 +178,19 @@ class BucketProcessor(StatefulProcessor):
                 else:
                     parts.append((int(part), int(number), bytes(blob)))
         found = self._state.get()
-        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output, plan.required)
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        number = -1 if batch is None else int(batch)
+        state = self._read_state(None if found is None else bytes(found[0]), int(key[0]), number, time_ms)
         for blob in state.leaving:
             yield pd.DataFrame({ROWS: [blob]})
         for blob in state.dead_letters:
             self._put_aside(next(from_ipc(blob)))
         waiting = 0 if state.waiting is None else state.waiting.num_rows
-        context = TaskContext.get()
-        batch = None if context is None else context.getLocalProperty(BATCH)
         come, keys, digests = _read(parts)
         if come is not None:
             # As those of the state are: Spark's own types differ in time zones, and in what may be null.
             come = conform(come, plan.columns)
-        number = -1 if batch is None else int(batch)
         all_rows = state.with_rows(come, time_ms, keys, digests, batch=number)
         known = None
         # Where nothing waits any more, what the bucket has waited for is released.
@@ -213,6 +215,24 @@ class BucketProcessor(StatefulProcessor):
             self._dead_letters.commit()
         if self._client is not None:
             self._client.close()
+
+    def _read_state(self, blob: bytes | None, bucket: int, number: int, time_ms: int) -> BucketState:
+        """The state of a bucket, without what nothing can go on from, which is put aside.
+
+        number, time_ms: of the micro-batch. Raises StreamStateError.
+        """
+        plan = self._plan
+        given = plan.schema.names
+        state, bad = decode(blob, plan.columns, plan.output, plan.required, plan.leaves, given)
+        if bad:
+            # spec: StreamState!MayRead
+            redact = plan.operator.options.errors.redaction
+            if plan.bad_state is None:
+                batch = f"micro-batch {number}" if number >= 0 else f"the micro-batch of {time_ms} ms"
+                raise StreamStateError(f"bucket {bucket}, {batch}: {remedy_of(bad, redact)}")
+            # spec: StreamState!Letters
+            put_aside(plan.bad_state, bad, bucket=bucket, batch=number, time_ms=time_ms, redact=redact)
+        return state
 
     def _put_aside(self, dead_letters: pa.RecordBatch) -> None:
         if self._dead_letters is None:

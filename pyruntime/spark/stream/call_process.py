@@ -117,7 +117,13 @@ class _Stream:
             entered,
             operator.options,
             # Columns that are kept do not leave the task: see `Finished.beside`.
-            RowWriter([], plan.schema, operator.time_zone, errors=operator.options.errors.mode),
+            RowWriter(
+                [],
+                plan.schema,
+                operator.time_zone,
+                errors=operator.options.errors.mode,
+                redact=operator.options.errors.redaction,
+            ),
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
             convert=with_parse(

@@ -265,10 +265,13 @@ class HeldCalls:
                 outputs = self._writer.write([(Call(row, 0), row.result) for _, row in done])
                 if self._writer.counts is not None:
                     counts = np.array(self._writer.counts, np.int64)
-            failed = [row for _, row in done if type(row.result) is Failed]
-            if failed and self._dead_letters is not None:
-                rows = batch_of([row[0] for row in failed])
-                dead_letters = self._dead_letters.batch(rows, [row.result for row in failed])
+            failed = [at for at, (_, row) in enumerate(done) if type(row.result) is Failed]
+            misfits = self._writer.misfits if done else {}
+            if (failed or misfits) and self._dead_letters is not None:
+                failed = sorted({*failed, *misfits})
+                rows = batch_of([done[at][1][0] for at in failed])
+                results = [misfits.get(at, done[at][1].result) for at in failed]
+                dead_letters = self._dead_letters.batch(rows, results)
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, dead_letters)
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.sources import Fetched, Source, Split, SplitEnumerator, SplitReader
+from pillarbox.sources import Fetched, SimpleSource, Source, Split, SplitEnumerator, SplitReader
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SourceEvent
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import ReaderContext, SourceReader, SplitsAdded
 from pillarbox.sources.source import Boundedness
+from pillarbox.sources.split import OffsetSplit
 
 GATED = 1_000_000
 """A number whose reading waits for the gate of its source: a folder, in which the file `open` must be."""
@@ -222,3 +223,27 @@ class RangeSource(Source[LogSplit, int]):
 def wait_for(said: Callable[[], Any]) -> None:
     while not said():
         time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class HoleSource(SimpleSource[OffsetSplit]):
+    """A source that gives one row of each list, as records or as a batch of Arrow."""
+
+    lists: tuple[tuple[int | None, ...], ...]
+    text: bytes = b"a"
+    form: str = "records"
+    schema = (
+        pa.field("v", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        pa.field("t", pa.string(), nullable=False),
+    )
+
+    def list_splits(self) -> list[OffsetSplit]:
+        return [OffsetSplit("a", 0, 1)]
+
+    def read(self, split: OffsetSplit) -> Iterator[Any]:
+        text = pa.array([self.text] * len(self.lists), pa.binary()).view(pa.string())
+        if self.form == "records":
+            yield [([*each], self.text.decode()) for each in self.lists], 1
+        else:
+            values = pa.array([[*each] for each in self.lists], pa.list_(pa.int64()))
+            yield pa.RecordBatch.from_arrays([values, text], ["v", "t"]), 1

@@ -27,16 +27,20 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.spark.dead_letters import dead_letter_of
+from pillarbox.redaction import Redact
+from pillarbox.spark.dead_letters import DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.operator_plan import OperatorPlan
-from pillarbox.spark.records import to_ipc
+from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
 from pillarbox.spark.stream import call_client
+from pillarbox.spark.stream.bad_state import BadRow, bad_state_folder, remedy_of
 from pillarbox.spark.stream.bucket_state import (
     MAX_OUTPUT_BYTES,
+    BucketState,
     StreamPlan,
     StreamStateError,
     decode,
+    encode,
     with_columns,
 )
 from pillarbox.spark.stream.buckets import (
@@ -196,7 +200,7 @@ def test_rows_come_to_those_that_wait_whatever_spark_says_of_their_columns() -> 
     task = Task(max_wait=4.8)
     task.run(12, 1, (0, 0, [0]))
     task.run(12, 2, (0, 0, [0]), TICK)
-    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT).waiting
+    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT)[0].waiting
     assert waiting is not None
     assert waiting.column("n").to_pylist() == [0, 0]
 
@@ -223,3 +227,139 @@ def test_a_sink_may_set_job_groups_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(context, "_localProperties", properties)
         task.run(12, time_ms, (0, 0, [time_ms]), TICK)
     assert task.run(12, 6, TICK) == [5]
+
+
+# -- what nothing can go on from -------------------------------------------------------------------
+
+GARBAGE = b"no Arrow at all"
+LEAVES = (pa.field("n", pa.int64()), pa.field("same", pa.int64(), nullable=False))
+
+
+def outputs(
+    numbers: Sequence[int], wrong: int | None = None, kind: pa.DataType | None = None
+) -> pa.RecordBatch:
+    """Outputs of rows, of which one has null where there may be none, or, as text, bytes that are none."""
+    if kind is None:
+        same = pa.array([None if n == wrong else n for n in numbers], pa.int64())
+    else:
+        texts = [b"\xff" if n == wrong else str(n).encode() for n in numbers]
+        same = pa.array(texts, pa.binary()).view(pa.string())
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64()), same], ["n", "same"])
+
+
+def changed(state: BucketState, part: str) -> BucketState:
+    """The state with something wrong in a part of it: two rows leave, two are blocked, and one waits."""
+    assert state.blocked is not None
+    assert state.waiting is not None
+    if part == "null that leaves":
+        return replace(state, leaving=[to_ipc(outputs([1, 2], 2))])
+    if part == "text that leaves":
+        return replace(state, leaving=[to_ipc(outputs([1, 2], 2, pa.string()))], blocked=None)
+    if part == "bytes that leave":
+        return replace(state, leaving=[to_ipc(outputs([1])), GARBAGE])
+    if part == "null that is blocked":
+        same = outputs([3, 4], 4).column(1)
+        return replace(state, blocked=state.blocked.set_column(1, "same", same))
+    if part == "null that waits":
+        both = concat_rows([state.waiting, state.waiting])
+        return replace(state, waiting=both.set_column(0, "n", pa.array([0, None], pa.int64())))
+    return replace(state, dead_letters=[GARBAGE])
+
+
+@pytest.mark.contract(
+    "What is wrong in a part of a stream's state is put aside once for all executions, and nothing else is.",
+    convicts=[
+        "bad_rows_of_state_pass",
+        "bad_row_aside_for_each_execution",
+        "bad_row_dropped_unseen",
+        "good_rows_dropped_with_bad_one",
+        "text_of_state_not_looked_at",
+    ],
+)
+@pytest.mark.parametrize(
+    ("part", "place", "left", "blocked"),
+    [
+        ("null that leaves", "leaving", [1], [3, 4]),
+        ("text that leaves", "leaving", [1], []),
+        ("bytes that leave", "leaving", [1], [3, 4]),
+        ("null that is blocked", "blocked", [1, 2], [3]),
+        ("null that waits", "waiting", [1, 2], [3, 4]),
+        ("bytes of a letter", "dead_letters", [1, 2], [3, 4]),
+    ],
+)
+def test_what_nothing_can_go_on_from_is_put_aside_and_all_else_goes_on(
+    tmp_path: Path, part: str, place: str, left: list[int], blocked: list[int]
+) -> None:
+    is_text = part.startswith("text")
+    leaves = (LEAVES[0], pa.field("same", pa.string())) if is_text else LEAVES
+    letters = tmp_path / "letters"
+    task = Task(max_wait=4.8, fn=partial(noted, tmp_path / "calls"))
+    task.run(12, 1, (0, 0, [1, 2, 0, 3, 4]))
+    called = (tmp_path / "calls").read_text()
+    state, bad = decode(task.states[12].blob, COLUMNS, OUTPUT)
+    assert not bad
+    before = task.states[12].blob = encode(changed(state, part), OUTPUT)
+    task.plan = replace(task.plan, leaves=leaves, required=("n",))
+    with pytest.raises(StreamStateError, match=r"bucket 12, the micro-batch of 2 ms: .*bad_state='<folder>'"):
+        task.run(12, 2, TICK)
+    assert task.states[12].blob == before
+    task.plan = replace(task.plan, bad_state=bad_state_folder(letters, None))
+    # Two executions of one micro-batch, as of two actions, or of its replay.
+    for _ in range(2):
+        task.states[12].blob = before
+        assert task.run(12, 2, TICK) == left
+    state, bad = decode(task.states[12].blob, COLUMNS, OUTPUT, ("n",), leaves, ["same"])
+    assert not bad
+    assert state.waiting is not None
+    assert state.waiting.column(0).to_pylist() == [0]
+    kept = [] if state.blocked is None else state.blocked.column(0).to_pylist()
+    assert kept == blocked
+    assert (tmp_path / "calls").read_text() == called
+    (letter,) = parquet.read_table(letters).to_pylist()
+    assert (letter["bucket"], letter["batch"], letter["part"]) == (12, None, place)
+    assert letter["_error"]["type"] == "StreamStateError"
+    if not part.startswith("bytes"):
+        assert next(from_ipc(letter["raw"])).num_rows == 1
+    else:
+        assert letter["raw"] == GARBAGE
+
+
+@pytest.mark.contract
+def test_a_state_of_which_nothing_can_be_read_is_put_aside_as_its_bytes_and_new_rows_are_called(
+    tmp_path: Path,
+) -> None:
+    task = Task()
+    task.run(12, 1, (0, 0, [1]))
+    task.states[12].blob = GARBAGE
+    with pytest.raises(StreamStateError, match=r"the state of the bucket, 15 bytes: it is damaged"):
+        task.run(12, 2, (0, 0, [2]))
+    task.plan = replace(task.plan, bad_state=bad_state_folder(tmp_path / "letters", None))
+    assert task.run(12, 2, (0, 0, [2])) == []
+    assert task.run(12, 3, TICK) == [2]
+    (letter,) = parquet.read_table(tmp_path / "letters").to_pylist()
+    assert (letter["part"], letter["raw"]) == ("state", GARBAGE)
+
+
+def test_what_is_said_of_a_bad_row_has_no_key_in_it_and_is_bounded(tmp_path: Path) -> None:
+    row = pa.RecordBatch.from_pydict(
+        {"key": ["Bearer sk-abcdefghijklmnopqrstuvwxyz012345"], "text": ["x" * 10_000]}
+    )
+    bad = BadRow("leaving", "v is null", to_ipc(row), row)
+    for said in (remedy_of([bad], Redact()), bad.shown(Redact()) or ""):
+        assert "abcdefghijkl" not in said
+        assert len(said) < 1000
+    assert bad.shown(Redact(rows=True)) is None
+    assert "text" not in remedy_of([bad], Redact(rows=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        (5, TypeError, "bad_state=5: must be a path or a .*DeadLetter, or None to end the query"),
+        (DeadLetter("letters", keep=["n"]), ValueError, "keep must be '\\*'"),
+        ("same", ValueError, "must be another folder than dead_letter"),
+    ],
+)
+def test_a_folder_that_bad_state_cannot_have_is_refused(given: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        bad_state_folder(given, DeadLetter("same"))

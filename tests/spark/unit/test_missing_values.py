@@ -26,13 +26,15 @@ from pillarbox import Batch, Errors, Options
 from pillarbox.ledger import Ledger
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import async_map, async_stream, async_udf, failed_rows, register_source
+from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.records import from_ipc, rows_of
 from pillarbox.spark.results import ResultError, RowEncoder
-from pillarbox.spark.schema import forbidden_null
+from pillarbox.spark.schema import arrow_field
 from pillarbox.spark.stream.row_digests import digests_of, row_digests
 from pillarbox.spark.writer import RowWriter
 from pillarbox.testing.identity import identity
 from tests.spark import queries
+from tests.spark.strict_types import as_arrow, is_wrong, loose, strict_kinds
 from tests.spark.unit import missing, missing_source
 from tests.spark.unit.missing import KINDS, MISSING, REFUSED, UTC, encoded
 from tests.spark.unit.streams import END_TIMEOUT_S, Collected, read_input, rocksdb, write_input
@@ -297,39 +299,6 @@ def test_a_time_of_day_with_a_zone_is_refused() -> None:
         encoded(T.TimeType(), noon.replace(tzinfo=UTC))
 
 
-@st.composite
-def strict_kinds(draw: st.DrawFn, depth: int = 3) -> tuple[T.DataType, Any]:
-    """A type, and values of it in which any part is missing."""
-    form = draw(st.sampled_from(["long", "string", "list", "struct", "map"] if depth else ["long", "string"]))
-    if form == "long":
-        return T.LongType(), st.integers(-5, 5)
-    if form == "string":
-        return T.StringType(), st.sampled_from(["", "a", "\U0001f600"])
-    nullable = draw(st.booleans())
-    kind, values = draw(strict_kinds(depth - 1))
-    some = values | st.none()
-    if form == "list":
-        return T.ArrayType(kind, nullable), st.lists(some, max_size=20)
-    if form == "struct":
-        return T.StructType([T.StructField("f", kind, nullable)]), st.fixed_dictionaries({"f": some})
-    return T.MapType(T.StringType(), kind, nullable), st.dictionaries(
-        st.sampled_from("abc"), some, max_size=3
-    )
-
-
-def is_wrong(value: Any, kind: T.DataType, nullable: bool) -> bool:
-    """Return True if a value has a null where its type allows none."""
-    if value is None:
-        return not nullable
-    if isinstance(kind, T.ArrayType):
-        return any(is_wrong(each, kind.elementType, kind.containsNull) for each in value)
-    if isinstance(kind, T.MapType):
-        return any(is_wrong(each, kind.valueType, kind.valueContainsNull) for each in value.values())
-    if isinstance(kind, T.StructType):
-        return any(is_wrong(value[each.name], each.dataType, each.nullable) for each in kind.fields)
-    return False
-
-
 @pytest.mark.contract(
     "A null where the schema says NOT NULL is the error of its row, alone or in a block.",
     convicts=["nulls_inside_pass", "nulls_of_blocks_pass"],
@@ -349,7 +318,7 @@ def test_a_null_that_the_schema_does_not_allow_is_refused(kind: T.DataType, wron
     encoder = RowEncoder(T.StructType([T.StructField("v", kind, False)]), UTC)
     with pytest.raises(ResultError, match="is null, but the schema says NOT NULL"):
         encoder.convert({"v": wrong})
-    assert encoder.rows_of(pa.table({"v": pa.array([wrong], _loose(kind))})) is None
+    assert encoder.rows_of(pa.table({"v": pa.array([wrong], loose(kind))})) is None
 
 
 @given(strict_kinds(), st.booleans(), st.data())
@@ -363,27 +332,25 @@ def test_a_null_that_the_schema_does_not_allow_is_refused_at_any_depth(
     right = []
     for each in given:
         if is_wrong(each, kind, nullable):
-            with pytest.raises(ResultError, match="NOT NULL|null, but the schema says"):
+            with pytest.raises(
+                ResultError, match="NOT NULL|null, but the schema says|surrogates not allowed"
+            ):
                 encoder.convert({"v": each})
         else:
             right.append(encoder.convert({"v": each}))
     if right:
         (array,), _ = encoder.encode(right)
-        assert forbidden_null(array, kind, nullable, "v") is None
+        assert forbidden_null(array, arrow_field(schema["v"])) is None
     # As one block of Arrow, which says nothing of what may be null.
-    block = pa.table({"v": pa.array(given, _loose(kind))})
+    block = pa.table({"v": as_arrow(given, kind)})
     rows = encoder.rows_of(block)
-    assert rows is None or not any(is_wrong(each, kind, nullable) for each in given)
-
-
-def _loose(kind: T.DataType) -> pa.DataType:
-    if isinstance(kind, T.ArrayType):
-        return pa.list_(_loose(kind.elementType))
-    if isinstance(kind, T.MapType):
-        return pa.map_(pa.string(), _loose(kind.valueType))
-    if isinstance(kind, T.StructType):
-        return pa.struct([(each.name, _loose(each.dataType)) for each in kind.fields])
-    return pa.int64() if isinstance(kind, T.LongType) else pa.string()
+    for result, each in zip(block.to_pylist() if rows is None else rows, given, strict=True):
+        if is_wrong(each, kind, nullable):
+            with pytest.raises(ResultError):
+                encoder.convert(result)
+        else:
+            (array,), _ = encoder.encode([encoder.convert(result)])
+            assert len(array) == 1
 
 
 @pytest.mark.contract("Text of a block that is not UTF-8 does not reach Spark.")
@@ -391,7 +358,7 @@ def test_a_block_whose_text_is_not_utf_8_is_looked_at_row_by_row() -> None:
     offsets, data = np.array([0, 1, 2], np.int32), b"a\xff"
     wrong = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(data))
     encoder = RowEncoder(T.StructType().add("v", T.StringType()), UTC)
-    assert encoder.rows_of(wrong) is None
-    assert encoder.rows_of(pa.array(["a", "b"])) is not None
+    good, bad = encoder.rows_of(wrong) or [None, None]
+    assert encoder.convert(good) == ("a",)
     with pytest.raises(ResultError, match="decode"):
-        encoder.convert(wrong[1])
+        encoder.convert(bad)
