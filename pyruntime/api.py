@@ -61,6 +61,7 @@ from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_sou
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.thread_start import start_thread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -547,7 +548,7 @@ def _close_dropped(stream: ResultStream, thread: LoopThread) -> None:
         _close_quietly(stream, thread)
     else:
         args = (stream, thread)
-        threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True).start()
+        start_thread(threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True))
 
 
 def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:

@@ -700,6 +700,8 @@ class AsyncWaitOperator(Operator):
         if self._output_full:
             return "output"
         session = self._ledger_session
+        if scheduler.room.holds is not None:
+            return "retry"
         if not self._scheduler.runner.limit or (session and session.claimed and not self._waiting):
             return "ledger"
         if scheduler.throttle is not None and scheduler.throttle.holds:

@@ -41,6 +41,7 @@ from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
 from pillarbox.redaction import redacted
+from pillarbox.thread_start import start_thread
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
@@ -762,7 +763,7 @@ class LedgerSession:
             call_soon(self._loop, done.set)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
-        thread.start()
+        start_thread(thread)
         await done.wait()
         thread.join()
         return failure

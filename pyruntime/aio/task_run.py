@@ -533,6 +533,11 @@ class ResultStream:
 
     def look(self) -> None:
         """Raise what there is to raise when no result has come for a second, for who takes from `output`."""
+        if self._loop_thread is not None and not self._loop_thread.is_alive:
+            raise RuntimeError(
+                "the thread of the calls has ended before them, most often for too little memory: the log of "
+                "this process has the error"
+            )
         self._check_stall()
         if self._idle is not None:
             self._idle()
