@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox import Buffer, Ledger, Options, async_map
+from pillarbox.aio.sizes import CALL_BYTES, size_of
 
 QUIET_S = 1.0
 """Seconds without another call, after which no more will begin."""
@@ -84,8 +85,10 @@ async def _held(way: str, make: Callable[[int], Any], max_bytes: int, folder: st
             await free.wait()
         return make(row)
 
-    ledger = Ledger(folder, uid="held") if way == "ledger" else None
-    options = Options(buffer=Buffer(rows=1_000_000, max_bytes=max_bytes), capacity=64, ledger=ledger)
+    ledger = Ledger(folder, uid="held", run="1") if way == "ledger" else None
+    # No more than can be held, as the queue has a place for each.
+    rows = 64 + int(1.3 * max_bytes / (size_of(make(1)) + CALL_BYTES))
+    options = Options(buffer=Buffer(rows=rows, max_bytes=max_bytes), capacity=64, ledger=ledger)
     job = async_map(range(10_000_000), fn, ordered=way == "order", options=options)
     takes = asyncio.ensure_future(anext(job))
     if way != "order":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pillarbox.aio.errors import error_of, said
 from pillarbox.kernel import Deadlines
@@ -115,6 +115,10 @@ class Call:
         if self.attempt > 1:
             return now - self.started
         return now - self.began if self.attempt else 0.0
+
+
+TakesResult: TypeAlias = Callable[[Call, Any], None] | None
+"""Takes a call and its result; None for nothing that does."""
 
 
 class RestoredCall(Call):

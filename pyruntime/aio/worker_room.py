@@ -5,10 +5,10 @@ Confined to the mailbox thread.
 
 # A call that ends for want of a descriptor says nothing of its row, nor of the service: any row's call would
 # have ended so. To count it as an attempt fails rows in the order in which they met the full process.
-# So it counts for nothing: fewer calls are in flight from now on, and the row waits for one of them to end, which
-# frees what it has. Where no call is in flight that could free anything, a few more tries are made, since
-# others in the process hold descriptors and memory too. Then the task fails: the next one, elsewhere, may do
-# better, and the same error of a million rows helps nobody.
+# So it counts for nothing: fewer calls are in flight from now on, and the row waits for one of them to end,
+# which frees what it has. Where no call is in flight that could free anything, a few more tries are made,
+# since others in the process hold descriptors and memory too. Then the task fails: the next one, elsewhere,
+# may do better, and the same error of a million rows helps nobody.
 #
 # Each call that ends so takes one from the number of calls: as all that had no room end, as many are left as
 # had. To halve the number, as one does for a service, would be a guess where the number is known.

@@ -412,6 +412,11 @@ class LedgerWriter:
             return self._appended
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of results, in the form in which they are kept, that wait for their write. Any thread."""
+        return self._waiting_bytes
+
+    @property
     def durable_through(self) -> int:
         """Every result up to this number is durable. Any thread."""
         return self._through
