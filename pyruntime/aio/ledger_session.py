@@ -357,7 +357,7 @@ class LedgerSession:
         return True
 
     def kept_back(self) -> tuple[bool, int]:
-        """Whether results wait for the disk, and about the bytes of their kept forms that are not written."""
+        """True if results wait for the disk, and about the bytes of their kept forms not yet written."""
         return bool(self._kept), self._writer.waiting_bytes
 
     @property

@@ -343,7 +343,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 
 NOT_KEPT = ("Arrow", "integers", "numpy, short")
-"""Kinds that a ledger does not keep, or keeps in another form, or of which its own index of rows is the most."""
+"""Kinds that a ledger does not keep, or keeps otherwise, or of which its own index is the most."""
 
 
 def _traced() -> int:
