@@ -61,6 +61,7 @@ HEADINGS = {
     "code": "code of an error object, of AWS or gRPC",
     "error": "error, by the name of its class",
     "finish": "`finish_reason` of a model's reply",
+    "exhausted": "error or number of the operating system",
     "errno": "number of the operating system",
     "resolver": "answer of the name server",
 }

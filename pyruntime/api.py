@@ -62,6 +62,7 @@ from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_sou
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.thread_start import start_thread
 from pillarbox.validate import suggesting_names
 
 if TYPE_CHECKING:
@@ -550,7 +551,7 @@ def _close_dropped(stream: ResultStream, thread: LoopThread) -> None:
         _close_quietly(stream, thread)
     else:
         args = (stream, thread)
-        threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True).start()
+        start_thread(threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True))
 
 
 def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:

@@ -33,6 +33,7 @@ from pillarbox.wire_table import (
     CONTENT_CODES,
     ERRNOS,
     ERRORS,
+    EXHAUSTED_ERRNOS,
     FINISHES,
     FORM_STATUSES,
     HTTPX_WORDS,
@@ -45,10 +46,13 @@ from pillarbox.wire_table import (
 )
 
 __all__ = [
+    "EXHAUSTED_ERRNOS",
     "Kind",
     "Reading",
+    "causes_of",
     "delay_of",
     "error_in",
+    "exhaustion_in",
     "is_overload",
     "is_permanent",
     "is_unreached",
@@ -58,6 +62,7 @@ __all__ = [
     "leaves",
     "may_have_poison_row",
     "may_refuse_form",
+    "numbers_of",
     "of_all_rows",
     "read_answer",
     "read_error",
@@ -78,6 +83,8 @@ _NAMES_MODEL = re.compile(
     r"|\b(no such|unknown) (model|deployment)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_NO_THREAD = "can't start new thread"
+"""The words of CPython for a thread that the system does not start."""
 _ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
 
 
@@ -451,8 +458,10 @@ def _item(mapping: Any, name: str) -> Any:
 
 def _kind_without_answer(error: BaseException) -> Kind:
     """Return the kind of an error by the names and numbers of those that it was raised from."""
+    if exhaustion_in(error) is not None:
+        return Kind.EXHAUSTED
     is_of_connection = False
-    for each, is_cause in _causes(error):
+    for each, is_cause in causes_of(error):
         kind = _kind_by_name(each)
         # An error that was only met on the way to another one makes it never final.
         if kind is not None and (is_cause or not TRAITS[kind].is_final):
@@ -461,6 +470,22 @@ def _kind_without_answer(error: BaseException) -> Kind:
             kind.__name__ in OF_CONNECTIONS for kind in type(each).__mro__
         )
     return Kind.NOT_REACHED if is_of_connection else Kind.UNKNOWN
+
+
+def exhaustion_in(error: BaseException) -> BaseException | None:
+    """The error that says that this process lacks descriptors, memory or threads; None if none does.
+
+    It is `error`, or one that it was raised from, or that was met on the way to it. Any thread; raises
+    nothing.
+    """
+    return next((each for each, _ in causes_of(error) if _is_exhaustion(each)), None)
+
+
+def _is_exhaustion(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        # Numbers of TLS are others.
+        return not isinstance(error, ssl.SSLError) and not EXHAUSTED_ERRNOS.isdisjoint(numbers_of(error))
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_THREAD in _text(error))
 
 
 def _kind_by_name(error: BaseException) -> Kind | None:
@@ -488,15 +513,28 @@ def _errno_kind(error: BaseException) -> Kind | None:
         return None
     if isinstance(error, socket.gaierror):
         return RESOLVER.get(error.errno or 0)
+    kinds = [ERRNOS.get(number) for number in numbers_of(error)]
     if error.errno is not None:
-        return ERRNOS.get(error.errno)
+        return kinds[0]
     if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):
         return Kind.NOT_SENT
     if isinstance(error, ConnectionError):
         return Kind.NOT_REACHED
+    return Kind.NOT_REACHED if len(kinds) > 1 and None not in kinds else None
+
+
+def numbers_of(error: BaseException) -> list[int]:
+    """The numbers of the operating system that an `OSError` has, those of several errors in one among them.
+
+    Those of a resolver are none. Any thread; raises nothing.
+    """
+    if not isinstance(error, OSError) or isinstance(error, socket.gaierror):
+        return []
+    if error.errno is not None:
+        return [error.errno]
     # Of a host with several addresses asyncio tells the errors in words only.
-    numbers = [ERRNOS.get(int(number)) for number in _ERRNO_IN_TEXT.findall(_text(error))]
-    return Kind.NOT_REACHED if len(numbers) > 1 and None not in numbers else None
+    numbers = [int(number) for number in _ERRNO_IN_TEXT.findall(_text(error))]
+    return numbers if len(numbers) > 1 else []
 
 
 def _text(error: BaseException) -> str:
@@ -506,8 +544,11 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _causes(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """`error` and the errors that it was raised from, as clients keep them; False from a mere context on."""
+def causes_of(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """`error` and the errors that it was raised from, as clients keep them; False from a mere context on.
+
+    Any thread; raises nothing.
+    """
     each: BaseException | None = error
     is_cause = True
     for _ in range(MAX_CAUSES):

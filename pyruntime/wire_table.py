@@ -28,6 +28,7 @@ class Kind(Enum):
     OTHER_KIND = "of another kind"
     FAILED = "failed"
     LATE = "late"
+    EXHAUSTED = "worker exhausted"
     UNKNOWN = "unknown"
     ANSWER = "answer"
 
@@ -52,7 +53,8 @@ class Rule(NamedTuple):
     """One line of the table: events that are of one kind.
 
     by: "status", "code" (of an error object, of AWS or of gRPC), "error" (the name of a class), "errno" or
-    "resolver" (of the operating system), "finish" (the reason why a model's reply ended). names: of the
+    "resolver" (of the operating system), "exhausted" (an error's name or number, wherever it is in the chain
+    of causes), "finish" (the reason why a model's reply ended). names: of the
     events. only_with: statuses beside which a code counts; empty for all. why: a remark for readers.
     """
 
@@ -110,6 +112,10 @@ TRAITS: Mapping[Kind, Traits] = {
     ),
     Kind.FAILED: Traits("a fault that time may mend: tried again", may_have_poison_row=True),
     Kind.LATE: Traits("no answer in time: tried again", may_have_poison_row=True),
+    Kind.EXHAUSTED: Traits(
+        "the process of the call lacks descriptors, memory or threads: no fault of a row or of the service, "
+        "and no attempt; fewer calls are in flight, and the call is made again"
+    ),
     Kind.UNKNOWN: Traits("tells nothing of the wire: tried again", may_have_poison_row=True),
     Kind.ANSWER: Traits("an answer", may_have_poison_row=True),
 }
@@ -283,8 +289,14 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "errno",
         Kind.NOT_REACHED,
-        _words("ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ETIMEDOUT"),
-        "no connection",
+        _words("EADDRNOTAVAIL ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ETIMEDOUT"),
+        "no connection; `EADDRNOTAVAIL` is of a worker that is exhausted where its ports are used up",
+    ),
+    Rule(
+        "exhausted",
+        Kind.EXHAUSTED,
+        _words("EMFILE ENFILE ENOBUFS ENOMEM MemoryError"),
+        "wherever it is in the chain of causes; so is a `RuntimeError` of a thread that cannot start",
     ),
     Rule(
         "errno",
@@ -348,6 +360,9 @@ CODES_BESIDE = {status: _by_name("code", status) for status in (200, 400, 403, 4
 ERRORS = _by_name("error")
 FINISHES = _by_name("finish")
 ERRNOS = {number: kind for name, kind in _by_name("errno").items() if (number := getattr(errno, name, None))}
+EXHAUSTED_ERRNOS = frozenset(
+    number for name in _by_name("exhausted") if (number := getattr(errno, name, None)) is not None
+)
 RESOLVER = {
     number: kind
     for name, kind in _by_name("resolver").items()

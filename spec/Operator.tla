@@ -146,6 +146,15 @@ Fail(k) == To(k, {"running"}, "failed")
 
 Again(k, pause, now) == Becomes(k, {"failed"}, [queue[k] EXCEPT !.state = "pausing", !.due = now + pause])
 
+(* A call that has not come to its end for want of something of its process is not an attempt: it returns to wait, and *)
+(* its row is as it was before. The time of one whose first call it was begins with the next (`fresh`).                  *)
+Return(k, pause, fresh, now) ==
+    /\ Becomes(k, {"running"},
+               [queue[k] EXCEPT !.state = "pausing", !.due = now + pause,
+                                !.attempts = IF Mutant = "a returned call counts" THEN @ ELSE @ - 1,
+                                !.began = IF fresh THEN NotBegun ELSE @])
+    /\ fresh => queue[k].attempts = 1
+
 (* The error of a failed attempt asks for another one, at once, of those that it allows; that one is counted apart.   *)
 AskAgain(k, most, now) ==
     /\ Becomes(k, {"failed"}, [queue[k] EXCEPT !.state = "pausing", !.due = now, !.repeats = @ + 1])

@@ -10,6 +10,7 @@ CONSTANTS
     Windows,    \* entries of a life, one of these
     Attempts,   \* of a row, at most
     Repeats,    \* that errors ask for, beside those
+    Returns,    \* calls that come to no end for want of something of their process, at most
     Pause,      \* before another one
     Timeout,    \* of a row; 0: none
     Ticks,      \* of the clock in a life, at most
@@ -30,7 +31,7 @@ NoHistory ==
     [out |-> <<>>,              \* what was emitted: rows by their labels, marks by the negative of theirs
      marked |-> 0,              \* the last mark that came in
      failures |-> Of(0), repeats |-> Of(0), spent |-> Of(0), pause |-> Of(0),
-     decided |-> {}, again |-> FALSE, early |-> FALSE]
+     returns |-> 0, decided |-> {}, again |-> FALSE, early |-> FALSE]
 
 Same == UNCHANGED <<clock, crashes, h, past>>
 Only(next) == h' = next /\ UNCHANGED <<clock, crashes, past>>
@@ -84,6 +85,10 @@ AskAgainNext ==
     \E k \in DOMAIN queue :
         /\ Timeout > 0 => clock < queue[k].began + Timeout
         /\ Repeats > 0 /\ AskAgain(k, Repeats, clock) /\ Only([h EXCEPT !.repeats[Label(k)] = @ + 1])
+ReturnNext ==
+    \E k \in DOMAIN queue, fresh \in BOOLEAN :
+        /\ h.returns < Returns /\ Return(k, Pause, fresh, clock)
+        /\ Only([h EXCEPT !.returns = @ + 1, !.pause[Label(k)] = Pause, !.spent[Label(k)] = IF fresh THEN 0 ELSE @])
 TimeOutNext ==
     \E k \in DOMAIN queue : TimeOut(k, clock) /\ Only([h EXCEPT !.failures[Label(k)] = queue[k].attempts])
 \* Of a failed attempt, or of time that is over.
@@ -122,7 +127,7 @@ Tick ==
 
 ChecksNext ==
     \/ Begin \/ RestoreFrom \/ AdmitNext \/ MarkNext \/ EndNext \/ ReadmitNext \/ StartNext \/ AnswerNext \/ FailNext
-    \/ AgainNext \/ AskAgainNext \/ TimeOutNext \/ GiveUpNext \/ JoinNext \/ FindNext \/ WithdrawNext \/ CompleteNext \/ EmitNext
+    \/ AgainNext \/ AskAgainNext \/ ReturnNext \/ TimeOutNext \/ GiveUpNext \/ JoinNext \/ FindNext \/ WithdrawNext \/ CompleteNext \/ EmitNext
     \/ EmitMarkNext \/ SnapshotNext \/ FinishNext \/ CloseNext \/ Tick
 
 Spec == ChecksInit /\ [][ChecksNext]_all

@@ -21,6 +21,7 @@ OfRow(e, k) ==
           [] name = "fail" -> Fail(k)
           [] name = "again" -> Again(k, e[4], now)
           [] name = "ask_again" -> AskAgain(k, e[4], now)
+          [] name = "return" -> Return(k, e[4], e[5] = 1, now)
           [] name = "time_out" -> TimeOut(k, now)
           [] name = "give_up" -> GiveUp(k)
           [] name = "join" -> Join(k)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextvars
+import errno
 import logging
 import random
 import re
@@ -63,6 +64,7 @@ class _Service:
 
     def __init__(self, dice: random.Random) -> None:
         self._repeats = dice.choice([0, 0, 1, 2])
+        self._full = dice.choice([0, 0, 5, 7])
         self._seconds = [dice.choice([0.0, 0.1, 0.5, 1.0, 2.0, 5.0]) for _ in range(7)]
         self._failures = [dice.choice([0, 0, 0, 1, 2, 9]) for _ in range(5)]
         self._calls: Counter[int] = Counter()
@@ -73,6 +75,8 @@ class _Service:
         return self._seconds[(row + called) % 7], called <= self._failures[row % 5]
 
     def _error(self, row: int) -> Exception:
+        if self._full and (row + self._calls[row]) % self._full == 0:
+            return OSError(errno.EMFILE, "Too many open files")
         if self._repeats and row % 3 == 0:
             return AskAgain(f"row {row}", self._repeats)
         return ConnectionError(row)
@@ -89,7 +93,8 @@ class _Service:
         said = [self._next(row) for row in rows]
         await asyncio.sleep(max(seconds for seconds, _ in said))
         if said[0][1]:
-            raise ValueError(rows[0])
+            error = self._error(rows[0])
+            raise error if isinstance(error, OSError) and error.errno == errno.EMFILE else ValueError(rows[0])
         return [self._error(row) if fails else row for row, (_, fails) in zip(rows, said, strict=True)]
 
     def collected(self, row: int, collector: Collector[Any]) -> None:

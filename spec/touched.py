@@ -22,7 +22,7 @@ from .long_runs import WRITTEN
 
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
-LOW_MODULES = ("redaction", "secret_shapes", "validate", "wire", "wire_table")
+LOW_MODULES = ("lacks", "redaction", "secret_shapes", "thread_start", "validate", "wire", "wire_table")
 """Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
 """The part of the other modules that stand in no package, the names of `pillarbox` among them."""

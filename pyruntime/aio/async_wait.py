@@ -57,7 +57,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
-from pillarbox.aio.sizes import SMALL_TYPES, size_of
+from pillarbox.aio.sizes import CALL_BYTES, SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
 from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.waits import WaitReporter, reason_to_wait
@@ -166,7 +166,8 @@ class AsyncWaitOperator(Operator):
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
         self._runner = self._scheduler.runner = self._make_runner()
         if self._ledger_session is not None:
-            self._ledger_session.bind(self._scheduler, self._mailbox)
+            weigh = self._weigh_kept if self._weighs else None
+            self._ledger_session.bind(self._scheduler, self._mailbox, weigh, self._leave)
 
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
@@ -335,7 +336,7 @@ class AsyncWaitOperator(Operator):
             return room
         if len(self._queue):
             # Where nothing is held, one row is let in whatever it weighs, or nothing would ever come out.
-            left = most - self._held - self._output.held_bytes
+            left = most - self._held - self._output.held_bytes - self._encoded_bytes()
             return min(room, max(0, left // row_bytes if row_bytes else left))
         return min(room, max(1, most // row_bytes)) if row_bytes else room
 
@@ -477,9 +478,26 @@ class AsyncWaitOperator(Operator):
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
+    def _weigh_kept(self, call: Call, result: Any) -> None:
+        """Count a result that waits for the ledger: it is held as one that waits for its turn is."""
+        if type(result) not in _NOT_WEIGHED:
+            if self._light:
+                self._light -= 1
+            else:
+                self._weigh(call, result)
+
+    def _leave(self, call: Call, result: Any) -> None:
+        """Complete `call`, whose result was counted when it came."""
+        self._queue.complete(call.handle, result)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+        if self._is_tight:
+            self._allow_calls()
+
     def _weigh(self, call: Call, result: Any) -> None:
         """Count the bytes of a result to those that are held, and begin no call whose result has no room."""
-        size = size_of(result)
+        # Where results are small, what a row takes besides is most of it.
+        size = size_of(result) + CALL_BYTES
         call.held += size
         self._held += size
         # The mean of some ten results.
@@ -487,18 +505,25 @@ class AsyncWaitOperator(Operator):
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
         most = self._max_bytes
-        if self._is_tight or self._result_bytes * self._scheduler.limit > most - self._held:  # type: ignore[operator]
+        # Of that, up to a half may be with whoever takes the results: looked at only from here on.
+        if self._is_tight or self._result_bytes * self._scheduler.limit > 0.5 * most - self._held:  # type: ignore[operator]
             self._allow_calls()
+
+    def _encoded_bytes(self) -> int:
+        return 0 if self._ledger_session is None else self._ledger_session.kept_back()[1]
 
     def _allow_calls(self) -> None:
         """Let so many calls be in flight as will find room for their results, and one to go on with."""
         options = self._options
         in_call = 1 if options.batch is None else options.batch.size
-        left = self._max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
+        left = self._max_bytes - self._held - self._output.held_bytes - self._encoded_bytes()  # type: ignore[operator]
         room = int(left / (self._result_bytes * in_call)) if self._result_bytes else self._scheduler.limit
         self._is_tight = room < self._scheduler.limit
-        # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
-        self._scheduler.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
+        # Where the output is full or results wait for the disk, the end of that looks again; otherwise one
+        # call must go on, or none would.
+        session = self._ledger_session
+        waits = self._output_full or (session is not None and session.kept_back()[0])
+        self._scheduler.allow(max(room, 0 if waits else 1) if self._is_tight else None)
 
     def _ask_to_emit(self) -> None:
         if not self._is_stopped:
@@ -700,6 +725,8 @@ class AsyncWaitOperator(Operator):
         if self._output_full:
             return "output"
         session = self._ledger_session
+        if scheduler.room.holds is not None:
+            return "retry"
         if not self._scheduler.runner.limit or (session and session.claimed and not self._waiting):
             return "ledger"
         if scheduler.throttle is not None and scheduler.throttle.holds:

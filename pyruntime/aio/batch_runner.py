@@ -23,6 +23,8 @@ from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import Execution, Runner
 from pillarbox.aio.usage import Result
+from pillarbox.aio.worker_room import is_of_rows
+from pillarbox.lacks import Lack, lack_in
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
 if TYPE_CHECKING:
@@ -144,6 +146,11 @@ class BatchRunner(Runner):
         self._pausing.clear()
         self._again.clear()
         await super().close()
+
+    @property
+    def others(self) -> int:
+        """Batches that run beside the one whose end is being told."""
+        return self._active - self._starting
 
     # -- which call is next -------------------------------------------------------------------
 
@@ -343,6 +350,10 @@ class BatchRunner(Runner):
     ) -> None:
         """The call of `batch` gave no results: these are called again, or parts of them, or they fail."""
         scheduler = self._scheduler
+        found = lack_in(error)
+        if found is not None:
+            self._return(calls, batch, *found)
+            return
         scheduler.overloaded(error, calls[-1].is_first)
         for call in calls:
             scheduler.measure_failed(call)
@@ -386,7 +397,7 @@ class BatchRunner(Runner):
             self._fail(calls, raised, False)
             return
         if pause is not None:
-            scheduler.count_retries(error, len(calls))
+            scheduler.meter.count_retries(error, len(calls))
             batch = self._call_later(calls, failed, pause)
             inquiry = self._search.inquiry
             if inquiry is not None:
@@ -394,7 +405,7 @@ class BatchRunner(Runner):
             elif cause is not None and self._search.is_worth_it(cause, sent, failed.is_part):
                 self._search.inquiry = Inquiry(cause, batch)
         elif sent > 1 and failed.is_suspect:
-            scheduler.count_retries(error, len(calls))
+            scheduler.meter.count_retries(error, len(calls))
             if cause is not None and self._inquire(calls, failed, cause):
                 return
             # Without the others a part may do well, and no row fails for another.
@@ -405,6 +416,21 @@ class BatchRunner(Runner):
             if cause is not None and sent == 1:
                 self._search.failed_alone(cause)
             self._fail(calls, error, timed_out)
+
+    def _return(self, calls: list[Call], ended: _BatchExecution, lack: Lack, error: BaseException) -> None:
+        """Have rows called again whose process lacked something for their call."""
+        pause = self._scheduler.take_back(calls, lack, error)
+        if pause is None:
+            return
+        inquiry = self._search.inquiry
+        if pause and len(calls) > 1 and is_of_rows(lack) and inquiry is None:
+            # Alone it had too little: fewer rows may do.
+            middle = len(calls) // 2
+            self._call_parts([calls[:middle], calls[middle:]])
+            return
+        batch = self._call_later(calls, ended, pause)
+        if inquiry is not None and inquiry.leader is ended:
+            inquiry.leader = batch
 
     def _call_later(self, calls: list[Call], failed: _BatchExecution, pause: float) -> _BatchExecution:
         batch = self._keep(calls, failed.is_part, failed.is_suspect)
@@ -491,7 +517,7 @@ class BatchRunner(Runner):
                 self._release()
                 return
             if pause is not None:
-                self._scheduler.count_retries(error, len(calls))
+                self._scheduler.meter.count_retries(error, len(calls))
                 inquiry.leader = self._call_later(calls, batch, pause)
                 return
         inquiry.leader = None

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from pillarbox.aio.function import refuse_awaitable
 from pillarbox.aio.row_inputs import set_done
 from pillarbox.aio.usage import Result, sum_of
+from pillarbox.thread_start import start_thread
 
 _here = threading.local()
 """The `CallThreads` of each thread that has event loops."""
@@ -100,7 +101,7 @@ class CallThreads:
             name = f"pillarbox-call-{len(self._threads) + 1}"
             try:
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
-                thread.start()
+                start_thread(thread)
             except (RuntimeError, MemoryError, OSError) as error:
                 self.shortage = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 return False

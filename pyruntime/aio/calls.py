@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pillarbox.aio.errors import error_of, said
 from pillarbox.kernel import Deadlines
@@ -104,11 +104,21 @@ class Call:
         """True if no attempt before the present one was charged."""
         return self.attempt == 1 or self.charged == 1
 
+    def take_back(self) -> None:
+        """Have the present attempt, which has ended, be none."""
+        self.attempt -= 1
+        if self.attempt == 1:
+            self.began = self.started
+
     def elapsed(self, now: float) -> float:
         """Seconds that its attempts and pauses have taken by `now`, on the operator's clock; 0 before any."""
         if self.attempt > 1:
             return now - self.started
         return now - self.began if self.attempt else 0.0
+
+
+TakesResult: TypeAlias = Callable[[Call, Any], None] | None
+"""Takes a call and its result; None for nothing that does."""
 
 
 class RestoredCall(Call):
@@ -152,6 +162,34 @@ def call_state_from(
 ) -> CallState:
     """The state of a call, as its pickle keeps it: errors by class and text."""
     return CallState(row, attempts, spent, pause, error and error_of(*error), *more)
+
+
+def state_of(call: Call, now: float, loop: asyncio.AbstractEventLoop, is_pausing: bool) -> CallState:
+    """The state of a call that has no result. now: by the operator's clock.
+
+    is_pausing: it may not begin yet.
+    """
+    attempts = call.attempt
+    timer = call.pause if call.execution is None else call.execution.timer
+    if not attempts:
+        # What lacked something of its process pauses without an attempt; others wait for somebody else's.
+        is_pausing = is_pausing and timer is not None
+    elif not is_pausing and call.execution is not None:
+        # A batch has its rows before its call begins.
+        attempts -= getattr(call.execution, "started", True)
+    state = CallState(call.row, attempts, call.elapsed(now), cost=call.cost)
+    if is_pausing:
+        state = state._replace(pause=time_left(timer, loop))
+    if not attempts:
+        return state
+    since = call.refused_since
+    return state._replace(
+        error=call.error,
+        uncharged=call.uncharged,
+        refusals=call.refusals,
+        refused_for=None if since is None else loop.time() - since,
+        repeats=call.repeats,
+    )
 
 
 class ResultConverter(Protocol):
@@ -314,8 +352,14 @@ class CurrentCall:
     @property
     def seconds_left(self) -> float | None:
         """Seconds until `timeout`, or the time of one attempt, ends the call; None without such a limit."""
-        left = [self._scheduler.seconds_left(call) for call in self._calls]
-        return min([seconds for seconds in left if seconds is not None], default=None)
+        limits, now = self._scheduler.options.timeout, self._scheduler.clock()
+        left = []
+        for call in self._calls:
+            if limits.total is not None:
+                left.append(limits.total - call.elapsed(now))
+            if limits.attempt is not None:
+                left.append(limits.attempt - (now - call.began))
+        return max(0.0, min(left)) if left else None
 
     @property
     def waits_for_service(self) -> bool:

@@ -43,9 +43,10 @@ from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
 from pillarbox.redaction import redacted
+from pillarbox.thread_start import start_thread
 
 if TYPE_CHECKING:
-    from pillarbox.aio.calls import Call
+    from pillarbox.aio.calls import Call, TakesResult
     from pillarbox.aio.options import Options
     from pillarbox.aio.scheduler import CallScheduler
 
@@ -163,9 +164,16 @@ class LedgerSession:
         self._timer: asyncio.TimerHandle | None = None
         self._seen = len(self.reader)
 
-    def bind(self, scheduler: CallScheduler, mailbox: TaskMailbox) -> None:
-        """Begin to keep the results of the calls of `scheduler`, which asks here before each of them."""
+    def bind(
+        self,
+        scheduler: CallScheduler,
+        mailbox: TaskMailbox,
+        weigh: TakesResult,
+        leave: TakesResult,
+    ) -> None:
+        """Keep the results of the calls of `scheduler`. weigh: counts each; leave: completes one."""
         self._scheduler = scheduler
+        self._weigh, self._leave = weigh, leave or scheduler.complete
         self._mailbox = mailbox
         self._loop = loop = scheduler.loop
         self._waiting = scheduler.waiting
@@ -353,6 +361,10 @@ class LedgerSession:
         self._joined.setdefault(call.key, []).append(call)
         return True
 
+    def kept_back(self) -> tuple[bool, int]:
+        """True if results wait for the disk, and about the bytes of their kept forms not yet written."""
+        return bool(self._kept), self._writer.waiting_bytes
+
     @property
     def waits_for(self) -> str | None:
         """The reason that holds calls back, in words; None for nothing."""
@@ -530,6 +542,8 @@ class LedgerSession:
             self._finish(call, result)
             return
         latency = self._latency(call)
+        if self._weigh is not None:
+            self._weigh(call, value_of(result))
         self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
         self._has_kept(1)
 
@@ -553,6 +567,9 @@ class LedgerSession:
             latency=latency,
             costs=[call.cost for call in calls],
         )
+        if self._weigh is not None:
+            for call, result in zip(calls, results, strict=True):
+                self._weigh(call, result)
         self._kept.append((last, calls, results, latency))
         self._has_kept(len(calls))
         return True
@@ -631,7 +648,7 @@ class LedgerSession:
                         # That of a process which parses otherwise may not fit: then this row has its own.
                         with suppress(_Misfit):
                             results[place] = self.result_of(adopted[number])
-        complete = self._scheduler.complete
+        complete = self._leave
         # Of rows that are known by their content alone, in one task, nobody waits for the call of another.
         may_be_shared = self._in_flight is not None or self.claimed is not None
         for call, kept_result in zip(calls, results, strict=True):
@@ -779,7 +796,7 @@ class LedgerSession:
             call_soon(self._loop, done.set)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
-        thread.start()
+        start_thread(thread)
         await done.wait()
         thread.join()
         return failure

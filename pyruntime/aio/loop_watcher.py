@@ -26,8 +26,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
+
+from pillarbox.thread_start import start_thread
 
 log = logging.getLogger("pillarbox")
 
@@ -87,7 +90,9 @@ class LoopWatcher:
         """Begin to look, in a thread; no effect on a CPython without a GIL."""
         # There the frames of a thread that runs are replaced and freed while another one reads them.
         if CAN_READ_FRAMES:
-            self._thread.start()
+            # Without it all goes on, but for its warnings.
+            with suppress(RuntimeError, MemoryError):
+                start_thread(self._thread)
 
     def beat(self) -> None:
         """Note that the loop has its turn."""

@@ -28,8 +28,10 @@ from typing import Any
 
 from pillarbox.aio.errors import said
 from pillarbox.kernel import Handover, HandoverClosedError
+from pillarbox.lacks import in_words
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import RowBatch, TaskOutput
+from pillarbox.thread_start import start_thread
 
 log = logging.getLogger("pillarbox")
 
@@ -186,7 +188,8 @@ class IterableInput(CollectionInput):
         """Begin to read, in a thread that runs in `context`."""
         name = f"pillarbox-read-{next(_numbers)}"
         self._reader = threading.Thread(target=context.run, args=(self._read,), name=name, daemon=True)
-        self._reader.start()
+        with in_words("the thread that reads the rows cannot begin"):
+            start_thread(self._reader)
 
     def stop(self) -> None:
         """Have the reading thread end at its next item. Any thread."""

@@ -138,6 +138,11 @@ class Runner:
         return self._active
 
     @property
+    def others(self) -> int:
+        """Executions that run beside the one whose end is being told."""
+        return self._active
+
+    @property
     def late(self) -> int:
         """Outcomes that came after their call was revoked."""
         return self._late
@@ -187,7 +192,7 @@ class Runner:
             return False
         if self._more_threads is None:
             threads.freed = partial(self._scheduler.guarded, self._use_free_thread)
-            self._scheduler.threads = threads.count
+            self._scheduler.room.limit_threads(threads.count)
             self._scheduler.set_limit()
             self._more_threads = self._loop.call_later(
                 THREAD_RETRY_S, self._scheduler.guarded, self._try_more_threads
@@ -211,13 +216,13 @@ class Runner:
 
     def _use_free_thread(self) -> None:
         """Begin a call in the thread of one that goes on without it: more are in flight than threads."""
-        self._scheduler.threads = self._scheduler.options.max_capacity
+        self._scheduler.room.limit_threads(None)
         self._scheduler.set_limit()
         self.dispatch()
 
     def _try_more_threads(self) -> None:
         self._more_threads = None
-        self._scheduler.threads = self._scheduler.options.max_capacity
+        self._scheduler.room.limit_threads(None)
         self._scheduler.set_limit()
 
     def note_turn(self) -> None:
@@ -378,6 +383,11 @@ class CoroutineRunner(Runner):
         super().__init__(scheduler, fn)
         self._starting = 0
         self._streak = 0
+
+    @property
+    def others(self) -> int:
+        """Workers that carry calls, beside the one whose call ends: it has its slot still."""
+        return self._active - self._starting - 1
 
     def _begin_next(self) -> bool:
         """Start a worker, unless as many are on their way as calls wait, or as carry calls already."""

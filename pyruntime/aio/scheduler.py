@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, time_left
+from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, state_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts, FirstFailure
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected, ServiceResting
 from pillarbox.aio.function import ParsingConverter, value_of
@@ -23,7 +23,9 @@ from pillarbox.aio.runners import Runner
 from pillarbox.aio.shared_calls import single_flight
 from pillarbox.aio.throttle import CircuitBreaker, Throttle, open_throttle
 from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
+from pillarbox.aio.worker_room import WorkerRoom
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
+from pillarbox.lacks import Lack, lack_in
 from pillarbox.wire import is_overload, is_unreached, is_unsent, may_have_poison_row
 
 if TYPE_CHECKING:
@@ -55,10 +57,9 @@ class CallScheduler:
     __slots__ = (
         *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
         *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
-        *("can_break", "elements_of", "pausing", "queue", "rejects_results", "restored", "rows_of", "runner"),
-        *("session", "stop", "threads", "throttle", "waiting", "_adaptive", "_allowed", "_counted"),
-        *("_deadlines", "_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before"),
-        "_timeouts",
+        *("can_break", "elements_of", "pausing", "queue", "rejects_results", "restored", "room", "rows_of"),
+        *("runner", "session", "stop", "throttle", "waiting", "_adaptive", "_allowed", "_counted", "_plain"),
+        *("_deadlines", "_error_policy", "_finish_call", "_held", "_retry", "_spent_before", "_timeouts"),
     )
 
     runner: Runner
@@ -108,10 +109,10 @@ class CallScheduler:
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
         self._adaptive = None if options.adaptive is None else options.adaptive.open()
-        # Whether no call may begin; how many may be in flight as their results find room, and as threads do.
+        # Whether no call may begin; how many may be in flight as results find room, and as the process has.
         self._held = False
         self._allowed: int | None = None
-        self.threads = options.max_capacity
+        self.room = WorkerRoom(options.max_capacity, name, loop, partial(self.guarded, self.set_limit), stop)
         # Results that nobody looks at take the short way.
         self.rejects_results = self._retry is not None and self._retry.checks_results
         budget = options.budget
@@ -156,6 +157,7 @@ class CallScheduler:
         self.pausing.clear()
         for _, deadlines in self._deadlines:
             deadlines.close()
+        self.room.close()
         if self.throttle is not None:
             self.throttle.stop()
 
@@ -183,16 +185,6 @@ class CallScheduler:
                 found.append((call, limit, deadlines.seconds, oldest[1]))
         return min(found, key=lambda late: late[3], default=None)
 
-    def seconds_left(self, call: Call) -> float | None:
-        """Seconds until a limit of time ends the attempt of `call`; None without one. Any thread."""
-        limits, now = self.options.timeout, self.clock()
-        left = []
-        if limits.total is not None:
-            left.append(limits.total - call.elapsed(now))
-        if limits.attempt is not None:
-            left.append(limits.attempt - (now - call.began))
-        return max(0.0, min(left)) if left else None
-
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""
         unfinished = self.queue.in_flight + len(self.restored)
@@ -215,7 +207,7 @@ class CallScheduler:
     def limit(self) -> int:
         """Calls in flight, at most, as given or as found so far, unless they are held back."""
         limit = self.options.max_capacity if self._adaptive is None else self._adaptive.limit
-        return min(limit, self.threads)
+        return min(limit, self.room.limit)
 
     def hold(self, held: bool) -> None:
         """Let no call begin for now, or again; those in flight go on."""
@@ -230,10 +222,10 @@ class CallScheduler:
             self.set_limit()
 
     def set_limit(self) -> None:
-        """Have the limits of calls in flight, which may have changed, hold from now on."""
+        """Have the limits of calls in flight hold from now on."""
         # spec: Feeding!Found
         allowed = self.limit if self._allowed is None else min(self.limit, self._allowed)
-        limit = 0 if self._held else allowed
+        limit = 0 if self._held or self.room.holds is not None else allowed
         grown = limit > self.runner.limit
         self.runner.limit = limit
         if grown:
@@ -344,7 +336,8 @@ class CallScheduler:
         if self.attempt_timeouts is not None:
             self.attempt_timeouts.cancel(call.attempt_deadline)
         self.bill_error([call], error)
-        self.overloaded(error, call.is_first)
+        if lack_in(error) is None:
+            self.overloaded(error, call.is_first)
         self.row_failed(call, error, timed_out)
 
     def row_succeeded(
@@ -367,7 +360,8 @@ class CallScheduler:
                 return None
             except BaseException as error:
                 # A hook that raises fails the row: without an answer it would wait for ever.
-                self.fail_call(call, CallFailed(call.attempt, error))
+                if not self._returns(call, error):
+                    self.fail_call(call, CallFailed(call.attempt, error))
                 return None
             if rejected is not None:
                 self.row_failed(call, rejected)
@@ -409,6 +403,8 @@ class CallScheduler:
     def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
         # spec: Chain!Fail, Feeding!Fail, Operator!Fail
+        if self._returns(call, error):
+            return
         self.measure_failed(call)
         try:
             pause = self.pause([call], error)
@@ -418,10 +414,37 @@ class CallScheduler:
         if pause is None:
             self.fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
             return
-        self.count_retries(error, 1)
+        self.meter.count_retries(error, 1)
         call.error = error
+        self._make_later(call, pause)
+
+    def _returns(self, call: Call, error: BaseException) -> bool:
+        """Have `call` made again if its process lacked something for it; False if `error` is another one."""
+        if (found := lack_in(error)) and (pause := self.take_back([call], *found)) is not None:
+            self._make_later(call, pause)
+        return found is not None
+
+    def _make_later(self, call: Call, pause: float) -> None:
         self.pausing.add(call)
         call.pause = self.loop.call_later(pause, self.guarded, self._pause_over, call)
+
+    def take_back(self, calls: list[Call], lack: Lack, error: BaseException) -> float | None:
+        """Take back an attempt of `calls` that lacked something of the process, of one call.
+
+        Returns the seconds until they may be called again; None where it ends the job.
+        """
+        # spec: Operator!Return
+        pause = self.room.took_back(lack, error, self.runner.others, self._finished())
+        self.set_limit()
+        if self.throttle is not None:
+            self.throttle.give_back(calls)
+        for call in calls:
+            call.take_back()
+            if not call.attempt and type(call) is Call and self._timeouts is not None:
+                # Its time begins with the call that is made.
+                self._timeouts.cancel(call.deadline)
+                call.deadline = -1
+        return pause
 
     def pause(self, calls: list[Call], error: BaseException) -> float | None:
         """Seconds until the attempt that follows after `error`; None if there is none.
@@ -524,6 +547,9 @@ class CallScheduler:
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """`call` has failed for good. On the mailbox thread."""
         try:
+            if isinstance(error, CallFailed) and (found := lack_in(error.cause)) is not None:
+                # In what is ours, or in a hook: nothing of it is the row's.
+                raise self.room.error_of(*found)
             if self.breaker is not None and isinstance(error, CallFailed) and self._is_refusal(error.cause):
                 self.breaker.explain(call, error)
             result = self._error_policy.of_failure(call, error, self._finished() + 1)
@@ -624,12 +650,6 @@ class CallScheduler:
             call.refused_since = None
         self.meter.ended_again.append(self.clock() - call.began)
 
-    def count_retries(self, error: BaseException, rows: int) -> None:
-        """So many rows are tried again because of `error`."""
-        self.meter.retries += rows
-        names = {CallTimeout: "timeout.attempt", ResultRejected: "result"}
-        self.meter.retries_by_reason[names.get(type(error), type(error).__name__)] += rows
-
     # -- results, on their way to the queue ---------------------------------------------------
 
     def _finish(self, call: Call, result: Any) -> None:
@@ -703,27 +723,7 @@ class CallScheduler:
 
     def snapshot_call(self, call: Call, now: float) -> CallState:
         """The state that a restart needs of a row that is not finished; now: by `clock`."""
-        attempts = call.attempt
-        is_pausing = attempts > 0 and call in self.pausing
-        if attempts and not is_pausing and call.execution is not None:
-            # A batch has its rows before its call begins.
-            attempts -= getattr(call.execution, "started", True)
-        state = CallState(call.row, attempts, call.elapsed(now), cost=call.cost)
-        if not attempts:
-            return state
-        pause = None
-        if is_pausing:
-            timer = call.pause if call.execution is None else call.execution.timer
-            pause = time_left(timer, self.loop)
-        since = call.refused_since
-        return state._replace(
-            pause=pause,
-            error=call.error,
-            uncharged=call.uncharged,
-            refusals=call.refusals,
-            refused_for=None if since is None else self.loop.time() - since,
-            repeats=call.repeats,
-        )
+        return state_of(call, now, self.loop, call in self.pausing)
 
     def restore_call(self, call: Call, state: CallState) -> None:
         """Have the call of a restored row made, when its pause is over; what it has spent counts."""
@@ -753,8 +753,7 @@ class CallScheduler:
         if state.pause is None:
             self.waiting.append(call)
         else:
-            self.pausing.add(call)
-            call.pause = self.loop.call_later(state.pause, self.guarded, self._pause_over, call)
+            self._make_later(call, state.pause)
 
     # -- timers -------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ SMALL_TYPES = frozenset({bool, complex, float, int, type(None), decimal.Decimal,
 )
 """Types whose values are so small that a result of one is not worth weighing."""
 
+_FLAT = frozenset({bool, float, type(None)})
+"""Types of numbers whose values all take as much."""
+
 _LEAVES = SMALL_TYPES | {bytearray, bytes, str}
 
 MAX_PARTS = 4096
@@ -31,6 +34,12 @@ MAX_SAMPLE = 64
 
 SMALL_BYTES = 32
 """Bytes that a number takes in a collection: memory is given out in steps of 16, and a float has 24."""
+
+STEP_BYTES = 8
+"""Bytes that are given out with a value and not used, on average."""
+
+CALL_BYTES = 448
+"""Bytes of a row that waits besides what it holds: its call, its times, its place and its handle."""
 
 ARROW_BYTES = 464
 """Bytes of an Arrow array beside its buffers and its Python object: C++ objects, unknown to Python.
@@ -69,7 +78,8 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
     """Bytes of `value` and of its parts that hold no others, which go on the stack, `times` as often."""
     size = float(getsizeof(value, 64))
     if isinstance(value, Mapping):
-        size += 32 * len(value)
+        if kind is not dict:
+            size += 32 * len(value)
         values: Collection[Any] = [*value.keys(), *value.values()]
     elif isinstance(value, tuple | list | set | frozenset):
         values = value
@@ -85,19 +95,24 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
     if len(values) > MAX_SAMPLE:
         some = [*values] if not isinstance(values, list | tuple) else values
         values = some[:: -(-len(some) // MAX_SAMPLE)]
-        if SMALL_TYPES.issuperset(map(type, values)):
-            return size + SMALL_BYTES * len(some)
+        kinds = {*map(type, values)}
+        if kinds <= SMALL_TYPES:
+            return size + len(some) * (SMALL_BYTES if kinds <= _FLAT else _mean_bytes(values[::8]))
         each_for = len(some) / len(values)
     for each in values:
         inner = type(each)
-        if inner is str:
-            size += each_for * (49 + len(each))
+        if inner in _FLAT:
+            size += each_for * SMALL_BYTES
         elif inner in _LEAVES:
-            size += each_for * (SMALL_BYTES if inner in SMALL_TYPES else getsizeof(each))
+            size += each_for * (getsizeof(each) + STEP_BYTES)
         elif inner is not type:
             # A class, as a key of an equal row has it, is there anyway.
             stack.append((each, times * each_for))
     return size
+
+
+def _mean_bytes(values: Collection[Any]) -> float:
+    return sum(map(getsizeof, values)) / len(values) + STEP_BYTES
 
 
 def _attributes(value: Any) -> Collection[Any]:

@@ -115,7 +115,9 @@ class ChunkOutput:
     ) -> None:
         self.has_ended = False
         """The last watermark has come, so that all rows before it have."""
-        self.held_bytes = 0
+        # Of the results that are here, and of each chunk that is offered.
+        self._own_bytes = 0
+        self._offered_bytes: deque[int] = deque()
         # A chunk waits while another is built: what is not taken stays in the operator's window. The handover
         # counts rows as its bytes.
         self._handover = Handover(1)
@@ -189,6 +191,7 @@ class ChunkOutput:
         if self._is_worked_on:
             self._is_worked_on = False
             self._offered.popleft()
+            self._offered_bytes.popleft()
 
     # -- the task's end -----------------------------------------------------------------------
 
@@ -211,12 +214,12 @@ class ChunkOutput:
         self.has_ended = state.has_ended
         self._given = state.taken
         self._chunk = [*state.rows]
-        self.held_bytes = sum(call.held for call, _ in state.rows)
+        self._own_bytes = sum(call.held for call, _ in state.rows)
         self._push()
 
     def collect(self, batch: RowBatch) -> None:
         """Take results; they reach the other side at once or after the linger time."""
-        self.held_bytes += batch.held_bytes
+        self._own_bytes += batch.held_bytes
         if not self._chunk:
             self._chunk = batch.rows
         else:
@@ -225,6 +228,11 @@ class ChunkOutput:
             self._push()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._linger, self._push)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the results that are here, and of those from which the consumer has not come back."""
+        return self._own_bytes + sum(self._offered_bytes.copy())
 
     @property
     def is_available(self) -> bool:
@@ -238,7 +246,7 @@ class ChunkOutput:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._chunk) >= self._rows or self.held_bytes >= self._chunk_bytes
+        return len(self._chunk) >= self._rows or self._own_bytes >= self._chunk_bytes
 
     def call_when_room(self, wake: Callable[[], object]) -> None:
         """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
@@ -274,26 +282,28 @@ class ChunkOutput:
 
     def _next(self) -> tuple[Chunk, int]:
         """The results to hand over next, and their bytes."""
-        if self.held_bytes <= self._chunk_bytes:
-            return self._chunk, self.held_bytes
+        if self._own_bytes <= self._chunk_bytes:
+            return self._chunk, self._own_bytes
         return cut_chunk(self._chunk, self._chunk_bytes)
 
     def _try_put(self) -> bool:
         chunk, held = self._next()
         # Before the consumer may have it.
         self._offered.append(chunk)
+        self._offered_bytes.append(held)
         # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
         if self._handover.try_put(chunk, len(chunk)):
             self._given += len(chunk)
             self._chunk = [] if chunk is self._chunk else self._chunk[len(chunk) :]
-            self.held_bytes -= held
+            self._own_bytes -= held
             if self._rows < self._max_rows:
                 self._rows = min(self._max_rows, 2 * self._rows)
             return True
         self._offered.pop()
+        self._offered_bytes.pop()
         if self._handover.ended:
             self._chunk = []
-            self.held_bytes = 0
+            self._own_bytes = 0
             return True
         return False
 
@@ -533,6 +543,11 @@ class ResultStream:
 
     def look(self) -> None:
         """Raise what there is to raise when no result has come for a second, for who takes from `output`."""
+        if self._loop_thread is not None and not self._loop_thread.is_alive:
+            raise RuntimeError(
+                "the thread of the calls has ended before them, most often for too little memory: the log of "
+                "this process has the error"
+            )
         self._check_stall()
         if self._idle is not None:
             self._idle()

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.calls import Call, time_left
@@ -174,6 +174,12 @@ class Throttle:
         if wait == 0.0:
             breaker.count_granted(now)
         return wait
+
+    def give_back(self, calls: Sequence[Call]) -> None:
+        """Note that `calls`, which were let through, were not made, or did not come to their end."""
+        if self.limiter is not None:
+            for call in calls:
+                self.limiter.give_back(1.0 if call.units is None else call.units)
 
     def cool_down(self, seconds: float | None, begun: int, error: BaseException | None = None) -> None:
         """Note that the service refused a call and asked for so long a pause, or for none (None).

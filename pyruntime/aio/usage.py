@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.errors import said
+from pillarbox.aio.errors import CallTimeout, ResultRejected, said
 from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.rate import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
@@ -274,6 +274,12 @@ class Meter:
         self._more = LatencyHistogram()
         self._rows = LatencyHistogram()
         self._began = self._sampled = time.monotonic()
+
+    def count_retries(self, error: BaseException, rows: int) -> None:
+        """So many rows are tried again because of `error`."""
+        self.retries += rows
+        names = {CallTimeout: "timeout.attempt", ResultRejected: "result"}
+        self.retries_by_reason[names.get(type(error), type(error).__name__)] += rows
 
     def fold(self) -> None:
         """Put the latencies that have come together into their histograms. On the mailbox thread."""

@@ -90,6 +90,9 @@ def reason_to_wait(
     breaker, throttle, runner = scheduler.breaker, scheduler.throttle, scheduler.runner
     if breaker is not None and breaker.is_outage:
         return Wait("service", breaker.explain_now, logging.WARNING)
+    lacking = scheduler.room.waits_for
+    if lacking is not None and not runner.in_flight:
+        return Wait("process", lambda: f"{lacking}, of which this process has none left", logging.WARNING)
     counts = scheduler.meter.calls, scheduler.meter.results
     if idle == "ledger":
         if session is not None and (reason := session.waits_for) is not None:

@@ -42,6 +42,7 @@ from pillarbox.clients.transport import (
     proxy_finder,
 )
 from pillarbox.kernel import ForkedError, libcurl
+from pillarbox.lacks import shortage_of_descriptors
 
 RECEIVE_BUFFER_BYTES = 1 << 17
 """libcurl's default, 16 kB, hands a large answer over in many small pieces."""
@@ -289,6 +290,9 @@ def _error_of(sent: libcurl.HttpRequest, body_bytes: int) -> Exception:
     if code in _TLS_CODES:
         return NotReached(_with_errno(sent)) if sent.os_errno in _LOST else AnsweredBadly(message)
     if code in _CONNECT_CODES:
+        if not sent.os_errno and (shortage := shortage_of_descriptors()) is not None:
+            # libcurl keeps no number of a socket that it was not given.
+            return OSError(shortage.errno, f"{shortage.strerror}: {message}")
         if sent.os_errno in OWN_LIMITS:
             return OSError(sent.os_errno, f"{os.strerror(sent.os_errno)}: {message}")
         return NotReached(_with_errno(sent))

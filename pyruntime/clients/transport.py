@@ -27,9 +27,10 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from pillarbox.clients.charsets import charset_of, content_type_of, shown_text
+from pillarbox.lacks import shortage_of_descriptors
 from pillarbox.redaction import redacted, without_secrets
 from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
-from pillarbox.wire import Kind, read_error
+from pillarbox.wire import EXHAUSTED_ERRNOS, Kind, exhaustion_in, read_error
 
 _log = logging.getLogger("pillarbox")
 
@@ -53,8 +54,8 @@ SOON_S = 1.0
 """Seconds after the last byte of a request within which a closed connection tells that nothing was read."""
 MAX_LINE_BYTES = 102_400
 """Bytes of one line of an answer's headers, libcurl's own bound."""
-OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
-"""Numbers of the system for limits of this machine: descriptors and ports. They tell nothing of a service."""
+OWN_LIMITS = EXHAUSTED_ERRNOS | {errno.EADDRNOTAVAIL}
+"""Numbers of the system for limits of this machine: descriptors, memory, ports; not of a service."""
 DESCRIPTORS_SHARE = 0.75
 """The share of the descriptors that this process may have which connections take at most."""
 MAX_HEADERS = 5_000
@@ -401,10 +402,16 @@ class Names:
     """Tells apart why the name of a host was not resolved: clients often do not. On one loop's thread."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, asyncio.Future[TransportError]] = {}
+        self._asked: dict[str, asyncio.Future[OSError]] = {}
 
-    async def error_of(self, host: str) -> TransportError:
-        """Ask the resolver once more, on another thread, and return the error: HostUnknown or NotReached."""
+    async def error_of(self, host: str) -> OSError:
+        """Ask the resolver once more, on another thread, and return the error: HostUnknown or NotReached.
+
+        Where this process has no descriptor left, as the resolver needs, the error says that. Raises
+        RuntimeError if the thread cannot be started.
+        """
+        if (shortage := shortage_of_descriptors()) is not None:
+            return OSError(shortage.errno, f"{shortage.strerror}: the host {host!r} was not resolved")
         asked = self._asked.get(host)
         if asked is None:
             # Shared: many rows ask for one host.
@@ -414,15 +421,19 @@ class Names:
         return type(error)(*error.args)
 
 
-async def _error_of_name(host: str) -> TransportError:
+async def _error_of_name(host: str) -> OSError:
     loop = asyncio.get_running_loop()
     try:
         await loop.run_in_executor(None, socket.getaddrinfo, host, None)
     except socket.gaierror as error:
+        if (shortage := shortage_of_descriptors()) is not None:
+            return OSError(shortage.errno, f"{shortage.strerror}: the host {host!r} was not resolved")
         if read_error(error).kind is Kind.REFUSED_ALL:
             return HostUnknown(f"the host {host!r} does not exist: {error.strerror}; look at the address")
         return NotReached(f"the name server gives no answer for {host!r} for now: {error.strerror}")
     except (OSError, UnicodeError) as error:
+        if exhaustion_in(error) is not None and isinstance(error, OSError):
+            return error
         return HostUnknown(f"the host {host!r} is not a name: {error}")
     return NotReached(f"the host {host!r} was not resolved at first")
 

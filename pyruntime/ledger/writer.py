@@ -59,6 +59,7 @@ from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.values import encode, encode_vectors
+from pillarbox.thread_start import start_thread
 
 if TYPE_CHECKING:
     from pillarbox.ledger.keys import Scope
@@ -334,7 +335,7 @@ class LedgerWriter:
         self._failure: BaseException | None = None
         folder.make()
         self._thread = threading.Thread(target=self._run, name="pillarbox-ledger", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def append(
         self,
@@ -409,6 +410,11 @@ class LedgerWriter:
             if len(self._waiting) == 1 or self._is_full():
                 self._changed.notify_all()
             return self._appended
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of results, in the form in which they are kept, that wait for their write. Any thread."""
+        return self._waiting_bytes
 
     @property
     def durable_through(self) -> int:

@@ -16,6 +16,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pillarbox.lacks import check_descriptors, in_words
+from pillarbox.thread_start import check_memory, start_thread
+
 T = TypeVar("T")
 
 SIGNAL_CHECK_INTERVAL_S = 1.0
@@ -28,12 +31,22 @@ LAST_TURNS = 20
 
 STOP_TIMEOUT_S = 5.0
 """Seconds for the loop of connections to end, when the last of them has been closed."""
+LOOP_DESCRIPTORS = 12
+"""Descriptors that a loop and its first connection take."""
+LOOP_BYTES = 1 << 20
+"""Bytes that a loop takes."""
 CANCEL_INTERVAL_S = 0.25
 """Seconds after which a task that has not ended is cancelled again."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop where that is installed, otherwise one of asyncio."""
+    """A loop of uvloop where that is installed, otherwise one of asyncio.
+
+    Raises OSError or MemoryError where the process has no room for one.
+    """
+    # libuv ends the process where it gets none.
+    check_descriptors(LOOP_DESCRIPTORS)
+    check_memory(LOOP_BYTES)
     try:
         import uvloop
     except ImportError:
@@ -61,11 +74,17 @@ class LoopThread:
         new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
         last_wait_s: float = LAST_WAIT_S,
     ) -> None:
-        self.loop = new_loop()
+        with in_words(f"the thread {name} cannot begin"):
+            self.loop = new_loop()
         self._last_wait_s = last_wait_s
         self._is_closed = self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            with in_words(f"the thread {name} cannot begin"):
+                start_thread(self._thread)
+        except BaseException:
+            self.loop.close()
+            raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the loop. Any thread."""
@@ -77,7 +96,9 @@ class LoopThread:
         # A CPython without a GIL spins before it blocks on a lock. A signal that comes meanwhile interrupts
         # nothing, and is noticed only when the lock has been waited for.
         while not wait([done], SIGNAL_CHECK_INTERVAL_S).done:
-            pass
+            if not self.is_alive:
+                # Of what has ended it, such as a process without memory, nobody else would say a word.
+                raise RuntimeError(f"the thread {self._thread.name} has ended, and what it ran with it")
         return done.result()
 
     def call(self, fn: Callable[[], Any]) -> None:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 from pillarbox.sources.enumerator import ReaderInfo, ReaderState, SplitEnumerator
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
+from pillarbox.thread_start import start_thread
 
 if TYPE_CHECKING:
     from pillarbox.sources.split_coordinator import SplitCoordinator
@@ -318,7 +319,7 @@ class EnumeratorThread(Generic[S, C]):
 
     def start(self) -> EnumeratorThread[S, C]:
         """Have the enumerator made, and begin. Any thread, once. Raises what making it raises."""
-        self._thread.start()
+        start_thread(self._thread)
         try:
             self._made.result()
         except BaseException:
@@ -422,7 +423,7 @@ class EnumeratorThread(Generic[S, C]):
         try:
             self._make_enumerator()
             self._made.set_result(None)
-            self._discoverer.start()
+            start_thread(self._discoverer)
             while not self._is_over:
                 self._steps.get()()
         except BaseException as error:

@@ -43,6 +43,7 @@ from pillarbox.sources.reader import (
     rest_of,
 )
 from pillarbox.sources.split import Split
+from pillarbox.thread_start import start_thread
 from pillarbox.validate import check_callable, check_duration, check_positive_int
 
 log = logging.getLogger("pillarbox")
@@ -534,7 +535,7 @@ class FetchingReader(SourceReader[S]):
         # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()
-            fetcher.thread.start()
+            start_thread(fetcher.thread)
             self._fetchers = [*self._fetchers, fetcher]
 
     def _end(self, fetcher: Fetcher[S]) -> None:

@@ -35,6 +35,7 @@ from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import JsonSerializer, Serializer, Split
+from pillarbox.thread_start import start_thread
 from pillarbox.validate import check_callable, check_duration, check_methods, check_moment, check_positive_int
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class SourceContext:
         self._error: BaseException | None = None
         name = f"pillarbox-source {source.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     # -- for the function; any of its threads ----------------------------------------------------------
 

@@ -56,6 +56,7 @@ from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
 from pillarbox.spark.schema import check_column, holds, time_zone
+from pillarbox.thread_start import start_thread
 
 log = logging.getLogger("pillarbox")
 
@@ -369,7 +370,9 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
                 self._stages[stage] = stale
             # Here is the thread on which Spark takes the updates of all tasks: it must not wait for the
             # stage's end.
-            threading.Thread(target=self._say, args=(stage,), name="pillarbox-stale", daemon=True).start()
+            start_thread(
+                threading.Thread(target=self._say, args=(stage,), name="pillarbox-stale", daemon=True)
+            )
         return []
 
     def _say(self, stage: int) -> None:

@@ -32,6 +32,7 @@ from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import CLOSE_TIMEOUT_S
 from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.aio.task_run import Chunk, ResultStream
+from pillarbox.lacks import in_words
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.agreement import agree
@@ -41,6 +42,7 @@ from pillarbox.spark.outcomes import report_outcomes, with_trace
 from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.records import arrow_function, import_for_values
 from pillarbox.spark.task_connection import DisconnectWatcher
+from pillarbox.thread_start import check_memory
 
 if TYPE_CHECKING:
     from pillarbox.spark.writer import SkippedRows
@@ -53,6 +55,8 @@ GC_THRESHOLD_OBJECTS = 50_000
 RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
 
+TASK_BYTES = 32 << 20
+"""Bytes that a task needs for its threads and first rows: with less, what fails first cannot be told."""
 MAX_CHUNK_ROWS = 2048
 """Rows in an Arrow batch of results, unless more finish at once."""
 
@@ -199,6 +203,8 @@ def _run_job(
     skipped: SkippedRows | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
+    with in_words("a task of this Python worker cannot begin"):
+        check_memory(TASK_BYTES)
     here = worker()
     plan = plans[0]
     ledger_sessions = _open_sessions(plans)

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pillarbox.thread_start import start_thread
+
 MAX_WAIT_S = 3600.0
 """Seconds that the thread waits at most without a look at the clock; the system limits a wait as well."""
 
@@ -46,7 +48,7 @@ class Alarm:
             self._changed.notify()
             if self._thread is None and self._take_back is None and moment is not None and not self._closed:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
+                start_thread(thread)
                 self._thread = thread
         self._clock_moved()
 

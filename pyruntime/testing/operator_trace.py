@@ -327,6 +327,14 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of(name, call, word)
         return pause
 
+    def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
+        # spec: Operator!Return
+        pause = super().take_back(calls, lack, error)
+        if pause is not None:
+            for call in calls:
+                self._trace.of("return", call, _ms(pause), int(not call.attempt and type(call) is Call))
+        return pause
+
     def fail_call(self, call: Call, error: Any) -> None:
         # spec: Operator!GiveUp
         self._trace.decide("give_up", call)

@@ -546,6 +546,14 @@ class LeasedLimiter:
         per_second = self.limits.units_per_second or 0.0
         return min(self._size, max(1, int(per_second * HELD_AHEAD_S / self._mean_units)))
 
+    def give_back(self, units: float) -> None:
+        """See `RateLimiter.give_back`. The coordinator may have been told of it: its sum is never lowered."""
+        self._calls += 1
+        self._used -= 1
+        self._units_used -= units
+        if self._weighs:
+            self._units += units
+
     def spend(self, cost: float) -> None:
         """See `RateLimiter.spend`."""
         self._cost += cost

@@ -221,6 +221,9 @@ class RateLimiter(Protocol):
         Raises CoordinatorError if the server of the shared limits is lost for good: the job cannot go on.
         """
 
+    def give_back(self, units: float) -> None:
+        """A call of so many units was let through, and was not made: it counts for no `max_calls`."""
+
     def spend(self, cost: float) -> None:
         """A call has cost so much."""
 
@@ -312,6 +315,13 @@ class LocalLimiter:
         if self._granted + self._before >= self._max_calls:
             self.exhausted = f"max_calls={self._max_calls}"
         return 0.0
+
+    def give_back(self, units: float) -> None:
+        """See `RateLimiter.give_back`. What it took of the rate stays taken."""
+        self._granted -= 1
+        self._units -= units
+        if self._cost + self._cost_before < self._max_cost:
+            self.exhausted = None
 
     def spend(self, cost: float) -> None:
         """See `RateLimiter.spend`."""

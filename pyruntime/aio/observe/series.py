@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, Totals
+from pillarbox.thread_start import start_thread
 from pillarbox.validate import check_positive_number
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Watch:
             raise RuntimeError(f"this {type(self).__name__} has been used already: make another one")
         self._begin()
         self._thread = threading.Thread(target=self._run, name="pillarbox-watch", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         return self
 
     def __exit__(

@@ -57,6 +57,7 @@ from pillarbox.spark.stream.call_client import HELD, STARTING, began_at, connect
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.worker import worker
 from pillarbox.spark.writer import RowWriter
+from pillarbox.thread_start import start_thread
 
 log = logging.getLogger("pillarbox")
 
@@ -167,7 +168,9 @@ class _Stream:
 
     def release(self) -> None:
         """Let go of the function of calls that are closed; what closes it may take its time."""
-        threading.Thread(target=worker().release, args=(self.plan.operator.token, False), daemon=True).start()
+        start_thread(
+            threading.Thread(target=worker().release, args=(self.plan.operator.token, False), daemon=True)
+        )
 
 
 class CallProcess:
@@ -190,7 +193,7 @@ class CallProcess:
             connection = None
             try:
                 connection = self._listener.accept()
-                threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+                start_thread(threading.Thread(target=self._talk, args=(connection,), daemon=True))
             except (OSError, RuntimeError):
                 if self._is_closed:
                     return
@@ -403,7 +406,7 @@ def main(path: str, executor: int) -> None:
         raise RuntimeError(f"async_stream: another process answers at {path}")
     remove_stale(os.path.dirname(path))
     process = CallProcess(path)
-    threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
+    start_thread(threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True))
     # Whoever has started it waits for this.
     print("ready", flush=True)
     os.dup2(2, 1)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import decimal
+import gc
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow as pa
 import pytest
 
-from pillarbox import Batch, Buffer, Dedupe, Options, async_map
+from pillarbox import Batch, Buffer, Dedupe, Ledger, Options, async_map
 from pillarbox.aio.calls import Call
 from pillarbox.aio.shared_calls import SingleFlight
-from pillarbox.aio.sizes import size_of
+from pillarbox.aio.sizes import CALL_BYTES, size_of
 from pillarbox.aio.task_run import Chunk, ChunkOutput, cut_chunk
 from pillarbox.task.protocols import RowBatch
 from tests.aio.unit.virtual import Rig, play
@@ -317,3 +322,75 @@ def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
     assert flights is not None
     assert [*flights._results] == [((int,), (10 + number,)) for number in range(5)]
     results.close()
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "floats, few": lambda row: [row + place * 0.5 for place in range(8)],
+    "floats": lambda row: [row + place * 0.5 for place in range(512)],
+    "lists of lists": lambda row: [[row + place * 0.5 for place in range(3)] for _ in range(100)],
+    "lists of texts": lambda row: [[f"wörd€ {row} {place}"] for place in range(30)],
+    "dict": lambda row: {"text": f"answer {row}" * 5, "score": row * 0.5, "number": row + 10**9},
+    "dicts": lambda row: [{"id": row + place * 0.5, "name": f"{row} {place}"} for place in range(30)],
+    "text, short": lambda row: f"answer {row}",
+    "text": lambda row: f"{row}" * 1000,
+    "bytes": lambda row: bytes(2000) + b"%d" % row,
+    "decimals": lambda row: [decimal.Decimal(f"{row}.{place}" + "7" * 60) for place in range(100)],
+    "integers": lambda row: [2**300 + row + place for place in range(100)],
+    "numpy": lambda row: numpy.random.rand(256),
+    "numpy, short": lambda row: numpy.random.rand(8),
+    "Arrow": lambda row: pa.array(numpy.random.rand(256)),
+}
+
+
+NOT_KEPT = ("Arrow", "integers", "numpy, short")
+"""Kinds that a ledger does not keep, or keeps otherwise, or of which its own index is the most."""
+
+
+def _traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
+
+
+async def _held(make: Callable[[int], Any], most: int, ledger: Ledger | None) -> int:
+    """Bytes that are allocated once no further call begins, as nobody takes the results."""
+    # No more rows than can be held: each has a place, and a call.
+    rows = 64 + int(1.2 * most / (size_of(make(10_000)) + CALL_BYTES))
+    begun: list[int] = []
+
+    async def call(row: int) -> Any:
+        begun.append(row)
+        return make(row)
+
+    options = Options(buffer=Buffer(rows, max_bytes=most), capacity=16, ordered=False, ledger=ledger)
+    job = async_map(range(10_000, 200_000), call, options=options)
+    await anext(job)
+    before, still = -1, 0
+    while still < 50:
+        await asyncio.sleep(0.01)
+        still, before = (still + 1 if len(begun) == before else 0), len(begun)
+    found = _traced()
+    await job.aclose()
+    return found
+
+
+@pytest.mark.contract(
+    "An operator holds at most 1.5 times `max_bytes` of results and their calls, whatever they are.",
+    convicts=["calls_weigh_nothing", "unsaved_results_weigh_nothing"],
+)
+@pytest.mark.parametrize(
+    ("kind", "is_kept"),
+    [(kind, is_kept) for kind in KINDS for is_kept in (False, True) if not (is_kept and kind in NOT_KEPT)],
+)
+def test_what_is_held_is_at_most_half_as_much_again(kind: str, is_kept: bool, tmp_path: Path) -> None:
+    most = 8 * MIB
+    tracemalloc.start()
+    try:
+        # What is made once for all is not held.
+        warm = Ledger(tmp_path / "warm", uid="held", run="1") if is_kept else None
+        asyncio.run(_held(KINDS["dict"], MIB, warm))
+        base = _traced()
+        ledger = Ledger(tmp_path / "job", uid="held", run="1") if is_kept else None
+        held = asyncio.run(_held(KINDS[kind], most, ledger)) - base
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * most < held < 1.5 * most

@@ -106,7 +106,7 @@ class Attempt:
             )
             scheduler.holds = self.holds
             self.waiting = scheduler.waiting
-            self.session.bind(scheduler, self.mailbox)
+            self.session.bind(scheduler, self.mailbox, None, None)
         (self.writer,) = writers
 
     def _leaves(self, call: Call, result: Any) -> None:

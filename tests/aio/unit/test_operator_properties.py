@@ -31,7 +31,7 @@ from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.limits.rate import LocalLimiter
 from pillarbox.aio.options import UNSET
-from pillarbox.aio.sizes import size_of
+from pillarbox.aio.sizes import CALL_BYTES, size_of
 from pillarbox.aio.task_run import Chunk, TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task import InputStatus
@@ -188,7 +188,7 @@ def weight_of(item: Item, load: Load) -> int:
 
 def result_bytes(result: Any) -> int:
     """The bytes of a result; those that hold next to nothing count none."""
-    return size_of(result) if type(result) in (Answer, str) else 0
+    return size_of(result) + CALL_BYTES if type(result) in (Answer, str) else 0
 
 
 def number_of(result: Any) -> Any:
