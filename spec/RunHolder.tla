@@ -185,8 +185,6 @@ FairSpec ==
 -----------------------------------------------------------------------------
 (* Of two that believe so both are right: they are of one job. Stopped ones too, for the time that their clocks allow. *)
 OneJobBelieves == \A p, q \in Processes : Believes(p) /\ Believes(q) => Job(p) = Job(q)
-(* Who holds a run knows it, is about to, or is gone: nobody is turned away by a record of nobody.                    *)
-LostIsTaken == \A p \in Processes : phase[p] = "lost" => ~Believes(p)
 (* A write that the store has refused changes nothing.                                                               *)
 OnlyOnCondition == [][\A p \in Processes : record' # record /\ sent'[p] # sent[p] => p \in current]_vars
 

@@ -776,7 +776,7 @@ class LedgerSession:
             else:
                 self._tell(self.stale)
         if not self._is_bound:
-            return self._member and self._member.leave()
+            return None
         done = asyncio.Event()
         failure: BaseException | None = None
 

@@ -141,7 +141,7 @@ class ObjectStore:
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-        mode = "create" if expected is None else expected.tag
+        mode: Any = "create" if expected is None else expected.tag
         try:
             done = obstore.put(self._store, self._path(name), content, mode=mode, use_multipart=False)
             return Version(content, _mode(done))
@@ -260,7 +260,7 @@ def _open_s3(stores: Any, bucket: str, settings: dict[str, Any]) -> Any:
 def _aws_credentials() -> Callable[[], dict[str, Any]] | None:
     """The keys that AWS' own libraries find, in profiles too; None without botocore, or without keys."""
     try:
-        from botocore.session import get_session
+        from botocore.session import get_session  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return None
     found = get_session().get_credentials()

@@ -48,8 +48,8 @@ FORMAT = 1
 RENEWAL_INTERVAL_S = 5.0
 """Seconds between two renewals."""
 BELIEF_S = 12.0
-"""Seconds after a renewal for which a process takes its job for the holder: less than `REST_S` and `EXPIRY_S`,
-so that who was stopped knows that its time is over before another can have taken over."""
+"""Seconds after a renewal for which a process takes its job for the holder. Below `REST_S` and `EXPIRY_S`,
+so that a process that was stopped finds its time over before another job can have taken over."""
 EXPIRY_S = 60.0
 """Seconds for which nobody must have renewed a record before another job takes over."""
 REST_S = 15.0
@@ -108,7 +108,7 @@ class ProcessId(NamedTuple):
         return cls(os.getpid(), started, namespace)
 
     def is_running(self) -> bool | None:
-        """Whether it runs; None if it is not known, as of another machine, or it is stopped."""
+        """Return whether it runs; None if it is not known, as of another machine, or if it is stopped."""
         own = ProcessId.own()
         if not own.namespace or self.namespace != own.namespace or not self.started:
             return None
@@ -176,7 +176,7 @@ class Holder:
 
     @classmethod
     def parse(cls, content: bytes) -> Holder:
-        """What a record says; a holder in words of which nothing else is known where it is not understood."""
+        """The holder of a record; one with a program in words alone where the record is not understood."""
         try:
             about = json.loads(content)
             if about["format"] != FORMAT:
@@ -368,13 +368,13 @@ class RunHold:
         return other.application == self.holder.application
 
     def _is_own(self, other: Holder) -> bool:
-        """Whether the run is this job's. What the same application has planned takes nothing from it."""
+        """True if the run is this job's: what the same application has planned takes nothing from it."""
         if other.phase == "free":
             return False
         return other.is_job_of(self.holder) or (self._is_sibling(other) and other.phase == "planned")
 
     def _is_free(self, other: Holder, is_over: Callable[[Holder], bool | None]) -> bool | None:
-        """Whether the run may be taken; None if that is not known yet."""
+        """Return whether the run may be taken; None if that is not known yet."""
         if other.phase == "free" or self._is_own(other):
             return True
         if self._is_sibling(other):

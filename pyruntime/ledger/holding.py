@@ -12,7 +12,9 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.holder import Holder, HolderTimes, ProcessId, RunHold
@@ -27,7 +29,8 @@ class _Shared:
 
     def __init__(self, hold: RunHold, times: HolderTimes) -> None:
         self.hold = hold
-        self.users: dict[int, Callable[[LedgerError], None]] = {}
+        # Weak: a session that is dropped unclosed leaves, too.
+        self.users: dict[int, weakref.WeakMethod[Callable[[LedgerError], None]]] = {}
         self._times = times
         self._ended = threading.Event()
 
@@ -42,8 +45,10 @@ class _Shared:
             _renew(self.hold)
             failure = self.hold.failure
             if failure is not None:
-                for on_lost in [*self.users.values()]:
-                    on_lost(failure)
+                for user in [*self.users.values()]:
+                    on_lost = user()
+                    if on_lost is not None:
+                        on_lost(failure)
                 return
 
 
@@ -72,7 +77,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunMember:
-    """The part of a session in the hold of its run: `check` before each call, `leave` at the end."""
+    """The part of a session in the hold of its run: `check` before each call, `leave` at the end.
+
+    on_lost: a method of the session, which is not kept alive by it.
+    """
 
     def __init__(
         self,
@@ -87,11 +95,11 @@ class RunMember:
         self._frees = frees
         self._process = os.getpid()
         self._key = (ledger.folder(scope).path, holder.plan, holder.action)
+        user = weakref.WeakMethod(on_lost)
         with _mutex:
             shared = _shared.get(self._key)
             if shared is not None:
-                shared.users[id(self)] = on_lost
-                self._held = shared
+                shared.users[id(user)] = user
         if shared is None:
             # It may wait for long: outside of the mutex. A second one that comes at the time joins the job.
             hold = ledger.hold(scope, holder, times)
@@ -101,29 +109,38 @@ class RunMember:
                 if shared is None:
                     shared = _shared[self._key] = _Shared(hold, times)
                     shared.start()
-                shared.users[id(self)] = on_lost
-                self._held = shared
+                shared.users[id(user)] = user
+        self._left = False
+        self._user, self._held = user, shared
         self.check = shared.hold.check
 
     def leave(self) -> None:
         """End it; the last one of a job that has no other processes frees the run. Idempotent."""
-        if self._process != os.getpid():
+        if self._left or self._process != os.getpid():
             return
-        with _mutex:
-            if self._held.users.pop(id(self), None) is None or self._held.users:
-                return
-            del _shared[self._key]
-        self._held.end()
-        if self._frees:
-            _free(self._held.hold)
+        self._left = True
+        _leave(self._key, self._held, id(self._user), self._frees)
 
     def __del__(self) -> None:
-        if hasattr(self, "_held"):
-            self.leave()
+        if not getattr(self, "_left", True) and self._process == os.getpid():
+            # The garbage collector runs anywhere, also where the mutex is held.
+            args = (self._key, self._held, id(self._user), self._frees)
+            with suppress(RuntimeError):
+                threading.Thread(target=_leave, args=args, name="pillarbox-leave", daemon=True).start()
+
+
+def _leave(key: tuple[str, str, str], held: _Shared, user: int, frees: bool) -> None:
+    with _mutex:
+        if held.users.pop(user, None) is None or held.users:
+            return
+        del _shared[key]
+    held.end()
+    if frees:
+        _free(held.hold)
 
 
 def _is_over(other: Holder) -> bool | None:
-    """Whether another job of this application has ended: known here of those of this very process."""
+    """Return whether another job of this application has ended: known here of those of this very process."""
     if other.stage is not None or other.process != ProcessId.own():
         return None
     with _mutex:

@@ -77,6 +77,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the scheduler",
         "the ledger session",
         "the claims",
+        "the holder of a run",
         "the cache",
         "the collector",
         "results on Spark",

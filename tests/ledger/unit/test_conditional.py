@@ -118,9 +118,11 @@ def careless() -> Iterator[int]:
     with HTTPServer(("127.0.0.1", 0), Answer) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield listening.server_port
-        listening.shutdown()
-        thread.join()
+        try:
+            yield listening.server_port
+        finally:
+            listening.shutdown()
+            thread.join()
 
 
 @pytest.mark.contract(convicts=["store_without_conditions"])

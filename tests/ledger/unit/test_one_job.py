@@ -76,7 +76,7 @@ def record_in(ledger: Ledger) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.contract(needs="S3, for one of its cases", convicts=["run_not_held", "run_not_freed"])
+@pytest.mark.contract(convicts=["run_not_held", "run_not_freed"])
 @pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
 def test_of_two_jobs_of_one_run_one_calls_and_the_other_is_told_who_does(place: tuple[Ledger, str]) -> None:
     ledger, _ = place
@@ -196,7 +196,7 @@ for result in async_map([{{"id": number}} for number in range({ROWS})], call, le
             process.communicate()
 
 
-@pytest.mark.contract(needs="S3, for one of its cases")
+@pytest.mark.contract
 @pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
 def test_the_run_of_a_job_that_was_killed_is_taken_over_and_nothing_is_lost(
     place: tuple[Ledger, str], tmp_path: Path
@@ -217,7 +217,7 @@ def test_the_run_of_a_job_that_was_killed_is_taken_over_and_nothing_is_lost(
     assert sorted(calls) == list(range(8, ROWS))
 
 
-@pytest.mark.contract(needs="S3, for one of its cases", convicts=["session_asks_nobody"])
+@pytest.mark.contract(convicts=["session_asks_nobody"])
 @pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
 @pytest.mark.parametrize("learns", ["before a call", "by a renewal"])
 def test_a_job_that_was_stopped_and_comes_back_calls_no_more(
@@ -254,7 +254,7 @@ def test_a_job_that_was_stopped_and_comes_back_calls_no_more(
     assert called.split() == [str(number) for number in range(10)]
 
 
-@pytest.mark.contract(needs="S3, for one of its cases")
+@pytest.mark.contract
 @pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
 def test_commands_and_merges_pass_over_the_record_of_a_run(
     place: tuple[Ledger, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

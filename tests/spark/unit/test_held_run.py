@@ -57,7 +57,7 @@ def found_in(df: DataFrame) -> set[int]:
     return {row.found for row in df.collect()}
 
 
-@pytest.mark.contract(convicts=["plan_holds_nothing"])
+@pytest.mark.contract
 def test_a_second_application_is_refused_on_the_driver_and_told_who_works_on_the_run(
     spark: SparkSession, ledger: Ledger, tmp_path: Path
 ) -> None:
