@@ -55,19 +55,9 @@ class CallScheduler:
     __slots__ = (
         *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
         *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
-        *(
-            "elements_of",
-            "pausing",
-            "queue",
-            "rejects_results",
-            "restored",
-            "rows_of",
-            "runner",
-            "session",
-            "stop",
-        ),
+        *("pausing", "queue", "rejects_results", "restored", "rows_of", "runner", "session", "stop", "_held"),
         *("threads", "throttle", "waiting", "_adaptive", "_allowed", "_can_break", "_counted", "_deadlines"),
-        *("_error_policy", "_finish_call", "_held", "_plain", "_retry", "_spent_before", "_timeouts"),
+        *("_error_policy", "_finish_call", "elements_of", "_plain", "_retry", "_spent_before", "_timeouts"),
     )
 
     runner: Runner
