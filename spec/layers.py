@@ -362,7 +362,6 @@ ABOVE = {
     "the identity of rows": (
         *in_folder("spark", "ledger_keys"),
         *in_folder("ledger", "keys"),
-        *in_folder("testing", "source_suite"),
         *of_calls("equal_rows", "ledger_properties", "ledger_identity"),
     ),
 }  # fmt: skip
