@@ -357,9 +357,14 @@ ABOVE = {
     "the buckets of streams": in_folder(
         "spark",
         "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
-        "row_digests",
+        "row_digests", "stream_identity",
     ),
     "results on Spark": in_folder("spark", "missing_values", "results", "disconnect"),
+    "the identity of rows": (
+        *in_folder("spark", "ledger_keys"),
+        *in_folder("ledger", "keys"),
+        *of_calls("equal_rows", "ledger_properties", "ledger_identity"),
+    ),
 }  # fmt: skip
 
 STRESS = (

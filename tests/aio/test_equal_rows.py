@@ -179,7 +179,7 @@ def test_what_a_dataclass_does_not_compare_is_not_compared() -> None:
     "otherwise, also over the tasks of a job.",
     convicts=["zeros_compared_alike", "types_not_compared"],
 )
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(250))
 @given(unclean_rows(), st.booleans())
 def test_each_row_has_the_result_of_its_own_and_equal_ones_are_called_once(
     rows: list[Any], across_tasks: bool

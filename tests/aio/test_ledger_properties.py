@@ -88,8 +88,8 @@ def runs(draw: st.DrawFn) -> tuple[list[Any], list[tuple[list[int], int | None]]
     return rows, [*zip(orders, breaks, strict=True)]
 
 
-@pytest.mark.contract
-@settings(max_examples=examples(60), deadline=None)
+@pytest.mark.contract(convicts=["nulls_not_fingerprinted", "zeros_fingerprinted_alike"])
+@settings(max_examples=examples(200), deadline=None)
 @given(
     history=runs(),
     options=OPTIONS,
@@ -134,4 +134,8 @@ def test_whatever_breaks_off_the_last_run_is_whole_and_no_call_that_ended_is_mad
                 assert service.ended == before
     counts = Counter(map(shown, rows))
     assert service.ended.keys() == counts.keys()
-    assert all(service.ended[row] <= count for row, count in counts.items())
+    if options["dedupe"]:
+        assert all(service.ended[row] <= count for row, count in counts.items())
+    else:
+        # Rows without a key are counted: equal ones have a call each.
+        assert service.ended == counts

@@ -27,6 +27,8 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.sources.connectors.redis_streams": {"RedisStreamSource"},
         "pillarbox.spark.async_udf": {"AsyncUdf"},
         "pillarbox.spark.data_source": {"PillarboxSource"},
+        "pillarbox.testing.identity": {"identity"},
+        "pillarbox.testing.unclean": {"unclean_rows", "unclean_tables"},
         "pillarbox.wire_table": {"TABLE", "TRAITS", "Kind"},
     }
     for folder, prefix in ((ROOT / "pyruntime", "pillarbox"), (ROOT / "kernel", "pillarbox.kernel")):

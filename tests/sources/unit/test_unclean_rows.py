@@ -40,8 +40,10 @@ def folders(draw: st.DrawFn) -> tuple[UncleanTable, dict[str, tuple[int, int]]]:
     """Rows, and files of them: the places of the first one and behind the last."""
     table = draw(unclean_tables(min_rows=1))
     places = st.integers(0, len(table.rows))
-    files = draw(st.dictionaries(st.sampled_from(NAMES), st.tuples(places, places), min_size=1, max_size=4))
-    return table, {name: (min(ends), max(ends)) for name, ends in files.items()}
+    files = draw(st.dictionaries(st.sampled_from(NAMES), st.tuples(places, places), min_size=1, max_size=9))
+    # None is empty: one that is taken for another one must show.
+    end = len(table.rows)
+    return table, {name: (min(*ends, end - 1), max(*ends, min(ends) + 1)) for name, ends in files.items()}
 
 
 @pytest.mark.contract(

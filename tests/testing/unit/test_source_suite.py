@@ -126,7 +126,6 @@ def test_a_fault_of_a_connector_is_convicted_by_class_method_and_rule(fault: str
 @pytest.mark.contract(
     "The kit for connectors convicts one that takes a row for another: by value, by text, by a hash that "
     "skips nulls, without the signs of zeros, by what is left of a vector in 32 bits.",
-    convicts=["kit_compares_texts"],
 )
 @pytest.mark.parametrize("fault", unclean_sources.FAULTS)
 def test_a_connector_that_takes_one_row_for_another_is_convicted(fault: str) -> None:
