@@ -37,6 +37,9 @@ QUIET_S = 1.0
 """Seconds without another call, after which no more will begin."""
 WAYS = ("order", "taker", "ledger")
 
+NOT_KEPT = ("Arrow, 8", "Arrow, 1,536", "decimals, 100")
+"""Kinds that a ledger does not keep."""
+
 _dice = Random(1)
 
 
@@ -126,6 +129,9 @@ def main(words: list[str]) -> None:
     for kind in chosen.kinds or KINDS:
         cells = []
         for way in chosen.ways:
+            if way == "ledger" and kind in NOT_KEPT:
+                cells.append("not kept")
+                continue
             command = [sys.executable, "-m", "bench.memory", kind, "--here", "--ways", way]
             done = subprocess.run(
                 [*command, "--max-mib", str(chosen.max_mib)], capture_output=True, text=True, check=True
