@@ -516,18 +516,8 @@ class LedgerSession:
     def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
         redact = self._redact
         one = "" if redact.rows else f"; one is {shorten(call.row, redact=redact)}"
-        return self._conflict_of(call.key, call.input, other, one)
-
-    def _conflict_of(self, key: bytes, input: bytes, other: bytes, one: str = "") -> LedgerConflictError:
-        columns = ", ".join(self._differing(other, input)) or "its version"
-        return LedgerConflictError(
-            key,
-            input,
-            other,
-            f"two rows of this run have one key, and differ in {columns}{one}. "
-            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
-            "differs, name the columns that count, with Ledger(..., inputs=[...])",
-        )
+        conflict = LedgerConflictError(call.key, call.input, other)
+        return conflict.with_columns(self._differing(other, call.input), one)
 
     # -- results come -------------------------------------------------------------------------
 
@@ -808,7 +798,7 @@ class LedgerSession:
         try:
             self._conflicts.check(self.reader, folder)
         except LedgerConflictError as error:
-            return self._conflict_of(error.key, error.input, error.other)
+            return error.with_columns(self._differing(error.other, error.input))
         except (OSError, LedgerError) as error:
             return error
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pillarbox.kernel import PillarboxError
@@ -61,6 +62,17 @@ class LedgerConflictError(LedgerError):
         """The fingerprint of the row's input."""
         self.other = other
         """That of the other row."""
+
+    def with_columns(self, columns: Sequence[str], one: str = "") -> LedgerConflictError:
+        """Return the same error in words: the columns in which the rows differ, and one of them, after "; "."""
+        return LedgerConflictError(
+            self.key,
+            self.input,
+            self.other,
+            f"two rows of this run have one key, and differ in {', '.join(columns) or 'its version'}{one}. "
+            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
+            "differs, name the columns that count, with Ledger(..., inputs=[...])",
+        )
 
     def __reduce__(self) -> tuple[type[LedgerConflictError], tuple[bytes, bytes, bytes, str]]:
         return type(self), (self.key, self.input, self.other, str(self))
