@@ -613,15 +613,8 @@ class LedgerSession:
             result = result.kept
         elif self._prepare is not None:
             result = self._prepare(result)
-        return writer.append(
-            call.key,
-            result,
-            is_error=is_error,
-            input=call.input,
-            attempts=call.attempt,
-            latency=latency,
-            cost=cost,
-        )
+        measured = {"attempts": call.attempt, "latency": latency, "cost": cost}
+        return writer.append(call.key, result, is_error=is_error, input=call.input, **measured)
 
     def _committed(self, commit: Commit) -> None:
         # spec: Ledger!Emit

@@ -64,7 +64,7 @@ class LedgerConflictError(LedgerError):
         """That of the other row."""
 
     def with_columns(self, columns: Sequence[str], one: str = "") -> LedgerConflictError:
-        """Return the same error in words: the columns in which the rows differ, and one of them, after "; "."""
+        """Return the same error in words: with the columns in which the rows differ, and one of these."""
         return LedgerConflictError(
             self.key,
             self.input,
