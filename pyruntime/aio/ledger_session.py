@@ -613,8 +613,10 @@ class LedgerSession:
             result = result.kept
         elif self._prepare is not None:
             result = self._prepare(result)
-        measured = {"attempts": call.attempt, "latency": latency, "cost": cost}
-        return writer.append(call.key, result, is_error=is_error, input=call.input, **measured)
+        more = {"latency": latency, "cost": cost}
+        return writer.append(
+            call.key, result, is_error=is_error, input=call.input, attempts=call.attempt, **more
+        )
 
     def _committed(self, commit: Commit) -> None:
         # spec: Ledger!Emit
