@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -789,13 +789,11 @@ class LedgerSession:
     def _find_conflict(self) -> BaseException | None:
         if self._conflicts is None:
             return None
-        folder = self._ledger.folder(self._scope)
-        try:
-            self._conflicts.check(self.reader, folder)
-        except LedgerConflictError as error:
-            return error.with_columns(self._differing(error.other, error.input))
-        except (OSError, LedgerError) as error:
-            return error
-        finally:
-            folder.close()
+        with closing(self._ledger.folder(self._scope)) as folder:
+            try:
+                self._conflicts.check(self.reader, folder)
+            except LedgerConflictError as error:
+                return error.with_columns(self._differing(error.other, error.input))
+            except (OSError, LedgerError) as error:
+                return error
         return None
