@@ -63,8 +63,11 @@ class Results:
         self.held: dict[Any, Any] = {}
         self.substitutes: list[bool] = []
 
-    def bind(self, scheduler: Any, mailbox: Any) -> None:
-        self.complete = scheduler.complete
+    def bind(self, scheduler: Any, mailbox: Any, weigh: Any, leave: Any) -> None:
+        self.complete = leave or scheduler.complete
+
+    def kept_back(self) -> tuple[bool, int]:
+        return False, 0
 
     def identify(self, call: Any) -> None:
         pass
