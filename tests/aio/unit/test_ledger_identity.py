@@ -194,7 +194,8 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
 def test_without_a_lock_two_tasks_with_one_key_and_different_inputs_do_not_both_end_well(
     location: str,
 ) -> None:
-    ledger = Ledger(location, filesystem=fs.LocalFileSystem())
+    # Two tasks of one job: as two jobs the second would be refused.
+    ledger = Ledger(location, filesystem=fs.LocalFileSystem(), exclusive=False)
     refused = in_flight_at_once(ledger)
     assert refused
     assert all("differ in text" in str(error) for error in refused.values())
