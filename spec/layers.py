@@ -338,7 +338,7 @@ ABOVE = {
     ),
     "the scheduler": of_calls(
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
-        "deadlines", "budgets", "failures", "results_with_usage",
+        "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process",
     ),
     "the ledger session": (
         *of_calls("ledger_session", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),

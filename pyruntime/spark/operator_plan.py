@@ -20,7 +20,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,7 +43,7 @@ from pillarbox.spark.outcomes import outcomes_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
-from pillarbox.spark.task_connection import prompt_connection
+from pillarbox.spark.task_connection import through_prompt_connection
 
 
 def check_sendable(fn: Callable[..., Any], options: Options) -> str:
@@ -137,9 +136,8 @@ def _run_named(
 
 
 def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the results of `run`, whose errors Spark can write. In a worker."""
-    with prompt_connection(), closing(errors_in_utf8(run)(batches)) as found:
-        yield from found
+    """The results of `run`, whose errors Spark can write, over a prompt connection. In a worker."""
+    return through_prompt_connection(errors_in_utf8(run)(batches))
 
 
 class Shipment:

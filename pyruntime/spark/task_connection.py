@@ -35,10 +35,12 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger("pillarbox")
 
@@ -169,6 +171,12 @@ def prompt_connection() -> Iterator[None]:
         yield
     finally:
         make_prompt()
+
+
+def through_prompt_connection(results: Generator[T, None, None]) -> Iterator[T]:
+    """Yield what a task gives, within `prompt_connection`; closes it."""
+    with prompt_connection(), closing(results):
+        yield from results
 
 
 def make_prompt() -> None:

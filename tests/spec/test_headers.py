@@ -73,6 +73,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the task",
         "the chain",
         "the operator",
+        "the identity of rows",
         "the runners",
         "the scheduler",
         "the ledger session",
