@@ -342,8 +342,9 @@ KINDS: dict[str, Callable[[int], Any]] = {
 }
 
 
-NOT_KEPT = ("Arrow", "integers", "numpy, short")
-"""Kinds that a ledger does not keep, or keeps otherwise, or of which its own index is the most."""
+NOT_KEPT = ("Arrow", "integers", "numpy, short", "text, short")
+"""Kinds that a ledger does not keep, or keeps otherwise, or of which its own index and queue are the most: of
+small results these are not counted, and up to twice the bound is held where the disk is slow."""
 
 
 def _traced() -> int:

@@ -76,7 +76,7 @@ def record_in(ledger: Ledger) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.contract(convicts=["run_not_held", "run_not_freed"])
+@pytest.mark.contract(convicts=["run_not_freed"])
 @pytest.mark.parametrize("place", ["folder", IN_BUCKET], indirect=True)
 def test_of_two_jobs_of_one_run_one_calls_and_the_other_is_told_who_does(place: tuple[Ledger, str]) -> None:
     ledger, _ = place

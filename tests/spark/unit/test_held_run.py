@@ -109,6 +109,9 @@ def test_a_plan_is_refused_while_another_action_of_the_application_calls(
     assert len(noted(tmp_path / "log")) == 8
 
 
+# One run in four ends as Spark restarts its daemon, and so the worker of the first action, when it begins a
+# worker for the second.
+@pytest.mark.slow
 @pytest.mark.contract
 def test_of_two_actions_of_an_application_at_a_time_one_calls_and_the_others_tasks_fail(
     spark: SparkSession, ledger: Ledger, tmp_path: Path
