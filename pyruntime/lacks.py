@@ -1,4 +1,4 @@
-"""Tells where a call ended for want of what its process has too little of: descriptors, memory, ports.
+"""The resources that a process can run out of, descriptors, memory, ports and threads, read from an error.
 
 Any thread. It looks at this process and at files of the kernel, but only once something has failed.
 """
@@ -202,7 +202,7 @@ def are_ports_used_up() -> bool:
 
 
 def _ports() -> int | None:
-    """The ports for outgoing connections; None where nobody knows."""
+    """Return the number of ports for outgoing connections; None where the system does not say."""
     with suppress(OSError, ValueError, MemoryError):
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
         return last - first + 1

@@ -16,6 +16,7 @@ from types import GeneratorType
 from typing import Any
 from weakref import WeakSet
 
+from pillarbox.aio.errors import named
 from pillarbox.aio.function import refuse_awaitable
 from pillarbox.aio.row_inputs import set_done
 from pillarbox.aio.usage import Result, sum_of
@@ -103,7 +104,7 @@ class CallThreads:
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
                 start_thread(thread)
             except (RuntimeError, MemoryError, OSError) as error:
-                self.shortage = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                self.shortage = named(error)
                 return False
             self._threads.append(thread)
         return True

@@ -160,7 +160,7 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
 
 
 def check_no_state(options: Options) -> None:
-    """Raise ValueError for an option of what keeps its rows in a committed state."""
+    """Raise ValueError for an option of `async_stream`, which alone keeps its rows in a committed state."""
     if options.errors.bad_state is not None:
         raise ValueError(
             f"bad_state={shorten(options.errors.bad_state)}: is for async_stream, which keeps its rows in "

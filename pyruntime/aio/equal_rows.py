@@ -101,7 +101,7 @@ def _of_items(items: Mapping[Any, Any]) -> Hashable:
 
 
 def _held(scalar: Any) -> Hashable:
-    """The value of a scalar of Arrow, whose lists and dicts nobody can change."""
+    """Return the value of an Arrow scalar, in a form that has a hash."""
 
     def frozen(value: Any) -> Hashable:
         if isinstance(value, list):

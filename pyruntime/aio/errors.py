@@ -57,6 +57,12 @@ def said(error: BaseException, redact: Redact = DEFAULT) -> str:
     return cut(text, MESSAGE_CHARACTERS)
 
 
+def named(error: BaseException) -> str:
+    """Return the name of an error's type, and the text of `said` where there is any."""
+    text = said(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def cut(text: str, limit: int) -> str:
     """The text, of at most `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

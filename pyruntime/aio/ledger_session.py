@@ -165,11 +165,7 @@ class LedgerSession:
         self._seen = len(self.reader)
 
     def bind(
-        self,
-        scheduler: CallScheduler,
-        mailbox: TaskMailbox,
-        weigh: TakesResult,
-        leave: TakesResult,
+        self, scheduler: CallScheduler, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult
     ) -> None:
         """Keep the results of the calls of `scheduler`. weigh: counts each; leave: completes one."""
         self._scheduler = scheduler
@@ -613,9 +609,14 @@ class LedgerSession:
             result = result.kept
         elif self._prepare is not None:
             result = self._prepare(result)
-        more = {"latency": latency, "cost": cost}
         return writer.append(
-            call.key, result, is_error=is_error, input=call.input, attempts=call.attempt, **more
+            call.key,
+            result,
+            is_error=is_error,
+            input=call.input,
+            attempts=call.attempt,
+            latency=latency,
+            cost=cost,
         )
 
     def _committed(self, commit: Commit) -> None:

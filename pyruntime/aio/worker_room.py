@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from pillarbox.aio.errors import named
 from pillarbox.lacks import MEMORY, Lack
 
 log = logging.getLogger("pillarbox")
@@ -52,7 +53,7 @@ class WorkerRoom:
         self.holds: asyncio.TimerHandle | None = None
         """Set while no call may begin: all would lack the same."""
         self.waits_for: str | None = None
-        """The name of what the calls lack, where none is in flight; None otherwise."""
+        """The name of the resource that all calls lack, while none is in flight; None otherwise."""
         self._name = name
         self._loop = loop
         self._changed = changed
@@ -98,7 +99,7 @@ class WorkerRoom:
     def error_of(self, lack: Lack, error: BaseException) -> RuntimeError:
         """The error that ends a task that cannot go on."""
         return RuntimeError(
-            f"this process has no {lack.name} left for the calls of {self._name}: {_words(error)}. No call "
+            f"this process has no {lack.name} left for the calls of {self._name}: {named(error)}. No call "
             f"is in flight that could free any, and trying again did not help. The limit: {lack.limit()}. "
             f"{lack.advice}"
         )
@@ -120,7 +121,7 @@ class WorkerRoom:
             self._most,
             self._name,
             lack.name,
-            _words(error),
+            named(error),
             others,
             lack.limit(),
             lack.advice,
@@ -144,9 +145,5 @@ class WorkerRoom:
 
 
 def is_of_rows(lack: Lack) -> bool:
-    """Return True if fewer rows in a call may need less of what it lacked."""
+    """Return True if a call with fewer rows may need less of the resource."""
     return lack is MEMORY
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

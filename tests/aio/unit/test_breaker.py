@@ -6,7 +6,6 @@ import asyncio
 import errno
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, CallFailed, Errors, Rate, Retry, RetryBudget, Timeout, async_map
 from pillarbox.aio.limits.rate import LocalLimiter, SharedLimits
-from tests.aio.unit.virtual import HOUR, Rig, answers, infos, play
+from tests.aio.unit.virtual import HOUR, Rig, answers, infos, lost, now, play, run
 from tests.search import examples
 
 
@@ -26,10 +25,6 @@ class Overloaded(Exception):
         super().__init__(f"status {status}")
         self.status = status
         self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Limited:
@@ -61,22 +56,6 @@ class Limited:
         self.level -= 1.0
         await asyncio.sleep(self.latency)
         return row
-
-
-def run(fn: Callable[..., Any], rows: int, **options: Any) -> tuple[Rig, float]:
-    """The job over so many rows, and the seconds that it took."""
-
-    async def script() -> tuple[Rig, float]:
-        rig = Rig(fn, **options)
-        rig.push(*range(rows))
-        await rig.end()
-        return rig, now()
-
-    return play(script)
-
-
-def lost(rig: Rig, rows: int) -> int:
-    return rows - sum(row == result for row, result in rig.emitted)
 
 
 @pytest.mark.contract("A service that refuses calls beyond its rate loses no row and little time.")

@@ -248,3 +248,23 @@ def poison(*bad: Any, error: type[BaseException] = ValueError) -> Callable[[int,
 def infos(rig: Rig) -> dict[Any, Any]:
     """The `ErrorInfo` of each row that failed."""
     return {row: result.info for row, result in rig.emitted if type(result) is Failed}
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def run(fn: Callable[..., Any], rows: int, **options: Any) -> tuple[Rig, float]:
+    """The job over so many rows, and the seconds that it took."""
+
+    async def script() -> tuple[Rig, float]:
+        rig = Rig(fn, **options)
+        rig.push(*range(rows))
+        await rig.end()
+        return rig, now()
+
+    return play(script)
+
+
+def lost(rig: Rig, rows: int) -> int:
+    return rows - sum(row == result for row, result in rig.emitted)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pillarbox import Adaptive, Retry, Timeout
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.clients.addresses import FIRST_REST_S, MAX_REST_S, Addresses
-from tests.aio.unit.virtual import Rig, infos, play
+from tests.aio.unit.virtual import Rig, infos, lost, now, play, run
 from tests.search import examples
 
 URLS = ("http://one/v1", "http://two/v1", "http://three/v1")
@@ -32,10 +32,6 @@ class Refused(Exception):
         self.status = status
         self.body = body
         self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Service:
@@ -91,22 +87,6 @@ def is_dead(until: float | None = None) -> Reply:
 
 async def hangs() -> None:
     await asyncio.sleep(1000.0)
-
-
-def run(service: Service, rows: int, **options: Any) -> tuple[Rig, float]:
-    """The job over so many rows, and the seconds that it took."""
-
-    async def script() -> tuple[Rig, float]:
-        rig = Rig(service, **options)
-        rig.push(*range(rows))
-        await rig.end()
-        return rig, now()
-
-    return play(script)
-
-
-def lost(rig: Rig, rows: int) -> int:
-    return rows - sum(row == result for row, result in rig.emitted)
 
 
 # -- one of several ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,18 @@ def place(request: pytest.FixtureRequest) -> tuple[Ledger, str]:
 
 def rows(count: int = ROWS) -> list[dict[str, int]]:
     return [{"id": number} for number in range(count)]
+
+
+def run_each_at_once(call: Callable[[dict[str, int]], Any], ledger: Ledger) -> None:
+    """Two jobs at a time, of a row each."""
+    threads = [
+        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=ledger)))
+        for some in (rows(2)[:1], rows(2)[1:])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def record_in(ledger: Ledger) -> dict[str, Any]:
@@ -126,14 +138,7 @@ def test_without_a_guard_two_jobs_of_a_run_work_at_a_time(
         await asyncio.to_thread(both.wait)
         return row["id"]
 
-    threads = [
-        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=ledger)))
-        for some in (rows(2)[:1], rows(2)[1:])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_each_at_once(call, ledger)
     assert calls == {0: 1, 1: 1}
 
 
@@ -291,12 +296,5 @@ def test_a_cache_in_an_object_store_is_nobodys_run(folder: tuple[Ledger, str]) -
         await asyncio.to_thread(both.wait)
         return row["id"]
 
-    threads = [
-        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=cache)))
-        for some in (rows(2)[:1], rows(2)[1:])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_each_at_once(call, cache)
     assert len(list(async_map(rows(2), call, ledger=cache))) == 2
