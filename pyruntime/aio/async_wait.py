@@ -57,7 +57,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
-from pillarbox.aio.sizes import CALL_BYTES, SMALL_TYPES, size_of
+from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
 from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.waits import WaitReporter, reason_to_wait
@@ -497,7 +497,7 @@ class AsyncWaitOperator(Operator):
     def _weigh(self, call: Call, result: Any) -> None:
         """Count the bytes of a result to those that are held, and begin no call whose result has no room."""
         # Where results are small, what a row takes besides is most of it.
-        size = size_of(result) + CALL_BYTES
+        size = size_of(result) + CALL_BYTES + (0 if self._ledger_session is None else LEDGER_BYTES)
         call.held += size
         self._held += size
         # The mean of some ten results.

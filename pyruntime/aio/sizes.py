@@ -12,7 +12,7 @@ import datetime
 import decimal
 import uuid
 from collections.abc import Collection, Mapping
-from sys import getsizeof
+from sys import getrefcount, getsizeof
 from typing import Any
 
 SMALL_TYPES = frozenset({bool, complex, float, int, type(None), decimal.Decimal, uuid.UUID}) | frozenset(
@@ -40,6 +40,10 @@ STEP_BYTES = 8
 
 CALL_BYTES = 448
 """Bytes of a row that waits besides what it holds: its call, its times, its place and its handle."""
+
+LEDGER_BYTES = 416
+"""Bytes of such a row besides, where a ledger keeps its result: its key, its input, and their places in the
+index and in the part that is written. By the resident memory of 130,000 short results."""
 
 ARROW_BYTES = 464
 """Bytes of an Arrow array beside its buffers and its Python object: C++ objects, unknown to Python.
@@ -87,7 +91,7 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
         held = getattr(value, "nbytes", 0)
         if type(held) is int:
             # Of a view too; an array that has its bytes itself has told them by now.
-            size = max(size, float(held))
+            size = max(size, float(held), _base_bytes(value))
             if held and hasattr(value, "buffers"):
                 size += ARROW_BYTES
         values = _attributes(value)
@@ -109,6 +113,14 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
             # A class, as a key of an equal row has it, is there anyway.
             stack.append((each, times * each_for))
     return size
+
+
+def _base_bytes(view: Any) -> float:
+    """Bytes of the array that `view` is a part of and keeps: its share of them, as the views of one share it."""
+    base = getattr(view, "base", None)
+    held = getattr(base, "nbytes", 0)
+    # Besides the views the name here and the argument of the call refer to it.
+    return held / max(1, getrefcount(base) - 2) if type(held) is int else 0.0
 
 
 def _mean_bytes(values: Collection[Any]) -> float:

@@ -325,7 +325,7 @@ class LedgerWriter:
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[Row | RowBlock] = []
         self._waiting_rows = 0
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._writing_bytes = 0
         self._since = 0.0
         self._oldest: float | None = None
         self._appended = 0
@@ -413,8 +413,8 @@ class LedgerWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of results, in the form in which they are kept, that wait for their write. Any thread."""
-        return self._waiting_bytes
+        """Bytes of results, in the form in which they are kept, until they are written. Any thread."""
+        return self._waiting_bytes + self._writing_bytes
 
     @property
     def durable_through(self) -> int:
@@ -547,6 +547,7 @@ class LedgerWriter:
             entries, self._waiting = self._waiting, []
             through = self._appended
             first = through - self._waiting_rows + 1
+            self._writing_bytes = self._waiting_bytes
             self._waiting_rows = self._waiting_bytes = 0
             lease = self._lease
             closing = self._closing
@@ -555,6 +556,7 @@ class LedgerWriter:
             self._next_renewal = time.monotonic() + self._limits.renewal_interval
         if entries:
             adopted = self._committer.commit(first, entries)
+            self._writing_bytes = 0
             self._acknowledge(through, adopted)
         return bool(entries) or not closing
 

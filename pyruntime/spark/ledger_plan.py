@@ -53,7 +53,7 @@ from pillarbox.ledger.keys import (
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution, expire_batches
 from pillarbox.spark.normal_forms import is_vector
-from pillarbox.spark.records import Record, columns_of, decode_column
+from pillarbox.spark.records import Record, columns_of, decode_column, raw_value
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
 from pillarbox.spark.schema import check_column, holds, time_zone
 from pillarbox.thread_start import start_thread
@@ -472,7 +472,11 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
 def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
     def fields(record: Record) -> tuple[Any, ...]:
         columns, index = record.__columns__, record.__place__
-        return tuple([columns[name][index] for name in names])
+        try:
+            return tuple([columns[name][index] for name in names])
+        except ValueError:
+            # A text is not UTF-8: the row is known by its bytes.
+            return tuple([raw_value(columns[name], index) for name in names])
 
     return fields
 

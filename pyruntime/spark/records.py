@@ -18,6 +18,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -50,6 +51,66 @@ ARGUMENTS_BYTES = 72
 
 READ_AHEAD_SLICES = 64
 READ_AHEAD_BYTES = 64 * 1024 * 1024
+
+
+class Unreadable:
+    """Stands for a value that cannot be read, in a list of decoded ones: a text that is not UTF-8.
+
+    Spark keeps any bytes as a text: `CAST(binary AS STRING)` does not look at them. raw: the value with the
+    bytes of such texts in their place, by which a row is known to a ledger and to equal rows.
+    """
+
+    __slots__ = ("_cause", "raw")
+
+    def __init__(self, cause: UnicodeDecodeError, raw: Any) -> None:
+        self._cause, self.raw = cause, raw
+
+    def error(self) -> ValueError:
+        """Make the error of a row whose function asks for the value."""
+        cause = self._cause
+        return ValueError(
+            f"a text of the row is not UTF-8: byte 0x{cause.object[cause.start]:02x} at {cause.start} of "
+            f"{len(cause.object)}; cast the column to BINARY and decode it in the function, or repair it before"
+        )
+
+
+class PartlyReadable(list[Any]):
+    """Decoded values of which some are `Unreadable`: to ask for one of these by its place raises ValueError."""
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        value = super().__getitem__(place)
+        if type(value) is Unreadable:
+            raise value.error()
+        return value
+
+
+class UnreadableArguments(tuple[Any, ...]):
+    """The arguments of a row of which some are `Unreadable`: to iterate over them, as a call does, raises.
+
+    By its place an argument is given raw, as what tells rows apart asks for it.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        return _raw(super().__getitem__(place))
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in super().__iter__():
+            if type(value) is Unreadable:
+                raise value.error()
+            yield value
+
+
+def _raw(value: Any) -> Any:
+    return value.raw if type(value) is Unreadable else value
+
+
+def raw_value(column: list[Any], place: int) -> Any:
+    """The value at `place` of a decoded column, with bytes for texts that cannot be read."""
+    return _raw(list.__getitem__(column, place))
 
 
 class Columns(dict[str, list[Any]]):
@@ -141,11 +202,9 @@ class Record:
         columns, index = self.__columns__, self.__place__
         parts = []
         for position, name in enumerate(columns.batch.schema.names):
-            if name in columns:
-                value = columns[name][index]
-            else:
-                # An error shows one row; the column of its whole slice need not be decoded for that.
-                value = decode_column(columns.batch.column(position).slice(index, 1))[0]
+            # An error shows one row; the column of its whole slice need not be decoded for that.
+            one = decode_column(columns.batch.column(position).slice(index, 1)) if name not in columns else None
+            value = raw_value(columns[name], index) if one is None else raw_value(one, 0)
             parts.append(f"{name}={shorten(value, 80)}")
         return f"Record({', '.join(parts)})"
 
@@ -183,7 +242,10 @@ def record_type(names: tuple[str, ...]) -> type[Record]:
 
 def arguments_of(batch: pa.RecordBatch) -> RowBatch:
     """The rows of a batch that is not empty as tuples of their values."""
-    rows = list(zip(*map(decode_column, batch.columns), strict=True))
+    columns = [*map(decode_column, batch.columns)]
+    rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+    if any(type(column) is PartlyReadable for column in columns):
+        rows = [UnreadableArguments(row) if Unreadable in map(type, row) else row for row in rows]
     return RowBatch(rows, batch.nbytes // batch.num_rows + ARGUMENTS_BYTES)
 
 
@@ -242,8 +304,12 @@ def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[An
     first, begin = slices[0], places[0]
     if places == [*range(begin, begin + len(rows))] and all(each is first for each in slices):
         # Rows that come in together are of one slice.
-        return [first[name][begin : begin + len(rows)] for name in names]
-    return [[each[name][place] for each, place in zip(slices, places, strict=True)] for name in names]
+        some = slice(begin, begin + len(rows))
+        return [
+            [*map(_raw, first[name][some])] if type(first[name]) is PartlyReadable else first[name][some]
+            for name in names
+        ]
+    return [[raw_value(each[name], place) for each, place in zip(slices, places, strict=True)] for name in names]
 
 
 def arrow_function(
@@ -339,13 +405,15 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def decode_column(column: pa.Array) -> list[Any]:
-    """The values of an Arrow column as Python objects."""
+    """The values of an Arrow column as Python objects; `PartlyReadable` if a text in it is not UTF-8."""
     if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_float64(column.type)):
         # Three times as fast as Arrow's own way: rows of numbers alone are called fastest of all.
         return column.to_numpy().tolist()  # type: ignore[no-any-return]
     values: list[Any]
     try:
         values = column.to_pylist()
+    except UnicodeDecodeError:
+        return PartlyReadable(map(_read_or_not, column, repeat(decoder(column.type))))
     except (OverflowError, ValueError, KeyError):
         # It gives no time whose year in UTC or in its zone is 0 or 10000, and none of a zone of Java's alone.
         values = [_value(scalar) for scalar in column]
@@ -382,20 +450,36 @@ def import_for_values() -> None:
             array.cast(array.type)
 
 
-def _value(scalar: pa.Scalar) -> Any:
-    """As `as_py`, with the times that it does not give."""
+def _read_or_not(scalar: pa.Scalar, convert: Convert | None) -> Any:
+    cause: UnicodeDecodeError | None = None
+
+    def read(text: pa.Scalar) -> Any:
+        nonlocal cause
+        try:
+            return text.as_py()
+        except UnicodeDecodeError as error:
+            cause = cause or error
+            return text.as_buffer().to_pybytes()
+
+    value = _value(scalar, read)
+    value = value if convert is None else convert(value)
+    return value if cause is None else Unreadable(cause, value)
+
+
+def _value(scalar: pa.Scalar, read: Callable[[pa.Scalar], Any] = operator.methodcaller("as_py")) -> Any:
+    """As `as_py`, with the times that it does not give; `read` gives the other values that hold none."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
     if pa.types.is_struct(kind):
-        fields = {field.name: _value(scalar[place]) for place, field in enumerate(kind)}
+        fields = {field.name: _value(scalar[place], read) for place, field in enumerate(kind)}
         # Arrow says what is wrong with names that stand twice.
         return fields if len(fields) == kind.num_fields else scalar.as_py()
     if pa.types.is_map(kind):
-        return [(_value(pair[0]), _value(pair[1])) for pair in scalar.values]
+        return [(_value(pair[0], read), _value(pair[1], read)) for pair in scalar.values]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [_value(element) for element in scalar.values]
-    return _moment(scalar) if pa.types.is_timestamp(kind) and kind.tz is not None else scalar.as_py()
+        return [_value(element, read) for element in scalar.values]
+    return _moment(scalar) if pa.types.is_timestamp(kind) and kind.tz is not None else read(scalar)
 
 
 def _moment(scalar: pa.TimestampScalar) -> datetime.datetime:
