@@ -108,8 +108,8 @@ async def _held(way: str, make: Callable[[int], Any], max_bytes: int, folder: st
 def measure(kind: str, way: str, max_bytes: int) -> dict[str, float]:
     """Measure one kind here: in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        # Of the same kind: a first Arrow array imports what takes 47 MB. The index of a ledger sorts from some
-        # 65,000 records on: the first sort starts threads and takes 39 MB, once in a process.
+        # Of the same kind: a first Arrow array imports what takes 47 MB. The index of a ledger sorts from
+        # some 65,000 records on: the first sort starts threads and takes 39 MB, once in a process.
         pc.sort_indices(pa.array(np.random.rand(100_000)))
         asyncio.run(_held(way, KINDS[kind], 1 << 20, folder + "/warm"))
         before = resident_bytes()

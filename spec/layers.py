@@ -359,7 +359,7 @@ ABOVE = {
         "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "stream_order",
         "row_digests", "stream_identity",
     ),
-    "results on Spark": in_folder("spark", "missing_values", "results", "disconnect"),
+    "results on Spark": in_folder("spark", "missing_values", "results", "disconnect", "source_rows", "texts"),
     "the identity of rows": (
         *in_folder("spark", "ledger_keys"),
         *in_folder("ledger", "keys"),

@@ -116,7 +116,7 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
 
 
 def _base_bytes(view: Any) -> float:
-    """Bytes of the array that `view` is a part of and keeps: its share of them, as the views of one share it."""
+    """Bytes of the array that `view` is a part of and keeps: its share, as all views of one keep it."""
     base = getattr(view, "base", None)
     held = getattr(base, "nbytes", 0)
     # Besides the views the name here and the argument of the call refer to it.

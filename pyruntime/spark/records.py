@@ -70,12 +70,12 @@ class Unreadable:
         cause = self._cause
         return ValueError(
             f"a text of the row is not UTF-8: byte 0x{cause.object[cause.start]:02x} at {cause.start} of "
-            f"{len(cause.object)}; cast the column to BINARY and decode it in the function, or repair it before"
+            f"{len(cause.object)}; cast the column to BINARY and decode that, or repair the text before"
         )
 
 
 class PartlyReadable(list[Any]):
-    """Decoded values of which some are `Unreadable`: to ask for one of these by its place raises ValueError."""
+    """Decoded values, some of them `Unreadable`: to ask for one of these by its place raises ValueError."""
 
     __slots__ = ()
 
@@ -202,9 +202,11 @@ class Record:
         columns, index = self.__columns__, self.__place__
         parts = []
         for position, name in enumerate(columns.batch.schema.names):
-            # An error shows one row; the column of its whole slice need not be decoded for that.
-            one = decode_column(columns.batch.column(position).slice(index, 1)) if name not in columns else None
-            value = raw_value(columns[name], index) if one is None else raw_value(one, 0)
+            if name in columns:
+                value = raw_value(columns[name], index)
+            else:
+                # An error shows one row; the column of its whole slice need not be decoded for that.
+                value = raw_value(decode_column(columns.batch.column(position).slice(index, 1)), 0)
             parts.append(f"{name}={shorten(value, 80)}")
         return f"Record({', '.join(parts)})"
 
@@ -309,7 +311,9 @@ def columns_of(rows: Sequence[Record], names: Sequence[str]) -> list[Sequence[An
             [*map(_raw, first[name][some])] if type(first[name]) is PartlyReadable else first[name][some]
             for name in names
         ]
-    return [[raw_value(each[name], place) for each, place in zip(slices, places, strict=True)] for name in names]
+    return [
+        [raw_value(each[name], place) for each, place in zip(slices, places, strict=True)] for name in names
+    ]
 
 
 def arrow_function(

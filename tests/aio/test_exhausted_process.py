@@ -134,7 +134,11 @@ def test_the_time_of_a_row_begins_with_the_call_that_is_made() -> None:
 
     async def main() -> list[Any]:
         job = async_map(
-            range(60), slots.call, capacity=40, timeout=Timeout(total=0.015), errors=Errors("null", floor=None)
+            range(60),
+            slots.call,
+            capacity=40,
+            timeout=Timeout(total=0.015),
+            errors=Errors("null", floor=None),
         )
         return [result async for result in job]
 
