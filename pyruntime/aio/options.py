@@ -100,13 +100,13 @@ class Intervals:
 class Timeout:
     """Bounds the time of a row's calls.
 
-    total: seconds over all attempts of a row, from the start of its first; None for no limit.
-    attempt: seconds for one attempt; None for no limit. One that takes longer is a failed attempt, and
-        `retry` says whether another follows.
-    fallback: what a row gets that times out for good: a value, or a function of the row that gives it.
-        Unless it is given a time-out is an error like others.
+    total: maximum seconds for all attempts of a row, from the start of the first; None for no limit.
+    attempt: maximum seconds for one attempt; None for no limit. An attempt that exceeds it has failed, and
+        `retry` decides whether another one follows.
+    fallback: the result of a row whose last attempt timed out: a value, or a function of the row that
+        returns it. By default a timeout is an error like any other.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    Raises TypeError or ValueError that name the argument, its value and the allowed values.
     """
 
     total: float | None = None
@@ -122,24 +122,24 @@ class Timeout:
 
 @dataclass(frozen=True)
 class Errors:
-    """Says what becomes of rows that fail for good.
+    """Selects the handling of rows whose last attempt failed.
 
-    mode: "fail" ends the job with the first; "null" gives None for it; "column" says it beside the results;
-        "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
-    stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
-        the rows (float below 1). Not with "fail".
-    floor: end the job, whatever `mode` says, when its first rows all fail for one cause, as many as this.
-        With "null" and "drop", of which nobody would see it, also when all of its rows have failed, ten at
-        least. For a DataFrame it holds for each task. None to go on.
-    redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
-        removed: a function of the text, or a `Redact`, which can leave rows out as well.
-    dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a
-        folder, or a `DeadLetter`; else a file of JSON lines, with the item, the error and the time.
-    bad_state: of `async_stream`, a folder, or a `DeadLetter`, for rows of its committed state that nothing
-        can go on from, such as a null where the schema says NOT NULL, as a version before may have left it:
-        each is dropped and put aside there, once, and the query goes on. None ends the query with its row.
+    mode: "fail" ends the job at the first failed row; "null" emits None for the row; "column" adds a column
+        with the error; "drop" omits the row. The default is "drop" with a `dead_letter`, otherwise "fail".
+    stop_after: end the job when more rows than this have failed: a number (int), or a fraction of the rows
+        (float below 1). Not with "fail".
+    floor: end the job, in any `mode`, when this many of its first rows have all failed for one cause. With
+        "null" and "drop", which hide failures, also when all of its rows, at least ten, have failed. For a
+        DataFrame it applies to each task. None disables it.
+    redact: an additional filter for the texts of errors: a function of the text, or a `Redact`, which can
+        omit rows as well. Keys, passwords and query strings of URLs are always removed.
+    dead_letter: the place to write failed rows to, in addition to `mode`. For a DataFrame a folder or a
+        `DeadLetter`; otherwise a file of JSON lines with the item, the error and the time.
+    bad_state: for `async_stream`, a folder or a `DeadLetter` for invalid rows of its committed state, such
+        as a null in a NOT NULL column that an earlier version wrote. Each such row is removed from the state
+        and written there once, and the query continues. None ends the query with the row in its error.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    Raises TypeError or ValueError that name the argument, its value and the allowed values.
     """
 
     mode: ErrorMode = UNSET
@@ -187,17 +187,17 @@ class Errors:
 class Budget:
     """Bounds the calls and the cost of a whole job, or counts the cost.
 
-    max_calls: attempts, at most; of batches, where there are batches.
-    max_cost: cost, at most, as the function says with each `Result` that it returns, a `Chat` or an
-        `Embeddings` by its prices, or as `usage` does.
-    usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
-        call cost: a number, or a `Usage`. It is asked for results that say nothing of it themselves, as
-        those of `Embeddings`, or whose cost is not known. Without `max_cost` the cost is only counted.
+    max_calls: maximum number of attempts; with batches, of batches.
+    max_cost: maximum cost. The cost comes from each `Result` that the function returns, from the prices of
+        a `Chat` or an `Embeddings`, or from `usage`.
+    usage: a function of row and result (for `async_udf`: of the arguments and the result) that returns the
+        cost of a call: a number or a `Usage`. It is called for results that carry no usage themselves, such
+        as those of `Embeddings`, or whose cost is unknown. Without `max_cost` the cost is only counted.
 
-    A failed attempt is counted where its error has a `Usage` as its attribute `usage`.
+    The cost of a failed attempt is counted if its error has a `Usage` as its attribute `usage`.
 
-    Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    Rows beyond the budget are not called: they fail with `NotCalled`, so `errors` may not be "fail".
+    Raises TypeError or ValueError that name the argument, its value and the allowed values.
     """
 
     max_calls: int | None = None
@@ -221,9 +221,9 @@ class Budget:
 class Buffer:
     """Bounds the rows admitted and not yet emitted.
 
-    rows: at most; None for 8 x `capacity`. At least `capacity`.
-    max_bytes: bytes of these rows and of their results, at most, by estimate; None for no limit. One row is
-        always admitted, however large. What `Dedupe.memo` keeps has a bound of as many.
+    rows: maximum number of rows, `capacity` or more; None for 8 x `capacity`.
+    max_bytes: maximum estimated bytes of these rows and of their results; None for no limit. One row is
+        always admitted, regardless of its size. The results that `Dedupe.memo` keeps have the same bound.
     """
 
     rows: int | None = None
@@ -238,12 +238,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Dedupe:
-    """Has equal rows share one call.
+    """Lets equal rows share one call.
 
-    key: gives what is compared of a row, which must be hashable; None to compare whole rows.
-    memo: results kept for equal rows that come later, at most; 0 to share only calls in flight.
-    across_tasks: equal rows of all tasks share one call, by way of the `ledger`, which keeps its result for
-        those that come later; it has to be in a folder, on a file system with locks. Linux.
+    key: a function that returns the hashable value to compare for a row; None to compare whole rows.
+    memo: maximum number of results kept for equal rows that come later; 0 to share only calls in flight.
+    across_tasks: share one call between equal rows of all tasks, through the `ledger`, which keeps the
+        result for later rows. The ledger must be in a folder, on a file system with locks. Linux only.
     """
 
     key: Callable[..., Hashable] | None = None
@@ -284,32 +284,32 @@ class Dedupe:
 
 @dataclass(frozen=True, init=False)
 class Options:
-    """The options of one operator: bounds of its calls, and what becomes of their outcomes.
+    """The options of one operator: bounds of its calls, and the handling of their outcomes.
 
-    ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
+    ordered: True to emit results in the order of their rows, False as calls finish.
+    capacity: concurrency: the maximum number of calls in flight, 1 or more. A call that waits for its retry
+        or for the rate is not counted. "auto" or an `Adaptive` adjusts the number during the job.
+    timeout: maximum seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    budget: a `Budget`: calls and cost of the whole job, at most.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
-    buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
-    dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is
-        compared, or a `Dedupe`, which also keeps results for equal rows that come later, or has those of all
-        tasks share calls.
-    latency: "low" hands each result of a DataFrame on at once, for streams; the session must be set up with
-        `LOW_LATENCY`.
-    where: call only rows of a DataFrame for which this holds, a Column or SQL; the others give a row of
+    rate: a `Rate`: calls per second and units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the handling of a row whose last attempt failed: "fail" (the default) ends the job; "null" emits
+        None; "column" adds a column with the error; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget`: the maximum number of calls and maximum cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: each result is recorded before its row is emitted, so repeating
+        the run does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` apply to all tasks that share it.
+        Without it `rate` applies to each task.
+    buffer: a `Buffer`: the maximum rows and bytes admitted and not yet emitted.
+    dedupe: let equal rows in flight share one call: True to compare whole rows, a function that returns the
+        value to compare, or a `Dedupe`, which can also keep results for later rows, or share calls between
+        tasks.
+    latency: "low" emits each result of a DataFrame at once, for streams; the session must be configured
+        with `LOW_LATENCY`.
+    where: call only the rows of a DataFrame that match this condition, a Column or SQL; the other rows get
         nulls. Not for a list of functions.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    Raises TypeError or ValueError that name the argument, its value and the allowed values.
     """
 
     ordered: bool

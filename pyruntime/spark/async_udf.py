@@ -147,19 +147,19 @@ def async_udf(
     `async_map`.
 
     Options:
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
+    capacity: concurrency: the maximum number of calls in flight, 1 or more. A call that waits for its retry
+        or for the rate is not counted. "auto" or an `Adaptive` adjusts the number during the job.
+    timeout: maximum seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    budget: a `Budget`: calls and cost of the whole job, at most.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
+    rate: a `Rate`: calls per second and units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the handling of a row whose last attempt failed: "fail" (the default) ends the job; "null" emits
+        None; "column" adds a column with the error; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget`: the maximum number of calls and maximum cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: each result is recorded before its row is emitted, so repeating
+        the run does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` apply to all tasks that share it.
+        Without it `rate` applies to each task.
     """
     given = given_options(locals())
     if callable(fn) and hasattr(fn, "result_type"):
