@@ -488,14 +488,25 @@ WITHHELD = "<withheld: it may hold a row>"
 
 @dataclass(frozen=True)
 class Redact:
-    """Says what is taken out of the texts of errors besides keys, which always are. Pickles if `fn` does.
+    """Remove private data from the texts of errors, in addition to keys, which are always removed.
 
-    fn: takes a text and gives it without what must not be seen; it is applied after the default, on the
-        thread of the event loop, and only to texts of failures. A text for which it raises is withheld.
-    rows: leave rows out of errors: the row is not shown, and of an error only its class and the lines of code
-        that raised it are said, as any text may quote a value, but for errors of this package that do not.
+    fn: a function that takes a text and returns it without private data; it is applied after the default, on
+        the thread of the event loop, and only to texts of failures. If it raises, the text is withheld.
+    rows: omit rows from errors: the row is not shown, and an error is reported by its class and the lines of
+        code that raised it only, because any text may quote a value. Errors of this package that quote none
+        keep their text.
 
-    Raises TypeError that names the argument.
+        >>> from pillarbox import CallFailed, Errors, Redact, async_map
+        >>> async def call(row):
+        ...     raise ValueError(f"no account {row}")
+        >>> hide = Redact(lambda text: text.replace("jane@example.org", "<e-mail>"))
+        >>> try:
+        ...     list(async_map(["jane@example.org"], call, errors=Errors(redact=hide)))
+        ... except CallFailed as failed:
+        ...     print(failed.reason)
+        no account <e-mail>
+
+    A value, pickled with `fn`; any thread may use it. Raises TypeError that names the argument.
     """
 
     fn: Callable[[str], str] | None = None

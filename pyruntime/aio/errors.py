@@ -93,14 +93,23 @@ class _ErrorOfFields(PillarboxError):
 
 @dataclass(eq=False, repr=False)
 class CallFailed(_ErrorOfFields):
-    """A call that failed for good: in its last attempt, or with an error that is not retried.
+    """Error of a row whose call failed for good: in its last attempt, or with an error that is not retried.
 
-    The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
-    as text, where the error travels to another process, which loses `__cause__`. `detail` says more
-    where there is more to say.
+        >>> from pillarbox import CallFailed, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> try:
+        ...     list(async_map([5, 0], call))
+        ... except CallFailed as failed:
+        ...     print(failed.row, failed.attempts, repr(failed.cause))
+        0 1 ZeroDivisionError('integer division or modulo by zero')
 
-    Texts are redacted, as `Redact` says. `cause` is the error itself; where a text changes, `__cause__` is
-    a stand-in of its name.
+    `row` is the text of the row, shortened; `attempts` counts the attempts. `cause` (and `__cause__`, with
+    its traceback) is the error of the last attempt. `trace` is the traceback as text if the error comes from
+    another process, which loses `__cause__`. `detail` gives more information if there is any.
+
+    Texts are redacted as `Redact` defines. `cause` is the error itself; if redaction changes its text,
+    `__cause__` is a substitute with the same class name. Any thread.
     """
 
     attempts: int
@@ -170,11 +179,21 @@ class KeptError(PillarboxError):
 
 @dataclass(eq=False, repr=False)
 class CallTimeout(_ErrorOfFields, TimeoutError):
-    """A call that had no result in time.
+    """Error of a row whose call returned no result in time. A `TimeoutError`.
 
-    `seconds` is the limit that it met, `limit` the argument that set it: "timeout" (all attempts) or
-    "timeout.attempt" (one). `attempts` counts the attempts that were begun. `detail` says more where
-    there is more to say.
+        >>> import asyncio
+        >>> from pillarbox import CallTimeout, async_map
+        >>> async def call(row):
+        ...     await asyncio.sleep(3600)
+        >>> try:
+        ...     list(async_map(["a"], call, timeout=0.01))
+        ... except CallTimeout as late:
+        ...     print(late.limit, late.seconds, late.attempts)
+        timeout 0.01 1
+
+    `seconds` is the limit that was exceeded, `limit` the argument that set it: "timeout" (all attempts) or
+    "timeout.attempt" (one attempt). `attempts` counts the attempts that began. `detail` gives more
+    information if there is any. Any thread.
     """
 
     limit: str
@@ -278,7 +297,19 @@ class BatchResultError(_ErrorOfFields, TypeError):
 
 @dataclass(eq=False, repr=False)
 class TooManyFailures(_ErrorOfFields):
-    """More rows failed than `Errors.stop_after` allows; the last one's error is `cause` (and `__cause__`)."""
+    """Error of a job in which more rows failed than `Errors.stop_after` allows.
+
+    `limit` is that number or fraction, `cause` (and `__cause__`) the error of the last failed row.
+
+        >>> from pillarbox import Errors, TooManyFailures, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> try:
+        ...     list(async_map([0, 0, 5], call, errors=Errors("null", stop_after=1)))
+        ... except TooManyFailures as failed:
+        ...     print(failed.limit, type(failed.cause).__name__)
+        1 CallFailed
+    """
 
     failed: int
     finished: int
@@ -293,9 +324,19 @@ class TooManyFailures(_ErrorOfFields):
 
 
 class NothingSucceeded(TooManyFailures):
-    """All rows so far failed for one cause, as many as `Errors.floor` says, or all rows of the job failed.
+    """Error of a job whose rows so far all failed for one cause, as many as `Errors.floor` allows.
 
-    The text begins with the cause, which is that of the last one. `limit` is the floor.
+    Also of a job all of whose rows failed, under "null" or "drop". The text begins with the cause, that of
+    the last row. `limit` is the floor, in rows.
+
+        >>> from pillarbox import Errors, NothingSucceeded, async_map
+        >>> async def call(row):
+        ...     raise PermissionError("wrong key")
+        >>> try:
+        ...     list(async_map(range(50), call, capacity=1, errors=Errors("null", floor=3)))
+        ... except NothingSucceeded as failed:
+        ...     print(failed.limit, failed.cause.cause)
+        3 wrong key
     """
 
     def __str__(self) -> str:
@@ -309,7 +350,19 @@ class NothingSucceeded(TooManyFailures):
 
 
 class ErrorInfo(NamedTuple):
-    """The description of a row that failed for good."""
+    """Description of a row that failed for good, as an `Outcome` and the column `_error` show it.
+
+        >>> from pillarbox import async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> [outcome] = async_map([0], call, errors="column")
+        >>> outcome.error.type, outcome.error.attempts, outcome.error.status
+        ('ZeroDivisionError', 1, None)
+
+    type: the name of the error's class. message: its text, redacted. attempts: the attempts that began.
+    latency: seconds from the first attempt to the end. status: the HTTP status if the error has one. uid: the
+    name of the function in a chain. An immutable tuple; any thread may use it.
+    """
 
     type: str
     """The class of the function's error; `CallTimeout` for a limit of time, `NotCalled` for no call."""
@@ -340,7 +393,19 @@ def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> Err
 
 
 class Outcome(NamedTuple):
-    """One item's result under `errors="column"`: one of the two is None, unless the function gave None."""
+    """Result or error of one item under `errors="column"`.
+
+        >>> from pillarbox import async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> for result, error in async_map([5, 0], call, errors="column"):
+        ...     print(result, error and error.type)
+        2 None
+        None ZeroDivisionError
+
+    result: the function's result; None for a failed item. error: an `ErrorInfo`; None if the call succeeded.
+    An immutable tuple; any thread may use it.
+    """
 
     result: Any
     error: ErrorInfo | None

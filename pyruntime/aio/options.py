@@ -98,15 +98,23 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Timeout:
-    """Bounds the time of a row's calls.
+    """Limit the time of a row's calls.
 
-    total: maximum seconds for all attempts of a row, from the start of the first; None for no limit.
-    attempt: maximum seconds for one attempt; None for no limit. An attempt that exceeds it has failed, and
-        `retry` decides whether another one follows.
-    fallback: the result of a row whose last attempt timed out: a value, or a function of the row that
-        returns it. By default a timeout is an error like any other.
+    total: seconds for all attempts of a row, from the start of the first; None for no limit.
+    attempt: seconds for one attempt; None for no limit. A longer attempt has failed, and `retry` decides
+        whether another follows.
+    fallback: the result of a row that times out for good: a value, or a function of the row that returns it.
+        Without a fallback a timeout is an error like any other.
 
-    Raises TypeError or ValueError that name the argument, its value and the allowed values.
+        >>> import asyncio
+        >>> from pillarbox import Timeout, async_map
+        >>> async def call(row):
+        ...     await asyncio.sleep(3600)
+        >>> list(async_map(["a"], call, timeout=Timeout(0.01, fallback="too late")))
+        ['too late']
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     total: float | None = None
@@ -122,24 +130,31 @@ class Timeout:
 
 @dataclass(frozen=True)
 class Errors:
-    """Selects the handling of rows whose last attempt failed.
+    """Define the treatment of rows that fail for good.
 
-    mode: "fail" ends the job at the first failed row; "null" emits None for the row; "column" adds a column
-        with the error; "drop" omits the row. The default is "drop" with a `dead_letter`, otherwise "fail".
-    stop_after: end the job when more rows than this have failed: a number (int), or a fraction of the rows
-        (float below 1). Not with "fail".
-    floor: end the job, in any `mode`, when this many of its first rows have all failed for one cause. With
-        "null" and "drop", which hide failures, also when all of its rows, at least ten, have failed. For a
-        DataFrame it applies to each task. None disables it.
-    redact: an additional filter for the texts of errors: a function of the text, or a `Redact`, which can
-        omit rows as well. Keys, passwords and query strings of URLs are always removed.
-    dead_letter: the place to write failed rows to, in addition to `mode`. For a DataFrame a folder or a
+    mode: "fail" ends the job at the first failed row; "null" emits None for it; "column" emits the error
+        beside the result; "drop" omits the row. The default is "drop" with a `dead_letter`, otherwise "fail".
+    stop_after: end the job when more rows than this have failed: a number of rows (int), or a fraction of the
+        rows (float below 1). Not with "fail".
+    floor: end the job, in any mode, when its first rows, as many as this, all fail for one cause. With "null"
+        and "drop", which show no errors, also when all rows of the job have failed, ten at least. For a
+        DataFrame it applies to each task. None never ends the job.
+    redact: a function of the text, or a `Redact`, that removes more from the texts of errors than keys,
+        passwords and queries of URLs, which are always removed. A `Redact` can omit rows as well.
+    dead_letter: the place that stores failed rows, in addition to `mode`. For a DataFrame a folder or a
         `DeadLetter`; otherwise a file of JSON lines with the item, the error and the time.
-    bad_state: for `async_stream`, a folder or a `DeadLetter` for invalid rows of its committed state, such
-        as a null in a NOT NULL column that an earlier version wrote. Each such row is removed from the state
-        and written there once, and the query continues. None ends the query with the row in its error.
+    bad_state: for `async_stream`, a folder or a `DeadLetter` for rows of its committed state that cannot be
+        continued, such as a null in a column that is NOT NULL. Each is dropped and stored there once, and the
+        query continues. None ends the query with an error that names the row.
 
-    Raises TypeError or ValueError that name the argument, its value and the allowed values.
+        >>> from pillarbox import Errors, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> list(async_map([5, 0, 2], call, errors=Errors("null", stop_after=0.5)))
+        [2, None, 5]
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     mode: ErrorMode = UNSET
@@ -185,19 +200,27 @@ class Errors:
 
 @dataclass(frozen=True)
 class Budget:
-    """Bounds the calls and the cost of a whole job, or counts the cost.
+    """Limit, or only count, the calls and the cost of a whole job.
 
-    max_calls: maximum number of attempts; with batches, of batches.
-    max_cost: maximum cost. The cost comes from each `Result` that the function returns, from the prices of
-        a `Chat` or an `Embeddings`, or from `usage`.
-    usage: a function of row and result (for `async_udf`: of the arguments and the result) that returns the
-        cost of a call: a number or a `Usage`. It is called for results that carry no usage themselves, such
-        as those of `Embeddings`, or whose cost is unknown. Without `max_cost` the cost is only counted.
+    max_calls: attempts, at most; with `batch`, calls with a batch.
+    max_cost: total cost, at most, in the currency of the reported costs: a function reports cost with a
+        `Result`, a `Chat` or an `Embeddings` with its prices, or `usage` computes it.
+    usage: a function of the row and the result (for `async_udf`: of the arguments and the result) that
+        returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
+        cost. Without `max_cost` the cost is only counted.
 
-    The cost of a failed attempt is counted if its error has a `Usage` as its attribute `usage`.
+        >>> from pillarbox import Budget, async_map
+        >>> async def call(row):
+        ...     return row.upper()
+        >>> list(async_map(list("abcd"), call, capacity=1, errors="null", budget=Budget(max_calls=2)))
+        ['A', 'B', None, None]
 
-    Rows beyond the budget are not called: they fail with `NotCalled`, so `errors` may not be "fail".
-    Raises TypeError or ValueError that name the argument, its value and the allowed values.
+    A failed attempt counts if its error has a `Usage` as its attribute `usage`. Rows beyond the budget are
+    not
+    called: they fail with `NotCalled`, so `errors` cannot be "fail".
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     max_calls: int | None = None
@@ -219,11 +242,20 @@ class Budget:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bounds the rows admitted and not yet emitted.
+    """Limit the rows that are admitted and not yet emitted.
 
-    rows: maximum number of rows, `capacity` or more; None for 8 x `capacity`.
-    max_bytes: maximum estimated bytes of these rows and of their results; None for no limit. One row is
-        always admitted, regardless of its size. The results that `Dedupe.memo` keeps have the same bound.
+    rows: rows, at most, and at least `capacity`; None for 8 x `capacity`.
+    max_bytes: estimated bytes of these rows and of their results, at most; None for no limit. One row is
+        always admitted, however large. The results that `Dedupe.memo` keeps have the same limit.
+
+        >>> from pillarbox import Buffer, Options, async_map
+        >>> async def call(row):
+        ...     return row + 1
+        >>> list(async_map(range(3), call, options=Options(buffer=Buffer(rows=500, max_bytes=2**20))))
+        [1, 2, 3]
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     rows: int | None = None
@@ -238,12 +270,25 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Dedupe:
-    """Lets equal rows share one call.
+    """Share one call among equal rows.
 
-    key: a function that returns the hashable value to compare for a row; None to compare whole rows.
-    memo: maximum number of results kept for equal rows that come later; 0 to share only calls in flight.
-    across_tasks: share one call between equal rows of all tasks, through the `ledger`, which keeps the
-        result for later rows. The ledger must be in a folder, on a file system with locks. Linux only.
+    key: a function of the row that returns the hashable value to compare; None compares whole rows.
+    memo: results kept for later equal rows, at most; 0 shares only calls in flight.
+    across_tasks: equal rows of all tasks share one call through the `ledger`, which keeps the result for
+        later rows. The ledger must be in a folder, on a file system with locks. Linux only.
+
+        >>> from pillarbox import Dedupe, Options, async_map
+        >>> called = []
+        >>> async def call(row):
+        ...     called.append(row)
+        ...     return row.upper()
+        >>> list(async_map(["a", "b", "a"], call, options=Options(dedupe=Dedupe(memo=1000))))
+        ['A', 'B', 'A']
+        >>> called
+        ['a', 'b']
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     key: Callable[..., Hashable] | None = None
@@ -284,32 +329,39 @@ class Dedupe:
 
 @dataclass(frozen=True, init=False)
 class Options:
-    """The options of one operator: bounds of its calls, and the handling of their outcomes.
+    """Options of one operator: the limits of its calls and the treatment of their outcomes.
 
-    ordered: True to emit results in the order of their rows, False as calls finish.
-    capacity: concurrency: the maximum number of calls in flight, 1 or more. A call that waits for its retry
-        or for the rate is not counted. "auto" or an `Adaptive` adjusts the number during the job.
-    timeout: maximum seconds for all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls per second and units per minute, for this task or shared.
+    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
+    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
+        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
+    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
+    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
-    errors: the handling of a row whose last attempt failed: "fail" (the default) ends the job; "null" emits
-        None; "column" adds a column with the error; "drop" omits the row. Or an `Errors`.
-    budget: a `Budget`: the maximum number of calls and maximum cost of the whole job.
-    ledger: a `Ledger` with `uid` and `run`: each result is recorded before its row is emitted, so repeating
-        the run does not repeat the call.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` apply to all tasks that share it.
-        Without it `rate` applies to each task.
-    buffer: a `Buffer`: the maximum rows and bytes admitted and not yet emitted.
-    dedupe: let equal rows in flight share one call: True to compare whole rows, a function that returns the
-        value to compare, or a `Dedupe`, which can also keep results for later rows, or share calls between
-        tasks.
-    latency: "low" emits each result of a DataFrame at once, for streams; the session must be configured
-        with `LOW_LATENCY`.
-    where: call only the rows of a DataFrame that match this condition, a Column or SQL; the other rows get
-        nulls. Not for a list of functions.
+    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
+        "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget` that limits the calls and the cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
+        of the same rows does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
+        Without it `rate` applies to each task alone.
+    buffer: a `Buffer` that limits the rows and bytes that are admitted and not yet emitted.
+    dedupe: equal rows in flight share one call: True compares whole rows, a function returns the value to
+        compare, and a `Dedupe` can also keep results for later equal rows or share calls among tasks.
+    latency: "low" emits each result of a DataFrame at once, for streams; the session needs the settings in
+        `LOW_LATENCY`.
+    where: a Column or SQL condition on a DataFrame: the function is called only with rows that satisfy it;
+        the other rows get nulls. Not for a list of functions.
 
-    Raises TypeError or ValueError that name the argument, its value and the allowed values.
+        >>> from pillarbox import Options, async_map
+        >>> async def call(row):
+        ...     return row * row
+        >>> polite = Options(capacity=4, retry=3, timeout=30.0)
+        >>> list(async_map([1, 2, 3], call, options=polite, ordered=True))
+        [1, 4, 9]
+
+    A value; any thread may use it. An option that is given by name takes precedence over `options`. Raises
+    TypeError or ValueError that names the argument, its value and the allowed values.
     """
 
     ordered: bool

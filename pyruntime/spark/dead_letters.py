@@ -91,22 +91,42 @@ def _described(result: Failed) -> dict[str, Any]:
 
 
 def failed_rows(df: DataFrame) -> DataFrame:
-    """The rows of `df` whose call failed for good, with `_error`; those of `skipped_rows` are not among them.
+    """Return the rows of `df` whose call failed for good, with `_error`, without those of `skipped_rows`.
 
-    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
+    df: a result of `async_map` under `errors="column"`, or dead letters that were read back.
+
+        >>> from pillarbox.spark import async_map, failed_rows
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> done = async_map(spark.range(2), call, schema="n long", keep=["id"], errors="column")
+        >>> failed_rows(done).select("id", "_error.type").collect()
+        [Row(id=0, type='ZeroDivisionError')]
+
+    On the driver. Raises ValueError for a DataFrame without the column.
     """
     _check_has_errors(df)
     return df.where(F.col(ERROR).isNotNull() & (F.col(f"{ERROR}.type") != NotCalled.__name__))
 
 
 def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
-    """The `CallFailed` or `CallTimeout` that ended a job of Spark, with row, attempts and cause.
+    """Return the `CallFailed` or `CallTimeout` that ended a Spark job, with row, attempts and cause.
 
-    error: what the action raised, such as a `PythonException`, or a `StreamingQueryException`; the errors
-    that it was raised from are looked at too. None where no call has failed.
+    error: the error of the action, such as a `PythonException`, or a `StreamingQueryException`; its causes
+        are searched too. The result is None if no call has failed.
 
-    `cause` has the type's name and the text of the function's error, shortened to 1,000 characters; it is of
-    the same class where Python itself has it. `trace` is the original traceback. Any thread of the driver.
+        >>> from pillarbox.spark import async_map, call_failed
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> try:
+        ...     async_map(spark.range(1), call, schema="n long").collect()
+        ... except Exception as error:
+        ...     failed = call_failed(error)
+        >>> failed.attempts, repr(failed.cause)
+        (1, "ZeroDivisionError('integer division or modulo by zero')")
+
+    `cause` has the name of the class and the text of the function's error, shortened to 1,000 characters; it
+    is of the same class if the class is Python's own. `trace` is the original traceback. Any thread of the
+    driver.
     """
     # Errors of Python may be raised from one another in a circle.
     seen: set[int] = set()
@@ -129,12 +149,23 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
 
 
 def skipped_rows(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
-    """The rows of `df` that were not called, or not again, since a budget was used up, to go on with.
+    """Return the rows of `df` that were not called, or not again, because a budget was used up.
 
-    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
-    keep: the columns of the input, which are those that were kept; "*" for all but `_error` and `_failed_at`.
+    df: a result of `async_map` under `errors="column"`, or dead letters that were read back.
+    keep: the input columns, those that were kept; "*" for all but `_error` and `_failed_at`.
 
-    Raises TypeError or ValueError for a column that is not there.
+        >>> from pillarbox import Budget
+        >>> from pillarbox.spark import async_map, skipped_rows
+        >>> async def call(row):
+        ...     return row.id
+        >>> df = spark.range(3).coalesce(1)
+        >>> done = async_map(
+        ...     df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=Budget(max_calls=2)
+        ... )
+        >>> skipped_rows(done, ["id"]).collect()
+        [Row(id=2)]
+
+    On the driver. Raises TypeError or ValueError for a missing column.
     """
     _check_has_errors(df)
     columns = kept_columns(keep, df.schema)

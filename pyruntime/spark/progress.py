@@ -68,26 +68,32 @@ class ProgressTotals(Totals):
 
 
 class Progress(Watch):
-    """Shows the progress of the jobs that it is given to, while its `with` block runs.
+    """Show the progress of jobs while its `with` block runs.
 
-        with Progress(total=1000) as progress:
-            async_map(df, fn, schema=..., progress=progress).write.parquet(path)
-        print(progress.totals.calls)
-        progress.report("report.html")
-
-    total: rows expected, for the bar; None where that is not known.
-    label: what the bar is called.
+    total: rows expected, for the bar; None if the number is not known.
+    label: the bar's label.
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
-        a notebook, and where the output is a terminal and `rich` is installed.
-    file: where it is shown; default is the notebook, or standard error.
-    host: where tasks bring their totals. The default is this machine alone; "0.0.0.0" is for tasks on others.
-        Whoever connects must prove that he knows the secret, which travels with the job.
-    port: 0 for any that is free.
-    advertise: the name or address by which tasks reach this machine. None for `host`, or, where that is
+        a notebook, and if the output is a terminal and `rich` is installed.
+    file: where it is shown; by default the notebook, or standard error.
+    host: the address at which the driver receives the totals of tasks. The default is this machine alone;
+        "0.0.0.0" is for tasks on other machines. A client must prove that it knows the secret, which is sent
+        with the job.
+    port: 0 for any free port.
+    advertise: the name or address by which tasks reach this machine. None for `host`, or, if that is
         every address, for this machine's name.
-    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
+    certificate: a file in PEM with a private key and its certificate, for TLS; None for no encryption.
 
-    A task that does not reach the driver says so in its log, and goes on.
+        >>> import io
+        >>> from pillarbox.spark import Progress, async_map
+        >>> async def call(row):
+        ...     return row.id
+        >>> with Progress(total=3, bar=False, file=io.StringIO()) as progress:
+        ...     rows = async_map(spark.range(3), call, schema="n long", progress=progress).collect()
+        >>> progress.totals.results
+        3
+
+    On the driver. A task that does not reach the driver logs that, and continues. Raises TypeError or
+    ValueError for a bad argument, OSError if it cannot listen.
     """
 
     _totals: ProgressTotals

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_docs_examples import blocks
+from tests.house.pages import blocks
 from tests.servers import fixtures
 from tests.servers.debezium_server import DebeziumServer
 from tests.servers.kafka_server import KafkaServer
