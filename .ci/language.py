@@ -28,9 +28,14 @@ PHRASE = re.compile(
 )
 
 PAGES = {
+    "README.md",
+    "docs/embeddings.md",
     "docs/exactly-once.md",
+    "docs/glossary.md",
+    "docs/index.md",
     "docs/limits.md",
     "docs/options.md",
+    "docs/questions.md",
     "docs/stream.md",
     "docs/tutorial.md",
 }

@@ -99,3 +99,8 @@ def test_the_checked_files_are_those_of_the_project() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in language.files()}
     assert {"pyruntime/__init__.py", "kernel/mailbox.pyx", "README.md"} <= names
     assert "CHANGELOG.md" not in names
+
+
+def test_the_pages_for_users_are_read_for_pronouns() -> None:
+    assert {"README.md", "docs/index.md", "docs/options.md", "docs/glossary.md"} <= language.PAGES
+    assert [page for page in sorted(language.PAGES) if not (ROOT / page).is_file()] == []

@@ -40,6 +40,7 @@ def shop(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """The database that the page's environment variables name."""
     monkeypatch.setenv("SHOP_URL", postgres.url)
     monkeypatch.setenv("SHOP_JDBC", f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres")
+    monkeypatch.setenv("SHOP_DRIVER", "org.postgresql.Driver")
     monkeypatch.setenv("SHOP_USER", "tester")
     monkeypatch.setenv("SHOP_PASSWORD", PASSWORD)
     return postgres
