@@ -159,9 +159,8 @@ def skipped_rows(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
         >>> async def call(row):
         ...     return row.id
         >>> df = spark.range(3).coalesce(1)
-        >>> done = async_map(
-        ...     df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=Budget(max_calls=2)
-        ... )
+        >>> most = Budget(max_calls=2)
+        >>> done = async_map(df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=most)
         >>> skipped_rows(done, ["id"]).collect()
         [Row(id=2)]
 
