@@ -104,7 +104,15 @@ class LedgerConflictError(LedgerError):
 
 
 class LedgerWarning(UserWarning):
-    """Something in a ledger is not as it should be. What is damaged is skipped; its calls are made again."""
+    """Warning of damage in a ledger. Damaged records are skipped; their calls are made again.
+
+        >>> import warnings
+        >>> from pillarbox.ledger.errors import LedgerWarning
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", LedgerWarning)  # a job that must not skip any
+
+    The text names the file.
+    """
 
 
 class Damage(NamedTuple):
