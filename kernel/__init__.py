@@ -43,6 +43,8 @@ def get_include() -> str:
         >>> from pillarbox.kernel import get_include
         >>> (Path(get_include()) / "pillarbox_monitor.h").is_file()
         True
+
+    The headers need C++17.
     """
     return str(Path(__file__).parent / "include")
 

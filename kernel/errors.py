@@ -115,6 +115,8 @@ class CapacityError(PillarboxError):
         ... except CapacityError as error:
         ...     print(error.capacity)
         1
+
+    Emit entries before the next put.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -137,6 +139,8 @@ class QueueClosedError(PillarboxError):
         ... except QueueClosedError as error:
         ...     print(error)
         the result queue is closed; it takes nothing in and emits nothing
+
+    A closed queue emits nothing either.
     """
 
     def __str__(self) -> str:
@@ -154,6 +158,8 @@ class QueueRestoringError(PillarboxError):
         ... except QueueRestoringError as error:
         ...     print(error.left)
         1
+
+    `admit_restored` admits them.
     """
 
     def __init__(self, left: int) -> None:
@@ -176,6 +182,8 @@ class HandoverClosedError(PillarboxError):
         ... except HandoverClosedError as error:
         ...     print(error)
         the hand-over has ended: finished, and every item taken
+
+    The producer's failure, if there is one, is raised in its place.
     """
 
     def __init__(self, reason: str) -> None:

@@ -11,6 +11,8 @@ class MailboxState(enum.IntEnum):
         >>> mailbox.quiesce()
         >>> mailbox.state is MailboxState.QUIESCED
         True
+
+    Any thread reads it as `TaskMailbox.state`.
     """
 
     OPEN = 0

@@ -214,9 +214,17 @@ def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
 
 
 class AsyncUdf:
-    """A function of columns. Built only by `async_udf`; for the driver, safe in any thread.
+    """Column function that `async_udf` made, for DataFrames and SQL.
 
-    `func` is the function that was given, `returnType` the type of the column.
+        >>> from pillarbox import async_udf
+        >>> async def upper(text):
+        ...     return text.upper()
+        >>> made = async_udf(upper, "string")
+        >>> type(made).__name__, made.returnType.simpleString()
+        ('AsyncUdf', 'string')
+
+    A call with columns returns a Column. It has the attributes of PySpark's own UDFs, so that
+    `spark.udf.register` accepts it. Any thread of the driver.
     """
 
     deterministic = False

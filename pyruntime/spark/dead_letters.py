@@ -159,9 +159,8 @@ def skipped_rows(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
         >>> async def call(row):
         ...     return row.id
         >>> df = spark.range(3).coalesce(1)
-        >>> done = async_map(
-        ...     df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=Budget(max_calls=2)
-        ... )
+        >>> most = Budget(max_calls=2)
+        >>> done = async_map(df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=most)
         >>> skipped_rows(done, ["id"]).collect()
         [Row(id=2)]
 
@@ -203,18 +202,31 @@ class DeadLetterError(PillarboxError, OSError):
 
 @dataclass(frozen=True, repr=False)
 class DeadLetter:
-    """A folder where tasks put the rows that failed for good: the input row, `_error` and `_failed_at`.
+    """Folder of Parquet files for rows that failed for good: the input row, `_error` and `_failed_at`.
 
-    path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://); one that all workers see.
-    keep: the columns of the input that are put aside, "*" for all; those that name the row are enough where
-        people's data should not be copied.
-    mode: of files in a local folder, such as 0o640 for users who share it; None for 0600. A folder that is
-        made may be entered by whoever may read, 0700 by default; one that is there stays as it is.
+    path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://) that all workers see.
+    keep: the input columns to store, "*" for all; identifying ones are enough if personal data must not be
+        copied.
+    mode: of files in a local folder, such as 0o640 for users who share it; None for 0600. The readers of a
+        new folder's files may enter it, by default 0700; an existing one is unchanged.
 
-    A file appears when its task's rows are through; a task that fails before leaves none. Dead letters are
-    never lost, but the same row may have several: each action leaves its own, see the guide.
-    The folder is made when the first row is written.
-    Raises TypeError or ValueError for a bad path, or a local one that cannot be written to.
+        >>> import tempfile
+        >>> from pillarbox import Errors
+        >>> from pillarbox.spark import async_map
+        >>> from pillarbox.spark.dead_letters import DeadLetter
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> folder = tempfile.mkdtemp()
+        >>> put_aside = Errors(dead_letter=DeadLetter(folder, keep=["id"]))
+        >>> async_map(spark.range(3), call, schema="n long", errors=put_aside).count()
+        2
+        >>> spark.read.parquet(folder).select("id", "_error.type").collect()
+        [Row(id=0, type='ZeroDivisionError')]
+
+    A file appears when the rows of its task are finished; a task that fails before writes none. Dead letters
+    are never lost, but the same row may have several: each action writes its own, see the guide. The folder
+    is made when the first row is written. A value; any thread may use it. Raises TypeError or ValueError for
+    a bad path, or a local one that cannot be written to.
     """
 
     path: str | os.PathLike[str]

@@ -438,20 +438,24 @@ class BatchProgress(NamedTuple):
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells for each micro-batch what Spark and the operators of `progress` did in it.
-
-        with Progress() as progress:
-            spark.streams.addListener(ProgressListener(progress, on_batch=print))
-            async_map(stream, fn, schema=..., progress=progress).writeStream.start()
+    """Listener of a streaming query that reports each micro-batch of Spark with the totals of `progress`.
 
     progress: the `Progress` that the operators were given.
     on_batch: called with a `BatchProgress` after each micro-batch, in Spark's thread for listeners: it should
-        not wait. What it raises is logged, and the query goes on.
-    log: one line a micro-batch in the log `pillarbox`, at the level INFO.
+        not wait. Its errors are logged, and the query continues.
+    log: write one line per micro-batch into the log `pillarbox`, at the level INFO.
 
-    Spark tells of a micro-batch when it has been committed, so its tasks have written their last totals.
-    Classic Spark only: with Connect a listener runs apart from the `Progress`. Raises TypeError at once for a
-    bad argument. The joining of both is what Spark's own streaming page lacks for Python operators.
+        >>> from pillarbox.spark import Progress
+        >>> from pillarbox.spark.progress import ProgressListener
+        >>> batches = []
+        >>> with Progress(bar=False) as progress:
+        ...     listener = ProgressListener(progress, on_batch=batches.append)
+        ...     spark.streams.addListener(listener)  # then start a query with progress=progress
+        ...     spark.streams.removeListener(listener)
+
+    Spark reports a micro-batch when it has been committed, after its tasks have written their last totals.
+    Classic Spark only: with Connect a listener runs in another process than the `Progress`. On the driver.
+    Raises TypeError at once for a bad argument.
     """
 
     def __init__(

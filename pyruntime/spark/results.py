@@ -46,7 +46,17 @@ _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 class ResultError(PillarboxError, TypeError):
-    """A function's result that does not fit the schema; says the result and the column."""
+    """Error of a function's result that does not fit the schema; the text has the result and the column.
+
+        >>> from pillarbox.spark import async_map, failed_rows
+        >>> async def call(row):
+        ...     return "not a number"
+        >>> done = async_map(spark.range(1), call, schema="n long", errors="column")
+        >>> failed_rows(done).select("_error.type").collect()
+        [Row(type='ResultError')]
+
+    It fails the attempt, so `retry` sees it like other errors.
+    """
 
 
 class Block(list[pa.Array]):
