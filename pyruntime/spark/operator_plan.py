@@ -43,7 +43,9 @@ from pillarbox.spark.outcomes import outcomes_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
+from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import through_prompt_connection
+from pillarbox.spark.worker_errors import in_words
 
 
 def check_sendable(fn: Callable[..., Any], options: Options) -> str:
@@ -136,8 +138,8 @@ def _run_named(
 
 
 def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """The results of `run`, whose errors Spark can write, over a prompt connection. In a worker."""
-    return through_prompt_connection(errors_in_utf8(run)(batches))
+    """The results of `run`, whose errors Spark can write and show, over a prompt connection. In a worker."""
+    return in_words(through_prompt_connection(errors_in_utf8(run)(batches)))
 
 
 class Shipment:
@@ -150,6 +152,7 @@ class Shipment:
         self._run = run
         self._called = called
         self.__name__ = name
+        show_errors_in_words()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The result of the function, on the driver."""
