@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_limit_of_time,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
     suggesting_names,
 )
 
@@ -96,6 +97,7 @@ class Intervals:
     holding: HolderTimes = HOLDER_TIMES
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Timeout:
     """Bounds the time of a row's calls.
@@ -120,6 +122,7 @@ class Timeout:
             check_function_or_none("fallback", self.fallback)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Errors:
     """Says what becomes of rows that fail for good.
@@ -183,6 +186,7 @@ class Errors:
         return check_redact(self.redact)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Budget:
     """Bounds the calls and the cost of a whole job, or counts the cost.
@@ -217,6 +221,7 @@ class Budget:
         return not (self.max_calls is None and self.max_cost is None)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Buffer:
     """Bounds the rows admitted and not yet emitted.
@@ -236,6 +241,7 @@ class Buffer:
             check_positive_int("max_bytes", self.max_bytes)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Dedupe:
     """Has equal rows share one call.

@@ -49,6 +49,7 @@ from pillarbox.validate import (
     check_int,
     check_limit_of_time,
     check_positive_int,
+    naming_arguments,
 )
 
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
@@ -112,6 +113,7 @@ class Cache:
         return -(int((self.max_age - now) * US) // step) * step
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Ledger:
     """The place where finished calls are kept: nothing that has an answer is called again by a restart.

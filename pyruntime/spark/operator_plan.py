@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import hashlib
 import inspect
+import logging
 import os
 import sys
 import threading
@@ -31,7 +32,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.function import check_function
+from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.options import Latency, Options
@@ -47,6 +48,8 @@ from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import through_prompt_connection
 from pillarbox.spark.worker_errors import in_words
 
+log = logging.getLogger("pillarbox")
+
 
 def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     """Check that `fn` can be called as `options` say, and both be sent; returns the identity of `fn` there.
@@ -56,6 +59,11 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     Raises TypeError.
     """
     check_function(fn, in_batches=options.batch is not None)
+    if never_returns(fn) and collector_parameter(fn) is None:
+        log.warning(
+            "%s never returns a value, so that each of its results is null; is a `return` missing?",
+            name_of(fn),
+        )
     try:
         pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
     except Exception as error:

@@ -72,7 +72,7 @@ def lines_of(error: BaseException) -> list[str] | None:
 
 
 def _with_sources(frames: list[str]) -> list[str]:
-    """The frames, with lines of code that only the driver has: of a notebook's cells, of the user's script."""
+    """The frames, with lines of code that only the driver has: of a notebook's cells, of a script."""
     found: list[str] = []
     for place, line in enumerate(frames):
         found.append(line)
@@ -110,7 +110,11 @@ def _show_in_script(kind: type[BaseException], error: BaseException, tb: Traceba
 
 
 def _show_in_notebook(
-    shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType, tb_offset: int | None = None
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    tb: TracebackType,
+    tb_offset: int | None = None,
 ) -> None:
     lines = lines_of(error)
     if lines is not None:
