@@ -185,10 +185,12 @@ def _loader() -> Callable[[bytes, str], Any]:
         except ModuleNotFoundError as error:
             # The worker ends with this error, and tells the driver its text without a traceback.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            package = str(error.name).split(".")[0]
+            words = "pillarbox pack" if package == "pillarbox" else f"pillarbox pack --include {package}"
             raise ModuleNotFoundError(
                 f"{name} cannot run: the Python of Spark's worker, {sys.executable} on "
-                f"{socket.gethostname()}, has no module {str(error.name)!r}; install it there, or set "
-                "PYSPARK_PYTHON to a Python that has it",
+                f"{socket.gethostname()}, has no module {str(error.name)!r}; send it along (`{words}`), "
+                "install it there, or set PYSPARK_PYTHON to a Python that has it",
                 name=error.name,
             ) from None
 
