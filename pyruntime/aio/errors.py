@@ -114,7 +114,8 @@ class CallFailed(_ErrorOfFields):
 
     `row` is the text of the row, shortened; `attempts` counts the attempts. `cause` (and `__cause__`, with
     its traceback) is the error of the last attempt. `trace` has the frames of your code in that traceback
-    as text if the error comes from another process, which loses `__cause__`. `detail` gives more information if there is any.
+    as text if the error comes from another process, which loses `__cause__`. `detail` gives more information
+    if there is any.
 
     Texts are redacted as `Redact` defines. `cause` is the error itself; if redaction changes its text,
     `__cause__` is a substitute with the same class name. Any thread.

@@ -122,6 +122,9 @@ class Java:
                 "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._folder}",
                 "spark.local.dir": str(self._folder / "local"),
                 "spark.log.level": "ERROR",
+                # A reader's Spark has a task for each core; two, as of the other tests, show the same.
+                "spark.master": "local[2]",
+                "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
