@@ -381,8 +381,10 @@ ENVIRONMENTS = {
 
 
 FEWER = {"Daft embed_text": 8}
-"""The part of the rows, one of so many, that a contender gets: of 6,400 rows Daft's third job in a process has not
-ended within two minutes. In its first job a row costs as much CPU as in those of 800.
+"""The part of the rows, one of so many, that a contender gets.
+
+With 6,400 rows Daft's third job in a process does not end within two minutes. In a first job of so many a row
+costs as much CPU as in jobs of 800.
 """
 
 
