@@ -28,7 +28,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
-from pillarbox.validate import check_int, check_number, check_positive_int, check_positive_number, check_text
+from pillarbox.validate import (
+    check_int,
+    check_number,
+    check_positive_int,
+    check_positive_number,
+    check_text,
+    suggesting_names,
+)
 
 HOST = "127.0.0.1"
 DIMENSIONS = 256
@@ -54,11 +61,21 @@ class ServedRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class ServiceStatistics:
-    """Counts of a service since its start, which `GET /v1/statistics` gives as JSON.
+    """Counts of a stand-in service since its start, also `GET /v1/statistics` as JSON.
 
-    requests: that came. answered: with success. refused: by a fault, 429 and 500. inputs: texts and questions
-    that were answered, each time. repeated_inputs: of these, the ones that had been answered before: paid for
-    twice. tokens: of the answers, as their `usage` says.
+        >>> from pillarbox import async_map
+        >>> from pillarbox.clients import HttpLookup
+        >>> from pillarbox.testing import serve
+        >>> with serve() as service:
+        ...     plane = HttpLookup(f"{service.url}/planes/{{tailnum}}", take="tailnum")
+        ...     planes = list(async_map([{"tailnum": "N14228"}, {"tailnum": "N14228"}], plane))
+        ...     counts = service.statistics()
+        >>> counts.answered, counts.repeated_inputs
+        (2, 1)
+
+    requests: received. answered: with success. refused: by a fault, 429 and 500. inputs: answered texts and
+    questions, repetitions included. repeated_inputs: those that had been answered before, and so were paid
+    for twice. tokens: of the answers, as in their `usage`. A value; any thread may use it.
     """
 
     requests: int
@@ -117,11 +134,16 @@ class _Faults:
 
 
 class StandInService:
-    """A service of embeddings, chat and look-ups on loopback. Any thread; a context manager.
+    """Service of embeddings, chat and look-ups on loopback. Any thread; a context manager.
+
+        >>> from pillarbox.testing import StandInService
+        >>> with StandInService() as service:
+        ...     service.url.startswith("http://127.0.0.1:"), service.statistics().requests
+        (True, 0)
 
     It begins at once, and ends by `close`, at the end of the `with` block, or with the process. `url` is its
-    base URL, up to the version, as `Embeddings`, `Chat` and other clients of OpenAI's language take it.
-    requests: the last 1,000 that it took, in order. See `serve` for the arguments.
+    base URL, up to the version, as `Embeddings`, `Chat` and other clients of OpenAI's protocol take it.
+    requests: the last 1,000 that it received, in order. See `serve` for the arguments.
     """
 
     def __init__(
@@ -187,6 +209,7 @@ class StandInService:
         return f"<{type(self).__name__} {self.url}{' closed' if self.ending.is_set() else ''}>"
 
 
+@suggesting_names
 def serve(
     *,
     port: int = 0,
@@ -201,26 +224,27 @@ def serve(
 ) -> StandInService:
     """Start a stand-in service of embeddings, chat and look-ups on loopback, and return it.
 
-    For examples and tests, without a model: vectors and answers are made of the text by rules, alike each
-    time. It runs in threads of this process until `close()`, the end of its `with` block, or the end of the
-    process; Spark's workers on this machine reach it too.
+    For examples and tests, without a model: vectors and answers are made from the text by rules, the same
+    each time. It runs in threads of this process until `close()`, the end of its `with` block, or the end of
+    the process; Spark's workers on this machine reach it too.
 
-        from pillarbox import async_map
-        from pillarbox.clients import Embeddings
-        from pillarbox.testing import serve
+        >>> from pillarbox import async_map
+        >>> from pillarbox.clients import Embeddings
+        >>> from pillarbox.testing import serve
+        >>> with serve(dimensions=8) as service:
+        ...     client = Embeddings(service.url, "any-model")
+        ...     vectors = list(async_map(["a pillar box", "is red"], client, batch=client.batch))
+        >>> [vector.shape for vector in vectors]
+        [(8,), (8,)]
 
-        with serve() as service:
-            client = Embeddings(service.url, "any-model")
-            vectors = list(async_map(["a pillar box", "is red"], client, batch=client.batch))
-
-    port: 0 takes a free one. dimensions: of vectors, where a request does not say. key: that requests must
-    have as a bearer token. rate_429: requests a second; others are refused with 429 and `Retry-After`.
+    port: 0 for a free one. dimensions: of vectors, unless a request has them. key: requests must have it as a
+    bearer token. rate_429: requests per second; others are refused with 429 and `Retry-After`.
     status_500, hang, cut: shares of the requests, from 0 to 1, that fail with status 500, get no answer, or
-    get half of one. slow: seconds that each answer takes. seed: draws other requests to fail.
-    Raises TypeError and ValueError for arguments, OSError where the port is taken.
+    get half of one. slow: seconds that each answer takes. seed: selects other requests to fail.
+    Raises TypeError and ValueError for arguments, OSError if the port is in use.
 
-    The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions` and `/models` as OpenAI
-    has them, `/planes/{tailnum}` (GET, JSON; 404 for a text that is not a tail number such as N14228),
+    The address `url` ends in `/v1`. Below it are `/embeddings`, `/chat/completions` and `/models` as in
+    OpenAI's protocol, `/planes/{tailnum}` (GET, JSON; 404 unless it is a tail number such as N14228),
     `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes` (POST of one or more tail numbers), and
     `/statistics`.
     """
