@@ -187,7 +187,7 @@ def _executors(spark: SparkSession) -> dict[str, str]:
 
 @contextmanager
 def _listening(host: str, advertise: str | None) -> Iterator[list[tuple[str, int]]]:
-    """Have the driver listen as for a coordinator, for the time of a `with` block, which gets the addresses."""
+    """Have the driver listen, as for a coordinator, during a `with` block, which gets the addresses."""
     from pillarbox.rpc.server import RpcServer, Service
 
     with RpcServer("doctor", Service(), host, advertise=advertise) as server:
@@ -226,7 +226,8 @@ def _probe(
 ) -> dict[str, dict[str, Any]]:
     """Run the probe once on each executor; returns the reports by executor, or {"error": text}."""
     context = spark.sparkContext
-    jvm, scala = context._jvm, context._jsc.sc()
+    jvm: Any = context._jvm
+    scala = context._jsc.sc()
     source = Path(__file__).with_name("executor_probe.py").read_text()
     environment = {
         "PILLARBOX_PROBE": json.dumps(dict(asked)),

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import machinery, metadata, util
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 FOLDER = "pillarbox-pack"
 """The folder that Spark makes of the archive, in the working folder of each executor."""
@@ -74,8 +75,10 @@ class Pack(NamedTuple):
 
         They are read when Spark starts: a session that runs already ignores them.
         """
+        # Spark takes a path for a URI, in which a space is written as %20.
+        plain = quote(str(self.path)) == str(self.path)
         return {
-            "spark.archives": f"{self.path}#{FOLDER}",
+            "spark.archives": f"{self.path if plain else self.path.as_uri()}#{FOLDER}",
             "spark.executorEnv.PYTHONPATH": FOLDER,
         }
 
@@ -241,15 +244,11 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def _metadata_of(distribution: metadata.Distribution) -> dict[str, Path]:
-    """The files by which a worker knows its version."""
+    """The file by which a worker knows its version. In a checkout it has another name."""
     folder = getattr(distribution, "_path", None)
-    name = f"pillarbox-{distribution.version}.dist-info"
-    wanted = ("METADATA", "WHEEL")
-    return {
-        f"{name}/{each}": Path(folder) / each
-        for each in wanted
-        if folder is not None and (Path(folder) / each).is_file()
-    }
+    places = [] if folder is None else [Path(folder) / name for name in ("METADATA", "PKG-INFO")]
+    name = f"pillarbox-{distribution.version}.dist-info/METADATA"
+    return next(({name: place} for place in places if place.is_file()), {})
 
 
 def _files_of(distribution: metadata.Distribution) -> dict[str, Path]:

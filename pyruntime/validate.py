@@ -162,6 +162,8 @@ _NAMES_ELSEWHERE = {
     "answer": ("response_format", "response_model", "output_type", "schema"),
     "http": ("timeout", "proxy", "verify", "session"),
     "total_timeout": ("timeout",),
+    "most": ("maximum", "max", "max_capacity", "upper"),
+    "least": ("minimum", "min", "min_capacity", "lower"),
     "uid": ("id", "name"),
 }
 _MEANT: dict[str, list[str]] = {}

@@ -78,7 +78,7 @@ def test_an_option_that_is_not_there_is_refused_and_the_one_that_was_meant_is_na
         (lambda: Budget(cost=5.0), "did you mean 'max_cost'?"),
         (lambda: Errors(on_error="null"), "did you mean 'mode'?"),
         (lambda: Ledger("folder", id="x"), "did you mean 'uid'?"),
-        (lambda: Adaptive(maximun=5), "did you mean 'maximum'?"),
+        (lambda: Adaptive(maximum=5), "did you mean 'most'?"),
         (lambda: Buffer(row=5), "did you mean 'rows'?"),
         (lambda: Timeout(atempt=5), "did you mean 'attempt'?"),
         (lambda: Embeddings("https://h/v1", "m", api_key="sk-1"), "did you mean 'key'?"),

@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,12 +57,14 @@ def test_executors_without_pillarbox_and_pyarrow_are_named_with_what_to_do(
 def test_executors_with_a_pack_are_well_and_run_a_job(workers: Workers, tmp_path: Path) -> None:
     archive = tmp_path / "with a space.zip"
     packed = [sys.executable, "-m", "pillarbox", "pack", "--output", str(archive)]
-    subprocess.run(packed, check=True, capture_output=True, timeout=60)
+    printed = subprocess.run(packed, check=True, capture_output=True, text=True, timeout=60).stdout
+    line = next(line for line in printed.splitlines() if "pillarbox doctor" in line)
+    settings = shlex.split(line.partition("--master URL")[2])
     ledger = tmp_path / "ledger"
     status, found = doctor(
         workers,
-        *("--conf", f"spark.archives={archive}#pillarbox-pack", "--ledger", str(ledger)),
-        *("--conf", "spark.executorEnv.PYTHONPATH=pillarbox-pack"),
+        *settings,
+        *("--ledger", str(ledger)),
     )
     assert status == 0, found
     assert "pillarbox-pack/pillarbox" in found["pillarbox"]
