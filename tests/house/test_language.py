@@ -44,4 +44,4 @@ def test_a_line_in_the_language_is_not_complained_of(text: str) -> None:
 def test_the_checked_files_are_those_of_the_project() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in language.files()}
     assert {"pyruntime/__init__.py", "kernel/mailbox.pyx", "README.md"} <= names
-    assert "CHANGELOG.md" not in names
+    assert "spec/ended_contracts.md" not in names
