@@ -216,18 +216,19 @@ def try_wheels(versions: Sequence[str], words: Sequence[str]) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Run the command."""
+    if words[:1] == ["tool"]:
+        run([tools(), "-m", *words[1:]])
+        return
+    own, tests = [*words, "--"], [*words, "--"].index("--")
     parser = argparse.ArgumentParser(prog="python .ci/wheels.py", description=__doc__)
     parser.add_argument("action", choices=["build", "try", "tool"])
     parser.add_argument("--pythons", default=",".join(PYTHONS), help="versions, such as 3.10,3.13t")
-    parser.add_argument("words", nargs=argparse.REMAINDER, help="for `try` after --: words for pytest")
-    options = parser.parse_args(words)
-    versions = [version for version in options.pythons.replace(",", " ").split() if version]
+    options = parser.parse_args(own[:tests])
+    versions = options.pythons.replace(",", " ").split()
     if options.action == "build":
         build(versions)
-    elif options.action == "try":
-        try_wheels(versions, [word for word in options.words if word != "--"])
     else:
-        run([tools(), "-m", *options.words])
+        try_wheels(versions, words[tests + 1 :])
 
 
 if __name__ == "__main__":
