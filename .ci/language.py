@@ -1,8 +1,9 @@
-"""Check the language of the code: docstrings, names of constants, phrases; run by `make lint`.
+"""Check the language of code and pages: docstrings, names of constants, phrases; run by `make lint`.
 
-A docstring begins with an imperative or a noun phrase, a constant's name says what it bounds and in which
-unit, and a sentence says "is not a column" rather than "is no column". Prints each line that does not, and
-ends with 1 if there is one.
+A docstring begins with an imperative or a noun phrase, a constant's name says which bound it is and in
+which unit, and a sentence says "is not a column" rather than "is no column". The pages of `PAGES` have no
+pronoun for a thing or a person that a noun would name. Prints each line that breaks a rule, and ends with
+1 if there is one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,87 @@ BARE_CONSTANTS = {
 PHRASE = re.compile(
     r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|matter\b|one\b)\w+"
 )
+
+PAGES = {
+    "README.md",
+    "docs/embeddings.md",
+    "docs/exactly-once.md",
+    "docs/glossary.md",
+    "docs/index.md",
+    "docs/install.md",
+    "docs/limits.md",
+    "docs/options.md",
+    "docs/questions.md",
+    "docs/stream.md",
+    "docs/tutorial.md",
+}
+"""The pages that `pronouns` reads: those for users, written in the English of technical writing."""
+PRONOUN = re.compile(
+    r"\b(what|who|whom|whoever|whomever|nobody|somebody|anybody|everybody)\b(?:['\u2019]s\b)?", re.IGNORECASE
+)
+PERSON = re.compile(
+    r"\b(?!(?:answer|consider|discover|either|enter|ever|for|however|matter|neither|never|offer|or|other|over|"
+    r"prefer|refer|register|remember|render|trigger|under|whether|wonder)s?,?$)"
+    r"(?:\w+(?:er|or|ist|ian|ee)s?|clients?|consultants?|people|persons?|those|one|anyone|everyone|someone|teams?),?$",
+    re.IGNORECASE,
+)
+"""The word in front of a relative "who", "the user who", "those who", if it is for a person."""
+ASKED = re.compile(r"\s*(?:what|who)\s+(?:do|does|did)\b", re.IGNORECASE)
+"""The begin of a question without its mark, as in a title: "What does it cost"."""
+FENCE = re.compile(r"^ *(```|~~~)")
+CONTAINER = re.compile(r" *(?:[-*+] |\d+\. |!!! |\?\?\?\+? |=== )")
+NOT_PROSE = re.compile(r"`+[^`]*`+|\]\([^)]*\)|https?://\S+|<!--.*?-->", re.DOTALL)
+SENTENCE_END = re.compile(r"[.?!:;|](?=[\s|*_)\"”]|$)|\n\s*\n|\n(?= *(?:[-*+#|>]|\d+\.) )")
+
+
+def prose(text: str) -> str:
+    """The sentences of a Markdown page, on their lines: blanks in place of code, addresses and comments."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    lines: list[str] = []
+    fence, containers, in_code = "", [0], False
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        mark = FENCE.match(line)
+        if mark and fence in ("", mark[1]):
+            fence = "" if fence else mark[1]
+            lines.append("")
+            continue
+        if not line.strip() or fence:
+            lines.append("")
+            continue
+        after_blank = not lines or not lines[-1]
+        if after_blank or in_code:
+            while len(containers) > 1 and indent < containers[-1]:
+                containers.pop()
+            in_code = indent >= containers[-1] + 4
+        lines.append("" if in_code else line)
+        if not in_code and (item := CONTAINER.match(line)):
+            inside = indent + 4 if line.lstrip()[0] in "!?=" else item.end()
+            containers = [each for each in containers if each <= indent] + [inside]
+    return NOT_PROSE.sub(blank, "\n".join(lines))
+
+
+def pronouns(text: str) -> Iterator[tuple[int, str]]:
+    """The places of "what", "nobody" and the like for a subject or an object that a noun would name.
+
+    Questions ("What does it cost?") and relative clauses ("the user who runs it") are not found.
+    """
+    for match in PRONOUN.finditer(text):
+        word = match[1].lower()
+        ends = [each.end() for each in SENTENCE_END.finditer(text, 0, match.start())]
+        before = text[ends[-1] if ends else 0 : match.start()].lstrip("#>|*_- \n")
+        end = SENTENCE_END.search(text, match.end())
+        is_question = end is not None and end[0] == "?"
+        if word in ("what", "who", "whom") and (
+            is_question
+            or (not before.strip() and ASKED.match(text[match.start() :]))
+            or (word != "what" and PERSON.search(before.rstrip()))
+        ):
+            continue
+        yield match.start(), match[0]
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -49,6 +131,13 @@ def docstrings(text: str, suffix: str) -> Iterator[tuple[int, str]]:
             yield value.lineno, value.value
 
 
+def complaints_of_page(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page that have a pronoun in place of a noun, each with the rule."""
+    sentences = prose(text)
+    for place, word in pronouns(sentences):
+        yield sentences.count("\n", 0, place) + 1, f"{word!r}: name the thing or the person by a noun"
+
+
 def complaints(text: str, suffix: str) -> Iterator[tuple[int, str]]:
     """The lines of one file that break a rule, each with the rule."""
     if suffix in (".py", ".pyx"):
@@ -64,7 +153,7 @@ def complaints(text: str, suffix: str) -> Iterator[tuple[int, str]]:
 
 
 def files() -> list[Path]:
-    """The files that are checked: all that git knows of, but for the changelog and what is generated."""
+    """The files that are checked: all that git knows of, but for contracts, whose wording is kept."""
     names = subprocess.run(
         [
             "git",
@@ -83,7 +172,12 @@ def files() -> list[Path]:
         text=True,
         check=True,
     ).stdout.split()
-    skipped = {"CHANGELOG.md", "docs/contracts.md", ".ci/language.py", "tests/house/test_language.py"}
+    skipped = {
+        "docs/contracts.md",
+        "spec/ended_contracts.md",
+        ".ci/language.py",
+        "tests/house/test_language.py",
+    }
     return [ROOT / name for name in names if name not in skipped and (ROOT / name).is_file()]
 
 
@@ -93,6 +187,10 @@ def main() -> int:
         f"{path.relative_to(ROOT)}:{line}: {complaint}"
         for path in files()
         for line, complaint in complaints(path.read_text(), path.suffix)
+    ] + [
+        f"{page}:{line}: {complaint}"
+        for page in sorted(PAGES)
+        for line, complaint in complaints_of_page((ROOT / page).read_text())
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

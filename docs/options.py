@@ -88,7 +88,7 @@ def tables() -> str:
 
 def _table(kind: type) -> str:
     told = descriptions(kind)
-    rows = ["| option | default | |", "|---|---|---|"]
+    rows = ["| option | default | meaning |", "|---|---|---|"]
     for name, parameter in inspect.signature(kind).parameters.items():
         shown = f"`options=Options({name}=...)`" if kind is Options and name in RARE else f"`{name}`"
         default = "" if parameter.default is UNSET else f"`{parameter.default!r}`"

@@ -37,7 +37,15 @@ from .watermark import WATERMARK
 
 
 def get_include() -> str:
-    """The folder of the headers for C and C++, for a compiler's include path. Any thread."""
+    """Return the folder of the headers for C and C++, for a compiler's include path. Any thread.
+
+        >>> from pathlib import Path
+        >>> from pillarbox.kernel import get_include
+        >>> (Path(get_include()) / "pillarbox_monitor.h").is_file()
+        True
+
+    The headers need C++17.
+    """
     return str(Path(__file__).parent / "include")
 
 

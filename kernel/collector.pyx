@@ -30,9 +30,18 @@ ctypedef object (*make_object_t)(void* payload, cbool wanted)
 cdef class CollectorFactory:
     """CollectorFactory(mailbox, ended, *, priority=0): makes the collectors of one operator.
 
+        >>> from pillarbox.kernel import CollectorFactory, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> factory = CollectorFactory(mailbox, lambda collector, call, result, error: print(call, result))
+        >>> collector = factory.create("call 1")
+        >>> collector.complete(42)
+        True
+        >>> mailbox.take().run()
+        call 1 42
+
     `ended(collector, call, result, error)` is called on the mailbox thread, by mail of this priority, for the
-    first completion of each collector, also of one that was revoked: `error` is None for a result. What it
-    raises goes to `sys.unraisablehook`. Confined to the mailbox thread, but for `late`.
+    first completion of each collector, also of a revoked one: `error` is None for a result. An exception of
+    it goes to `sys.unraisablehook`. Confined to the mailbox thread, except `late`.
     """
 
     def __init__(self, TaskMailbox mailbox not None, ended, *, priority=0):
@@ -43,7 +52,7 @@ cdef class CollectorFactory:
         self.ended = ended
 
     def create(self, call):
-        """A collector for one attempt of `call`, any object. Confined."""
+        """Return a collector for one attempt of `call`, any object. Confined."""
         cdef Collector made
         check_owner(self.mailbox)
         made = Collector.__new__(Collector)
@@ -57,16 +66,16 @@ cdef class CollectorFactory:
         return made
 
     def revoke(self, Collector collector not None):
-        """Ends the attempt of a collector: whoever completes it from now on gets False. Confined.
+        """End the attempt of a collector: later completions return False. Confined.
 
-        Returns True if nobody had completed it. The first completion that comes then is told to `ended`
-        all the same: it may have been paid for.
+        Returns True if it had not been completed. The first later completion is still passed to `ended`,
+        because it may have been paid for.
         """
         check_owner(self.mailbox)
         return collector.node.revoke()
 
     def close(self, Collector collector not None):
-        """Ends the attempt of a collector for good: completions that come now are dropped. Confined."""
+        """End the attempt of a collector for good: later completions are dropped. Confined."""
         check_owner(self.mailbox)
         # spec: Collector!Quiesce
         if collector.node.take() != Collected.TAKEN:
@@ -74,20 +83,27 @@ cdef class CollectorFactory:
 
     @property
     def late(self):
-        """Completions that nobody was told of, for they came too late. Thread-safe."""
+        """Completions that came too late and were dropped. Thread-safe."""
         return self.late_count.load()
 
 
 cdef class Collector:
-    """Takes the result of one call when a function has it: by `complete` or `fail`, from any thread.
+    """Receiver of the result of one call: a function calls `complete` or `fail`, from any thread.
 
-    1. The first of them decides, and returns True. Its result travels as mail; the call ends when the mailbox
-       thread has run that.
-    2. Later ones return False and have no effect, also those after the time-out of the call, after another
-       attempt has begun, after the end of the job. They are counted, and are not errors.
-    3. Neither waits for anything.
+        >>> import threading
+        >>> from pillarbox import Collector, async_map
+        >>> def call(row, collector: Collector[str]):
+        ...     threading.Thread(target=lambda: collector.complete(row.upper())).start()
+        >>> list(async_map(["a", "b"], call))
+        ['A', 'B']
 
-    Made by the operator, for each attempt of a call anew. Thread-safe.
+    1. The first completion decides and returns True. Its result arrives as mail; the call ends when the
+       mailbox thread has run that mail.
+    2. Later completions return False and have no effect, also those after the timeout of the call, after the
+       begin of another attempt, or after the end of the job. They are counted, and are not errors.
+    3. Neither method waits.
+
+    The operator makes one for each attempt of a call. Thread-safe.
     """
 
     def __init__(self):
@@ -98,14 +114,14 @@ cdef class Collector:
         return GenericAlias(cls, item)
 
     def complete(self, result):
-        """Gives the call its result; returns whether this came first. Thread-safe."""
+        """Complete the call with a result; returns True for the first completion. Thread-safe."""
         return self.bring(result, False)
 
     def fail(self, error):
-        """Has the attempt fail with `error`, an exception; returns whether this came first. Thread-safe.
+        """Fail the attempt with `error`, an exception; returns True for the first completion. Thread-safe.
 
-        What follows is as if the function had raised it: a retry, or the row fails. Raises TypeError if it is
-        no exception.
+        The effect is that of an exception in the function: a retry, or the row fails. Raises TypeError if
+        `error` is not an exception.
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"error must be an exception, not {error!r}")
@@ -113,7 +129,7 @@ cdef class Collector:
 
     @property
     def is_open(self):
-        """True while nobody has completed the call and its attempt has not ended. Thread-safe."""
+        """True while the call is not completed and its attempt has not ended. Thread-safe."""
         return self.node.is_open()
 
     def __repr__(self):

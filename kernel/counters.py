@@ -11,7 +11,17 @@ from .states import MailboxState
 
 
 class MailboxStatistics(NamedTuple):
-    """Counters of a `TaskMailbox`, in mails."""
+    """Counters of a `TaskMailbox`, in mails.
+
+        >>> from pillarbox.kernel import Mail, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> mailbox.put(Mail(print, "hello"))
+        >>> counts = mailbox.statistics()
+        >>> counts.state.name, counts.put, counts.taken
+        ('OPEN', 1, 0)
+
+    An immutable tuple; any thread may use it.
+    """
 
     state: MailboxState
     """State at the time of the call."""
@@ -30,7 +40,17 @@ class MailboxStatistics(NamedTuple):
 
 
 class QueueStatistics(NamedTuple):
-    """Counters of a result queue, in entries."""
+    """Counters of a result queue, in entries.
+
+        >>> from pillarbox.kernel import UnorderedQueue
+        >>> queue = UnorderedQueue(4)
+        >>> handle = queue.put("a")
+        >>> counts = queue.statistics()
+        >>> counts.capacity, counts.in_flight, counts.completed
+        (4, 1, 0)
+
+    An immutable tuple; any thread may use it.
+    """
 
     capacity: int
     """Most entries held at once, watermarks included."""
@@ -57,7 +77,18 @@ class QueueStatistics(NamedTuple):
 
 
 class HandoverStatistics(NamedTuple):
-    """Counters of a `Handover`."""
+    """Counters of a `Handover`.
+
+        >>> from pillarbox.kernel import Handover
+        >>> handover = Handover(4)
+        >>> handover.put("a", nbytes=8)
+        True
+        >>> counts = handover.statistics()
+        >>> counts.items, counts.nbytes, counts.taken
+        (1, 8, 0)
+
+    An immutable tuple; any thread may use it.
+    """
 
     items: int
     """Items that wait now."""

@@ -20,20 +20,31 @@ from pillarbox.kernel.waiting cimport drop, keep, take_over
 cdef class Deadlines(Confined):
     """Deadlines(clock=None)
 
-    1. A timer that was armed comes out once: by `cancel`, `expire` or `clear`.
-    2. `expire` gives the timers that are due, in the order of their deadlines; of those with the same
+    Timers in the order of their deadlines, for a thread that polls them.
+
+        >>> from pillarbox.kernel import Deadlines
+        >>> from pillarbox.testing import FakeClock
+        >>> clock = FakeClock()
+        >>> timers = Deadlines(clock)
+        >>> late, early = timers.arm(5.0, "late"), timers.arm(1.0, "early")
+        >>> clock.advance(2.0)
+        >>> timers.expire(), timers.next_deadline()
+        (['early'], 5.0)
+
+    1. An armed timer is returned once: by `cancel`, `expire` or `clear`.
+    2. `expire` returns the timers that are due, in the order of their deadlines; of those with the same
        deadline the one that was armed first comes first.
     3. Arming, cancelling and expiring cost a constant when all timers have one length, and at worst the
        logarithm of the number of different lengths, however many timers wait.
-    4. Time does not go back. When the clock does, its latest reading stands until the clock has passed it.
+    4. Time does not go back. When the clock does, its latest reading holds until the clock has passed it.
 
-    `clock` gives the time in seconds, a finite float; `arm` and `expire` call it. None is the kernel's own
-    clock, which is monotonic. Its times mean nothing to another clock. TypeError if `clock` is not callable.
+    `clock` returns the time in seconds, a finite float; `arm` and `expire` call it. None is the kernel's own
+    monotonic clock. Its times mean nothing to another clock. TypeError if `clock` is not callable.
 
     Confined to the owner, the thread that makes them (see `adopt`; allowed while no timer waits): arm,
     cancel, expire, clear, and `sys.getsizeof`. Thread-safe: peek, next_deadline, len.
 
-    A list for each length and a heap over the lists: libevent has it for lengths that it is told are common
+    The structure, a list for each length and a heap over the lists, is that of libevent's common timeouts
     (`event_base_init_common_timeout`).
     """
 
@@ -48,10 +59,10 @@ cdef class Deadlines(Confined):
         self.core.let_go(drop)
 
     def arm(self, seconds, payload):
-        """Arms a timer that is due in `seconds`, a finite number of at least 0; returns its handle, an int.
+        """Arm a timer that is due in `seconds`, a finite number of at least 0; returns its handle, an int.
         `payload` is any object. Confined.
 
-        Raises TypeError or ValueError for other `seconds`, MemoryError, and what the clock raises; then
+        Raises TypeError or ValueError for other `seconds`, MemoryError, and the errors of the clock; then
         nothing is armed.
         """
         cdef double length
@@ -71,10 +82,10 @@ cdef class Deadlines(Confined):
         return handle
 
     def cancel(self, handle):
-        """Forgets a timer and its payload; returns True. Confined.
+        """Cancel a timer and drop its payload; returns True. Confined.
 
-        Returns False, without effect, if the handle is not that of a timer that waits: it has come out, or
-        there never was one. TypeError if it is not an int.
+        Returns False, without effect, if the handle is not that of a timer that waits: it has expired, or it
+        never existed. TypeError if it is not an int.
         """
         cdef void* owned = NULL
         cdef int64_t number
@@ -88,11 +99,11 @@ cdef class Deadlines(Confined):
         return True
 
     def expire(self, limit=None):
-        """Takes out what is due now, at most `limit` timers (None: all): a list of payloads, in order.
+        """Remove the timers that are due now, at most `limit` (None: all): a list of payloads, in order.
         Confined.
 
-        Raises ValueError if `limit` is negative, MemoryError, and what the clock raises; then nothing is
-        taken out.
+        Raises ValueError if `limit` is negative, MemoryError, and the errors of the clock; then nothing is
+        removed.
         """
         cdef size_t most = NO_BOUND
         check_owner(self)
@@ -101,8 +112,7 @@ cdef class Deadlines(Confined):
         return self.take_out(self.time(), most)
 
     def clear(self):
-        """Takes every timer out, due or not: a list of payloads, in the order of their deadlines. Confined.
-        """
+        """Remove every timer, due or not: a list of payloads, in the order of their deadlines. Confined."""
         check_owner(self)
         return self.take_out(INFINITY, NO_BOUND)
 

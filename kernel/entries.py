@@ -4,7 +4,16 @@ from typing import Any, NamedTuple
 
 
 class QueueEntry(NamedTuple):
-    """An entry of a result queue that has not been emitted."""
+    """Entry of a result queue that has not been emitted, as `snapshot` returns it.
+
+        >>> from pillarbox.kernel import OrderedQueue
+        >>> queue = OrderedQueue(4)
+        >>> handle = queue.put("a")
+        >>> queue.snapshot()
+        [QueueEntry(element='a', finished=False, result=None)]
+
+    An immutable tuple; any thread may use it.
+    """
 
     element: Any
     """The element that was put; `WATERMARK` if a watermark was."""

@@ -7,14 +7,36 @@ from typing import Any
 
 
 class PillarboxError(Exception):
-    """Root of the errors that Pillarbox raises; bad arguments are TypeError or ValueError."""
+    """Base class of the errors that Pillarbox raises; bad arguments are TypeError or ValueError.
+
+        >>> from pillarbox import PillarboxError, async_map
+        >>> async def call(row):
+        ...     return 1 // row
+        >>> try:
+        ...     list(async_map([0], call))
+        ... except PillarboxError as error:
+        ...     print(type(error).__name__)
+        CallFailed
+
+    All survive pickling, so that an error of a worker process reaches its driver.
+    """
 
 
 class MailboxClosedError(PillarboxError):
-    """A mailbox was asked for something that its state does not allow.
+    """Error of a mailbox whose state does not allow the call.
 
-    `state` is the name of the state it was in. `mail` is what was refused: the mail, the tuple of mails of a
-    `put_all`, or None when nothing was being put. A pickled copy holds its description, a str, instead.
+        >>> from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> mailbox.close()
+        []
+        >>> try:
+        ...     mailbox.put(Mail(print, "hello"))
+        ... except MailboxClosedError as error:
+        ...     print(error.state, error.mail.priority)
+        CLOSED 0
+
+    `state` is the name of the mailbox's state. `mail` is the refused mail, the tuple of mails of a `put_all`,
+    or None for a take. A pickled copy holds its description, a str, instead.
     """
 
     def __init__(self, state: object, mail: object = None) -> None:
@@ -36,7 +58,22 @@ class MailboxClosedError(PillarboxError):
 
 
 class WrongThreadError(PillarboxError):
-    """A method that is confined to one thread was called by another. Both are named, as text."""
+    """Error of a method that is confined to one thread and was called by another.
+
+        >>> import threading
+        >>> from pillarbox.kernel import TaskMailbox, WrongThreadError
+        >>> mailbox = TaskMailbox()
+        >>> def take():
+        ...     try:
+        ...         mailbox.try_take()
+        ...     except WrongThreadError as error:
+        ...         print("MainThread" in error.expected, "other" in error.actual)
+        >>> thread = threading.Thread(target=take, name="other")
+        >>> thread.start(); thread.join()
+        True True
+
+    `expected` and `actual` name both threads, as text.
+    """
 
     def __init__(self, expected: str, actual: str) -> None:
         self.expected = expected
@@ -48,10 +85,14 @@ class WrongThreadError(PillarboxError):
 
 
 class ForkedError(PillarboxError):
-    """A mailbox, queue or hand-over was used in the child of a fork, but was made before it.
+    """Error of a mailbox, queue or hand-over that was made before a fork and is used in the child.
 
-    The threads that used it are not in the child, and what they were in the middle of stays undone. `kind` is
-    the class, `pid` the process that the call was made in.
+        >>> from pillarbox.kernel import ForkedError
+        >>> print(ForkedError("TaskMailbox", 4711))
+        this TaskMailbox was made before the fork of process 4711, which must make its own
+
+    The threads that used it do not exist in the child, and their unfinished work stays undone. `kind` is the
+    class, `pid` the process of the call.
     """
 
     def __init__(self, kind: str, pid: int) -> None:
@@ -64,7 +105,19 @@ class ForkedError(PillarboxError):
 
 
 class CapacityError(PillarboxError):
-    """A bounded queue is full. `capacity` is the bound, in entries."""
+    """Error of a put into a full queue. `capacity` is the limit, in entries.
+
+        >>> from pillarbox.kernel import CapacityError, OrderedQueue
+        >>> queue = OrderedQueue(1)
+        >>> handle = queue.put("a")
+        >>> try:
+        ...     queue.put("b")
+        ... except CapacityError as error:
+        ...     print(error.capacity)
+        1
+
+    Emit entries before the next put.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -75,14 +128,39 @@ class CapacityError(PillarboxError):
 
 
 class QueueClosedError(PillarboxError):
-    """Something was put into a result queue after `close`."""
+    """Error of a put into a result queue after `close`.
+
+        >>> from pillarbox.kernel import OrderedQueue, QueueClosedError
+        >>> queue = OrderedQueue(1)
+        >>> queue.close()
+        []
+        >>> try:
+        ...     queue.put("a")
+        ... except QueueClosedError as error:
+        ...     print(error)
+        the result queue is closed; it takes nothing in and emits nothing
+
+    A closed queue emits nothing either.
+    """
 
     def __str__(self) -> str:
         return "the result queue is closed; it takes nothing in and emits nothing"
 
 
 class QueueRestoringError(PillarboxError):
-    """Something new was put into a result queue before everything restored. `left` is what is still to be."""
+    """Error of a put into a result queue before all restored entries are admitted. `left` counts them.
+
+        >>> from pillarbox.kernel import OrderedQueue, QueueRestoringError
+        >>> queue = OrderedQueue(4)
+        >>> queue.restore([("a", False, None)])
+        >>> try:
+        ...     queue.put("b")
+        ... except QueueRestoringError as error:
+        ...     print(error.left)
+        1
+
+    `admit_restored` admits them.
+    """
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -93,7 +171,20 @@ class QueueRestoringError(PillarboxError):
 
 
 class HandoverClosedError(PillarboxError):
-    """A hand-over has come to its end. `reason` says which end: finished, failed or closed."""
+    """Error of a call after the end of a hand-over. `reason` is "finished", "failed" or "closed".
+
+        >>> from pillarbox.kernel import Handover, HandoverClosedError
+        >>> handover = Handover(4)
+        >>> handover.finish()
+        True
+        >>> try:
+        ...     handover.take()
+        ... except HandoverClosedError as error:
+        ...     print(error)
+        the hand-over has ended: finished, and every item taken
+
+    The producer's failure, if there is one, is raised in its place.
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -29,13 +29,27 @@ from .errors import HandoverClosedError
 cdef class Handover(GCContainer):
     """Handover(max_items, max_bytes=None)
 
+    Bounded queue between two threads, a producer and a consumer.
+
+        >>> from pillarbox.kernel import Handover
+        >>> handover = Handover(2)
+        >>> handover.put("a"), handover.try_put("b"), handover.try_put("c")
+        (True, True, False)
+        >>> handover.finish()
+        True
+        >>> handover.take_all(), handover.ended
+        (['a', 'b'], True)
+
     1. Items come out in the order in which they went in, each once.
-    2. At most `max_items` items and `max_bytes` bytes wait; but into an empty hand-over every item goes,
-       however large.
-    3. `finish` and `fail` end the input: what waits is still handed out, after it every take raises
-       HandoverClosedError, or the failure. The first of the two calls decides.
-    4. `close` is the consumer's end: it returns what waits, and every put returns False at once.
+    2. At most `max_items` items and `max_bytes` bytes wait; but an empty hand-over accepts any item, however
+       large.
+    3. `finish` and `fail` end the input: the items that wait are still handed out, after them every take
+       raises HandoverClosedError, or the failure. The first of the two calls decides.
+    4. `close` is the consumer's end: it returns the items that wait, and every put returns False at once.
     5. A `wake_up` is never lost: if no consumer waits, the next take that would wait returns None instead.
+
+    put, try_put, finish, fail and arm_wakeup_producer are for the producer's thread, `wake_up` for any
+    thread, the others for the consumer's.
     """
 
     def __cinit__(self, max_items, max_bytes=None):
@@ -53,11 +67,11 @@ cdef class Handover(GCContainer):
     # ---- producer
 
     def put(self, item, nbytes=0, timeout=None):
-        """Hands an item over, `nbytes` bytes of it by the producer's count; waits for room. Returns True.
+        """Put an item of `nbytes` bytes, by the producer's count; waits for room. Returns True.
 
         Returns False when `timeout` seconds have passed (None: no limit), or at once when the consumer has
-        closed. Raises HandoverClosedError after `finish` or `fail`, TypeError for None, which stands for
-        "nothing".
+        closed. Raises HandoverClosedError after `finish` or `fail`, TypeError for None, which means "no
+        item".
         """
         return self.offer(item, nbytes, deadline_after(timeout))
 
@@ -66,13 +80,11 @@ cdef class Handover(GCContainer):
         return self.offer(item, nbytes, -INFINITY)
 
     def finish(self):
-        """Ends the input. Returns False, without effect, if it has been ended before or the consumer has
-        closed.
-        """
+        """End the input. Returns False, without effect, if it was ended before or the consumer has closed."""
         return self.finish_with(NULL)
 
     def fail(self, exception):
-        """Ends the input with a failure, which takes raise after the items before it. Returns as `finish`."""
+        """End the input with a failure, which takes raise after the items before it. Returns as `finish`."""
         if not isinstance(exception, BaseException):
             raise TypeError(f"exception must be an exception object, not {exception!r}")
         # With the traceback that it has now: every take that raises it would make it longer.
@@ -97,8 +109,10 @@ cdef class Handover(GCContainer):
     # ---- consumer
 
     def take(self, timeout=None):
-        """The oldest item; waits for it. Returns None when `timeout` seconds have passed (None: no limit)
-        or after a `wake_up`. At the end raises the producer's failure, or HandoverClosedError.
+        """Return the oldest item; waits for it.
+
+        Returns None when `timeout` seconds have passed (None: no limit) or after a `wake_up`. At the end
+        raises the producer's failure, or HandoverClosedError.
         """
         cdef double deadline = deadline_after(timeout)
         cdef double seconds = 0.0
@@ -118,7 +132,7 @@ cdef class Handover(GCContainer):
             after_sleep(self)
 
     def try_take(self):
-        """The oldest item, or None if there is none now. At the end raises as `take`."""
+        """Return the oldest item, or None if none waits. At the end raises as `take`."""
         cdef void* armed = NULL
         cdef item_t* node = self.fetch(False, &armed)
         if node == NULL:
@@ -129,15 +143,17 @@ cdef class Handover(GCContainer):
         return item
 
     def take_all(self):
-        """Everything that waits, in one step: a list, empty if nothing does. At the end raises as `take`."""
+        """Return all items that wait, in one step: a list, maybe empty. At the end raises as `take`."""
         cdef void* armed = NULL
         items = values(self.fetch(True, &armed))
         call_if_armed(armed)
         return items
 
     def close(self):
-        """The consumer goes away: returns a list of what waits; every put returns False from then on, every
-        take raises HandoverClosedError. The second close returns an empty list.
+        """Close the consumer's end: returns a list of the items that wait.
+
+        From then on every put returns False and every take raises HandoverClosedError. The second close
+        returns an empty list.
         """
         check_process(self)
         cdef left_t left
@@ -149,9 +165,9 @@ cdef class Handover(GCContainer):
         return items
 
     def wake_up(self):
-        """Makes a waiting `take` return None, and calls an armed wake-up of the consumer. Any thread.
+        """Make a waiting `take` return None, and call an armed wake-up of the consumer. Any thread.
 
-        If neither is there, the next `take` that would wait returns None, or the next arming returns False.
+        Without either, the next `take` that would wait returns None, or the next arming returns False.
         """
         check_process(self)
         cdef void* armed = NULL

@@ -14,16 +14,27 @@ MAX_PRIORITY = GREATEST_PRIORITY
 cdef class Mail:
     """Mail(fn, *args, priority=0, urgent=False, deferrable=False, description=None)
 
+    Function call that any thread puts into a `TaskMailbox` and the mailbox thread runs.
+
+        >>> from pillarbox.kernel import Mail, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> mailbox.put(Mail(print, "hello", description="a greeting"))
+        >>> mail = mailbox.take()
+        >>> mail.description, mail.priority
+        ('a greeting', 0)
+        >>> mail.run()
+        hello
+
     1. `run()` calls `fn(*args)`; the mailbox itself never does.
     2. `priority` selects: a take names the least priority that it accepts. MIN_PRIORITY (-1) to MAX_PRIORITY.
-    3. An `urgent` mail is taken before all that are not.
+    3. An `urgent` mail is taken before all mails that are not urgent.
     4. A `deferrable` mail is skipped by a take that asks for that, as the yields of an executor do, and by
        nothing else.
-    5. `description`, a str or a function that gives one, is for messages; a function is called only then.
+    5. `description`, a str or a function that returns one, is for messages; a function is called only then.
     6. A mail waits in one mailbox at a time. After it was taken it may be put again.
 
-    Raises TypeError if `fn` is not callable or `description` neither str nor callable, ValueError for a
-    priority out of range.
+    Any thread may make and put one. Raises TypeError if `fn` is not callable or `description` neither str nor
+    callable, ValueError for a priority out of range.
     """
 
     def __cinit__(self):
@@ -52,7 +63,7 @@ cdef class Mail:
         del replaced
 
     def run(self):
-        """Calls the function with its arguments; returns what it returns, raises what it raises."""
+        """Call the function with its arguments; returns its result, raises its error."""
         return self.fn(*self.args)
 
     @property

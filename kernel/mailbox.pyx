@@ -50,19 +50,33 @@ BACKENDS = ("lock-free", "mutex")[:INBOX_KINDS]
 cdef class TaskMailbox(Confined):
     """TaskMailbox(thread=None, *, urgent_burst=64, backend="lock-free")
 
-    The mailbox thread is `thread` (a started threading.Thread or an ident), or else the thread that makes it.
-    `backend` is one of `BACKENDS`: of a build for tests, which has an oracle beside "lock-free".
+    Mailbox of one task thread: any thread puts mail, the mailbox thread takes it.
+
+        >>> import threading
+        >>> from pillarbox.kernel import Mail, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> done = Mail(print, "from another thread")
+        >>> thread = threading.Thread(target=mailbox.put, args=(done,))
+        >>> thread.start()
+        >>> mailbox.take(timeout=10.0).run()
+        from another thread
+        >>> thread.join()
+        >>> mailbox.close(), mailbox.state.name
+        ([], 'CLOSED')
+
+    The mailbox thread is `thread` (a started threading.Thread or an ident), by default the thread that makes
+    the mailbox. `backend` is one of `BACKENDS`: builds for tests have an oracle in addition to "lock-free".
 
     1. *A put that returns is never lost*: its mail is taken, drained, or returned by close, exactly once. A
-       put that raises has left nothing behind. No put that begins after `quiesce()` has returned succeeds.
+       put that raises has no effect. No put that begins after `quiesce()` has returned succeeds.
     2. Mails are taken in the order of their puts among those that the take accepts. A priority selects, it
-       does not reorder. Urgent mails come first, but after `urgent_burst` of them in a row the next one
+       does not reorder. Urgent mails come first, but after `urgent_burst` of them in sequence the next one
        taken is an ordinary one, if the take accepts one.
     3. A take that reports "no mail" had an instant in which there was none that it accepts.
     4. States go OPEN -> QUIESCED -> CLOSED, never back.
 
-    Methods are *thread-safe* or *confined* to the mailbox thread; a confined one raises WrongThreadError
-    elsewhere.
+    Methods are *thread-safe* or *confined* to the mailbox thread; a confined one raises WrongThreadError in
+    another thread.
     """
 
     def __cinit__(self, thread=None, *, urgent_burst=64, backend="lock-free"):
@@ -81,18 +95,18 @@ cdef class TaskMailbox(Confined):
     # ---- any thread: putting
 
     def put(self, Mail mail not None):
-        """Puts a mail. Thread-safe. Raises MailboxClosedError, which holds the mail, unless the state is
+        """Put a mail. Thread-safe. Raises MailboxClosedError, which holds the mail, unless the state is
         OPEN; ValueError if the mail waits in a mailbox already.
         """
         if not offered(self, mail):
             raise MailboxClosedError(self.state, mail)
 
     def try_put(self, Mail mail not None):
-        """Puts a mail if the state is OPEN; returns whether. Thread-safe. ValueError as `put`."""
+        """Put a mail if the state is OPEN; returns True if it did. Thread-safe. ValueError as `put`."""
         return offered(self, mail)
 
     def put_all(self, mails):
-        """Puts all of these mails or none: adjacent and in order. Thread-safe.
+        """Put all of these mails or none: adjacent and in order. Thread-safe.
 
         Urgent ones among them are adjacent among the urgent. Raises MailboxClosedError, which holds the
         tuple of them, unless the state is OPEN; ValueError if one waits in a mailbox already or is named
@@ -125,7 +139,7 @@ cdef class TaskMailbox(Confined):
     # ---- any thread: ending and watching
 
     def quiesce(self):
-        """OPEN becomes QUIESCED: takes no more mail in. Without effect in other states. Thread-safe.
+        """Refuse mail from now on: OPEN becomes QUIESCED. No effect in other states. Thread-safe.
 
         Wakes a waiting take and calls the armed wake-up.
         """
@@ -151,7 +165,7 @@ cdef class TaskMailbox(Confined):
         return is_owner(self)
 
     def check_is_mailbox_thread(self):
-        """Raises WrongThreadError unless the calling thread is the mailbox thread. Thread-safe."""
+        """Raise WrongThreadError unless the calling thread is the mailbox thread. Thread-safe."""
         check_owner(self)
 
     def __len__(self):
@@ -183,20 +197,20 @@ cdef class TaskMailbox(Confined):
     # ---- confined: taking
 
     def try_take(self, p=-1, *, skip_deferrable=False):
-        """The first mail of priority `p` or higher, or None. Confined; does not block.
+        """Return the first mail of priority `p` or higher, or None. Confined; does not block.
 
-        With `skip_deferrable` deferrable mails stay where they are. Raises MailboxClosedError when CLOSED.
+        With `skip_deferrable` deferrable mails remain in the mailbox. Raises MailboxClosedError when CLOSED.
         """
         check_owner(self)
         self.check_not_closed()
         return taken(self, accepted_priority(p), DEFERRABLE if skip_deferrable else 0)
 
     def take(self, p=-1, timeout=None, *, skip_deferrable=False):
-        """The first mail of priority `p` or higher; waits for it. Confined; blocks with the GIL released.
+        """Return the first mail of priority `p` or higher; waits for it. Confined; blocks without the GIL.
 
         Returns None when `timeout` seconds have passed (None: no limit). In QUIESCED raises
         MailboxClosedError at once if no mail is accepted, for no more can come; in CLOSED always. On the
-        main thread a signal is handled within 50 ms; what its handler raises (KeyboardInterrupt) ends the
+        main thread a signal is handled within 50 ms; an exception of its handler (KeyboardInterrupt) ends the
         wait, and no mail is lost by it.
         """
         check_owner(self)
@@ -224,16 +238,16 @@ cdef class TaskMailbox(Confined):
             self.check_not_closed()
 
     def create_batch(self):
-        """Makes everything put before this call the batch, behind what is left of the last one. Confined.
+        """Form a batch of all mails put before this call, after the rest of the last batch. Confined.
 
-        Returns whether there is anything to take. Raises MailboxClosedError when CLOSED.
+        Returns True if there is any mail to take. Raises MailboxClosedError when CLOSED.
         """
         check_owner(self)
         self.check_not_closed()
         return self.core.create_batch()
 
     def try_take_from_batch(self):
-        """The next mail of the batch, or None when the batch is used up. Confined; does not block.
+        """Return the next mail of the batch, or None when the batch is used up. Confined; does not block.
 
         A mail put after `create_batch` is not in the batch, an urgent one excepted. Raises
         MailboxClosedError when CLOSED.
@@ -244,12 +258,12 @@ cdef class TaskMailbox(Confined):
         return None if node == NULL else handed_out(node)
 
     def run_batch(self, limit=None, *, meanwhile=None):
-        """Makes a batch as `create_batch` does, takes each of its mails and runs it. Confined.
+        """Form a batch as `create_batch` does, take each of its mails and run it. Confined.
 
-        At most `limit` mails (None: all; urgent ones that come meanwhile are among them), and at most
-        `meanwhile` (None: any number) more than there are when it begins. Returns how many have run;
-        `leave_batch` ends it early. What a mail raises is raised: that mail is gone, those behind it are
-        still of the batch. A mail may put, take, and close. Raises MailboxClosedError when CLOSED.
+        At most `limit` mails (None: all; urgent ones that arrive meanwhile are among them), and at most
+        `meanwhile` (None: any number) more than there are when it begins. Returns the number of mails that
+        have run; `leave_batch` ends it early. An exception of a mail is raised: that mail is gone, the mails
+        after it remain in the batch. A mail may put, take, and close. Raises MailboxClosedError when CLOSED.
         """
         cdef size_t most = NO_BOUND if limit is None else as_bound("limit", limit, NO_BOUND)
         cdef size_t more = NO_BOUND if meanwhile is None else as_bound("meanwhile", meanwhile, NO_BOUND)
@@ -286,9 +300,9 @@ cdef class TaskMailbox(Confined):
         return ran
 
     def leave_batch(self):
-        """Has `run_batch` return after the mail that it runs, in which this is called. Confined.
+        """Make `run_batch` return after the mail that it runs, from which this is called. Confined.
 
-        What is left is still of the batch. Without effect where no `run_batch` is running.
+        The other mails remain in the batch. No effect outside of a `run_batch`.
         """
         check_owner(self)
         self.leaving = True
@@ -304,8 +318,8 @@ cdef class TaskMailbox(Confined):
         return self.core.has_mail()
 
     def drain(self):
-        """Takes everything that was put before this call; a list, in the order in which takes would have
-        given it. Confined. An empty list when CLOSED.
+        """Take all mails that were put before this call; a list, in the order in which takes would have
+        returned them. Confined. An empty list when CLOSED.
         """
         check_owner(self)
         cdef MailList mails
@@ -313,7 +327,7 @@ cdef class TaskMailbox(Confined):
         return all_handed_out(mails)
 
     def close(self):
-        """Becomes CLOSED; returns a list of every mail not taken, each exactly once, in take order. Confined.
+        """Close the mailbox; returns every mail not taken, each exactly once, in take order. Confined.
 
         An armed wake-up is dropped. The second close returns an empty list.
         """
@@ -327,14 +341,14 @@ cdef class TaskMailbox(Confined):
     # ---- confined: sleeping elsewhere
 
     def arm_wakeup(self, callback):
-        """Arms a one-shot wake-up for a mailbox thread that sleeps elsewhere than in `take`. Confined.
+        """Arm a one-shot wake-up for a mailbox thread that sleeps outside of `take`. Confined.
 
         Returns False and arms nothing if a mail waits or the state is not OPEN. Otherwise the next put,
         put_all or quiesce, of any thread, calls `callback()` once, in its own thread, without a lock, after
-        its mail is in; the callback must be safe to call there (`loop.call_soon_threadsafe`). What it
-        raises goes to `sys.unraisablehook`. Arming again replaces it; so no wake-up is lost, and each
-        arming gives one call at most. A put that found an earlier arming and has not called it yet may call
-        this one, early; the answer may then be True although mail waits.
+        its mail is in; the callback must be safe to call there (`loop.call_soon_threadsafe`). Its exceptions
+        go to `sys.unraisablehook`. Arming again replaces it; so no wake-up is lost, and each arming makes one
+        call at most. A put that found an earlier arming and has not called it yet may call this one, early;
+        the return value may then be True although mail waits.
         """
         cdef void* spare = NULL
         cdef void* own

@@ -35,19 +35,29 @@ cdef object THE_WATERMARK = WATERMARK
 
 
 cdef class ResultQueue(Confined):
-    """The base of OrderedQueue and UnorderedQueue; not constructible itself.
+    """Base class of OrderedQueue and UnorderedQueue; not constructible itself.
+
+        >>> from pillarbox.kernel import OrderedQueue, ResultQueue
+        >>> queue = OrderedQueue(8)
+        >>> isinstance(queue, ResultQueue)
+        True
+        >>> first, second = queue.put("a"), queue.put("b")
+        >>> queue.complete(second, "B"), queue.complete(first, "A"), queue.complete(first, "again")
+        (True, True, False)
+        >>> queue.emit_many()
+        [('a', 'A'), ('b', 'B')]
 
     1. At most `capacity` entries are held, watermarks included; `put` into a full queue raises CapacityError.
     2. The first completion of an entry wins. Later ones, those of earlier attempts, and those of entries
        that are gone return False, have no effect, and are counted.
     3. No element passes a watermark, in either direction. A watermark counts as finished.
     4. Nothing is emitted after `clear` or `close` that was admitted before it.
-    5. What `restore` has set is admitted in its order, before anything new, and never past the capacity.
+    5. The entries set by `restore` are admitted in their order, before new ones, and never past the capacity.
 
     Confined to the owner, the thread that makes the queue (see `adopt`; allowed while the queue is empty and
     restores nothing): put, put_watermark, renew, has_completed, emit, emit_many, snapshot, restore,
     admit_restored, clear, close; with `owner_completes`, which spares each entry its atomic operations,
-    `complete` as well. Everything else is thread-safe.
+    `complete` as well. The rest is thread-safe.
     """
 
     def __cinit__(self, capacity, *, owner_completes=False):
@@ -64,7 +74,7 @@ cdef class ResultQueue(Confined):
     # ---- confined: in
 
     def put(self, element):
-        """Admits an element; returns the handle of its first attempt, an int. Confined.
+        """Admit an element; returns the handle of its first attempt, an int. Confined.
 
         Raises CapacityError if the queue is full, QueueClosedError after `close`, and QueueRestoringError as
         long as entries are still to be restored.
@@ -81,7 +91,7 @@ cdef class ResultQueue(Confined):
         return handle
 
     def put_watermark(self, watermark):
-        """Admits a watermark, any object. Confined. Raises as `put`."""
+        """Admit a watermark, any object. Confined. Raises as `put`."""
         cdef QueueAnswer answer
         cdef void* mark
         cdef void* owned
@@ -95,7 +105,7 @@ cdef class ResultQueue(Confined):
             self.refuse(answer)
 
     def renew(self, handle):
-        """Begins a new attempt of an unfinished entry; returns its handle. The old one has no effect from
+        """Begin a new attempt of an unfinished entry; returns its handle. The old one has no effect from
         then on.
 
         Confined. Raises ValueError if the handle is not that of the present attempt of an unfinished entry.
@@ -110,7 +120,7 @@ cdef class ResultQueue(Confined):
     # ---- any thread, or the owner alone: completion
 
     def complete(self, handle, result):
-        """Gives an entry its result; returns whether this was the first completion of its present attempt.
+        """Complete an entry; returns True if this was the first completion of its present attempt.
 
         Thread-safe, also while the owner puts or emits; confined in a queue made with `owner_completes`.
         """
@@ -129,12 +139,12 @@ cdef class ResultQueue(Confined):
     # ---- confined: out
 
     def has_completed(self):
-        """True if `emit` would give something now. Confined."""
+        """Return True if `emit` would return an entry now. Confined."""
         check_owner(self)
         return self.core.has_completed()
 
     def emit(self):
-        """Takes the next finished entry out: `(element, result)`, or `(WATERMARK, watermark)`; None if
+        """Remove the next finished entry: `(element, result)`, or `(WATERMARK, watermark)`; None if
         there is none. Confined.
         """
         cdef pair_t pair
@@ -142,7 +152,7 @@ cdef class ResultQueue(Confined):
         return paired(&pair) if self.core.emit(&pair, 1) else None
 
     def emit_many(self, limit=None):
-        """Takes at most `limit` finished entries out (None: all): a list of what `emit` would have given.
+        """Remove at most `limit` finished entries (None: all): a list of results of `emit`.
         Confined. ValueError if `limit` is negative.
         """
         cdef pair_t pairs[CHUNK]
@@ -165,12 +175,12 @@ cdef class ResultQueue(Confined):
     # ---- confined: all at once
 
     def snapshot(self, door=()):
-        """Gives what a restart needs: a list of QueueEntry `(element, finished, result)`. Confined.
+        """Return the state for a restart: a list of QueueEntry `(element, finished, result)`. Confined.
 
         First every entry admitted and not emitted, in the order of admission; then those that are still to be
-        restored; then the elements of `door`, an iterable: what waits to be admitted, and is not finished.
-        The result of an unfinished one is None, a watermark is `(WATERMARK, True, watermark)`. The queue
-        stays as it is.
+        restored; then the elements of `door`, an iterable of elements that wait for admission and are not
+        finished. The result of an unfinished one is None, a watermark is `(WATERMARK, True, watermark)`. The
+        queue does not change.
         """
         cdef vector[entry_t] entries
         cdef size_t index
@@ -188,8 +198,8 @@ cdef class ResultQueue(Confined):
         return held
 
     def clear(self):
-        """Takes everything out: the list of elements not emitted, without watermarks, in the order of
-        admission; behind them those that were still to be restored.
+        """Remove everything: the list of elements not emitted, without watermarks, in the order of
+        admission; after them those that were still to be restored.
 
         Completions of these entries are ignored and counted from then on. The queue can be used again.
         Confined.
@@ -200,7 +210,7 @@ cdef class ResultQueue(Confined):
         return elements_of(entries)
 
     def close(self):
-        """As `clear`, and takes nothing in any more: a later put raises QueueClosedError. Confined."""
+        """Clear the queue as `clear` and close it: a later put raises QueueClosedError. Confined."""
         cdef vector[entry_t] entries
         check_owner(self)
         self.core.close(entries)
@@ -209,11 +219,11 @@ cdef class ResultQueue(Confined):
     # ---- confined: restoring
 
     def restore(self, entries):
-        """Sets what is to be restored: an iterable of `(element, finished, result)`, as `snapshot` gave it.
+        """Set the entries to restore: an iterable of `(element, finished, result)`, as of `snapshot`.
 
         Nothing is admitted yet: see `admit_restored`. Confined. Raises ValueError if the queue is closed, not
-        empty or restoring already; TypeError or ValueError, which name the entry, if one is not such a one.
-        Then the queue is as it was.
+        empty or restoring already; TypeError or ValueError, which name the entry, if one has another form.
+        Then the queue is unchanged.
         """
         cdef vector[entry_t] restored
         cdef QueueAnswer answer
@@ -235,10 +245,10 @@ cdef class ResultQueue(Confined):
         raise ValueError(f"only an empty queue can be restored, this one holds {len(self)} entries")
 
     def admit_restored(self):
-        """Admits what `restore` has set, in order, up to the first entry that needs its call, and returns
+        """Admit the entries of `restore`, in order, up to the first entry that needs its call, and return
         `(handle, element)` of that one. Confined.
 
-        Returns None when the queue is full or nothing is left to restore. Finished entries and watermarks are
+        Returns None when the queue is full or all are admitted. Finished entries and watermarks are
         admitted on the way, also before a None: they can be emitted like any other.
         """
         cdef void* element = NULL

@@ -4,7 +4,16 @@ import enum
 
 
 class MailboxState(enum.IntEnum):
-    """`OPEN` -> `QUIESCED` -> `CLOSED`."""
+    """State of a mailbox: `OPEN`, then `QUIESCED`, then `CLOSED`, never back.
+
+        >>> from pillarbox.kernel import MailboxState, TaskMailbox
+        >>> mailbox = TaskMailbox()
+        >>> mailbox.quiesce()
+        >>> mailbox.state is MailboxState.QUIESCED
+        True
+
+    Any thread reads it as `TaskMailbox.state`.
+    """
 
     OPEN = 0
     """Takes mail in and gives mail out."""

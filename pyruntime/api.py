@@ -196,59 +196,72 @@ def async_map(
     progress: Progress | None = None,
     options: Options | None = None,
 ) -> Any:
-    """Call `fn` with each row, many at a time: of a DataFrame a DataFrame, of an iterable an iterator.
+    """Call `fn` concurrently with each row of a DataFrame or iterable; return a DataFrame or an iterator.
 
     rows: a Spark DataFrame, batch or streaming, classic or Connect; or an iterable. Lists, tuples, ranges
-        and sets are read in place, an async iterable on the event loop, anything else in a thread of its own;
-        some 256 items ahead at most. Refused is what is not iterated by rows: a table or column of pandas,
-        Polars or Arrow, a dict, a text.
-    fn: an async function of one row; a plain one, which runs in threads; a plain one of the row and a
-        `Collector`, which starts work elsewhere and returns; or an object with one of them as its `__call__`.
+        and sets are read in place, an async iterable on the event loop, any other iterable in its own thread,
+        about 256 items ahead at most. Values that are not iterated by rows are refused: a table or column of
+        pandas, Polars or Arrow, a dict, a str.
+    fn: an async function of one row; a plain function, which runs in threads; a plain function of the row and
+        a `Collector`, which starts work elsewhere and returns; or an object whose `__call__` is one of them.
         An object with `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`) is opened around all calls; over
-        Spark once per worker process, and closed when no task has used it for 10 s. A list of such functions
-        is a chain in one task: each is called with each row that the one in front gives, as it finishes. A
-        `Step` in the list is a function with options of its own; those beside the list hold for each.
-    schema, keep, progress: for a DataFrame only, where `schema` must be given.
+        Spark once per worker process, and closed when no task has used it for 10 s. A list of functions is a
+        chain in one task: each is called with the rows that the previous one returns, as they finish. A
+        `Step` in the list is a function with its own options; the options beside the list apply to each.
+    schema: for a DataFrame only, and required there: the columns of the rows that the function, or the last
+        function of a list, returns, as a DDL string or a StructType.
+    keep: for a DataFrame only: input columns to add in front of them; "*" for all.
+    progress: for a DataFrame only: a `Progress`, to watch the job while it runs.
 
-    Over a DataFrame, `fn` gets a record, read as `record.name` or `record["name"]`, and returns a row (dict,
-    tuple, Row, named tuple, dataclass; a bare value where the schema has one column that is not an array,
-    map or struct), a list of 0..n rows, or an async iterator of rows. `schema` has the columns of these rows,
-    or of those of the last function of a list, as a DDL string or a StructType. `keep`: input columns to
-    carry in front of them, as Arrow; "*" for all. `progress`: a `Progress`, to see the job while it runs.
-    Nothing is called before an action runs; a task that Spark runs again calls again. The limits hold for
-    each task, but `budget` for all tasks together. A result that does not fit the schema is a failed attempt,
-    with a `ResultError`, which `retry` sees like others. With `errors="column"` a last column `_error` is
-    added, a struct of type, message, attempts, latency and status, null for good rows.
+        >>> from pillarbox import async_map
+        >>> async def call(row):
+        ...     return {"upper": row.text.upper()}
+        >>> df = spark.createDataFrame([(1, "a"), (2, "b")], "id long, text string")
+        >>> async_map(df, call, schema="upper string", keep=["id"], capacity=64, retry=4).collect()
+        [Row(id=1, upper='A'), Row(id=2, upper='B')]
 
-    Over an iterable, the results are for `for` or `async for`; an async generator gives the list of what it
-    yields. With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item
-    gives None, with "drop" nothing. Calls run in a copy of the caller's context (`contextvars`). With `for`
-    they run on an event loop in a thread of their own, and waiting for a result blocks the caller's thread.
-    With `async for` they run on the caller's event loop, which is not blocked: sessions, locks and queues of
-    that loop may be used. May be called in any thread.
+        >>> async def double(number):
+        ...     return number * 2
+        >>> list(async_map([1, 2, 3], double))
+        [2, 4, 6]
 
-    In a chain what one function gives goes on as a record if it has names (a dict, a dataclass, a Row), a
-    list as several rows or none. A row that failed for good is not called by the functions behind, it keeps
-    its place, and `_error.uid` or `error.uid` names the function.
+    Over a DataFrame, `fn` takes a record, read as `record.name` or `record["name"]`, and returns a row (dict,
+    tuple, Row, named tuple, dataclass; a bare value if the schema has one column that is not an array, map or
+    struct), a list of 0..n rows, or an async iterator of rows. Calls are made when an action runs; a task
+    that Spark repeats makes them again. Limits apply to each task, except `budget`, which applies to all
+    tasks together. A result that does not fit the schema is a failed attempt with a `ResultError`, which
+    `retry` treats like others. `errors="column"` adds a last column `_error`, a struct of type, message,
+    attempts, latency and status, null for good rows.
+
+    Over an iterable, read the results with `for` or `async for`; an async generator gives the list of its
+    values. With `errors="column"` each result is an `Outcome(result, error)`; with "null" a failed item gives
+    None, with "drop" nothing. Calls run in a copy of the caller's context (`contextvars`). With `for` they
+    run on an event loop in its own thread, and waiting for a result blocks the caller's thread. With `async
+    for` they run on the caller's event loop without blocking it: its sessions, locks and queues may be used.
+    Any thread may call this function.
+
+    In a chain, a result with names (a dict, a dataclass, a Row) is passed on as a record, a list as several
+    rows or none. The next functions are not called with a row that failed for good; it keeps its place, and
+    `_error.uid` or `error.uid` names the function.
 
     Raises TypeError or ValueError at once for a bad argument; while calls run, `CallFailed`, `CallTimeout` or
     `TooManyFailures` with the row. The operator is Flink's async I/O (FLIP-12).
 
     Options:
-    ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    budget: a `Budget`: calls and cost of the whole job, at most.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
+    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
+    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
+        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
+    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
+    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
+        "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget` that limits the calls and the cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
+        of the same rows does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
+        Without it `rate` applies to each task alone.
     """
     given = given_options(locals())
     if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote, quote_plus, unquote
 
 from pillarbox.secret_shapes import has_long_word, is_random, without_keys
+from pillarbox.user_frames import links, user_frames
 
 MASK = "***"
 
@@ -488,14 +489,25 @@ WITHHELD = "<withheld: it may hold a row>"
 
 @dataclass(frozen=True)
 class Redact:
-    """Says what is taken out of the texts of errors besides keys, which always are. Pickles if `fn` does.
+    """Remove private data from the texts of errors, in addition to keys, which are always removed.
 
-    fn: takes a text and gives it without what must not be seen; it is applied after the default, on the
-        thread of the event loop, and only to texts of failures. A text for which it raises is withheld.
-    rows: leave rows out of errors: the row is not shown, and of an error only its class and the lines of code
-        that raised it are said, as any text may quote a value, but for errors of this package that do not.
+    fn: a function that takes a text and returns it without private data; it is applied after the default, on
+        the thread of the event loop, and only to texts of failures. If it raises, the text is withheld.
+    rows: omit rows from errors: the row is not shown, and an error is reported by its class and the lines of
+        code that raised it only, because any text may quote a value. Errors of this package that quote none
+        keep their text.
 
-    Raises TypeError that names the argument.
+        >>> from pillarbox import CallFailed, Errors, Redact, async_map
+        >>> async def call(row):
+        ...     raise ValueError(f"no account {row}")
+        >>> hide = Redact(lambda text: text.replace("jane@example.org", "<e-mail>"))
+        >>> try:
+        ...     list(async_map(["jane@example.org"], call, errors=Errors(redact=hide)))
+        ... except CallFailed as failed:
+        ...     print(failed.reason)
+        no account <e-mail>
+
+    A value, pickled with `fn`; any thread may use it. Raises TypeError that names the argument.
     """
 
     fn: Callable[[str], str] | None = None
@@ -525,6 +537,21 @@ class Redact:
     def printed(self, error: BaseException) -> str:
         """The traceback of `error` and of those that it was raised from, without what must not be seen."""
         return self.text(_printed_without_texts(error) if self.rows else _printed(error))
+
+    def shown(self, error: BaseException) -> str:
+        """The lines of the user's code through which `error` came, and those that it was raised from.
+
+        Without the text of `error` itself, and without what must not be seen. Empty where there are none.
+        """
+        lines: list[str] = []
+        for each in links(error):
+            if each is not error:
+                text = " ".join(self.told(each).split())
+                lines.append(f"  raised from {type(each).__name__}: {text}")
+            lines += user_frames(each)
+            if not self.rows:
+                lines += [f"  {note}" for note in getattr(each, "__notes__", ())]
+        return self.text("\n".join(lines))
 
     def sealed(self, error: BaseException) -> BaseException:
         """`error`, or, where its text or traceback changes, a stand-in with both in its text and no cause.

@@ -89,11 +89,16 @@ _ERRNO_IN_TEXT = re.compile(r"\[Errno (-?\d+)\]")
 
 
 class Reading(NamedTuple):
-    """An event on the wire as it was read.
+    """Event on the wire, as `read_answer` and `read_error` return it.
 
-    status: the HTTP status, where a service sent one. code: the word of the service, of AWS or of gRPC.
-    retry_after: seconds that the service asked to wait for. location: of a redirect. message: the service's
-    own words. is_marked_final: an error says itself that it is final.
+        >>> from pillarbox.wire import read_answer
+        >>> read = read_answer(404, {})
+        >>> read.kind.name, read.status, read.is_final
+        ('REFUSED_ROW', 404, True)
+
+    status: the HTTP status, if a service sent one. code: the code of the service, of AWS or of gRPC.
+    retry_after: seconds that the service asked to wait. location: of a redirect. message: the service's
+    text. is_marked_final: True if an error marks itself as final. An immutable tuple; any thread may use it.
     """
 
     kind: Kind
@@ -123,7 +128,12 @@ class Reading(NamedTuple):
 def read_answer(status: int, headers: Any, body: Any = None) -> Reading:
     """Read an answer: its status, its headers (any mapping, or None), its body (bytes, str or parsed JSON).
 
-    A success whose body is an error object, as gateways send it, has the status that stands in it, or none.
+        >>> from pillarbox.wire import read_answer
+        >>> read = read_answer(429, {"Retry-After": "7"}, b'{"error": {"message": "too fast"}}')
+        >>> read.kind.name, read.retry_after, read.message
+        ('OVERLOADED', 7.0, 'too fast')
+
+    A success whose body is an error object, as gateways send it, has the status in that object, or none.
     Any thread; raises nothing.
     """
     retry_after = delay_of(headers)
@@ -296,12 +306,16 @@ def may_refuse_form(reading: Reading, *, is_fresh: bool) -> bool:
 
 
 def read_error(error: BaseException) -> Reading:
-    """Read an error of a call: what happened on the wire.
+    """Read an error of a call: the event on the wire.
 
-    Known are the errors of Pillarbox' transports, which carry their `kind`, and those of aiohttp, httpx,
-    openai and anthropic, requests, urllib3, urllib, botocore and gRPC, also where another error was raised
-    from one; an error of your own with attributes `status` and `headers`. A group of errors is read as
-    the first of its members that says something. Any thread; raises nothing.
+        >>> from pillarbox.wire import read_error
+        >>> read_error(TimeoutError()).kind.name
+        'LATE'
+
+    It knows the errors of Pillarbox' transports, which have their `kind`, and those of aiohttp, httpx, openai
+    and anthropic, requests, urllib3, urllib, botocore and gRPC, also as the cause of another error, and any
+    error with attributes `status` and `headers`. A group of errors is read as the first of its members with
+    information. Any thread; raises nothing.
     """
     first: Reading | None = None
     for each in leaves(error):
@@ -569,21 +583,31 @@ def _readings(error: BaseException) -> list[Reading]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that `error` or the error that it was raised from carries; None for none.
+    """Return the HTTP status of `error` or of its causes; None without one.
 
-    Known are the errors that `read_error` knows. A status that nobody sent is none. Any thread; raises
-    nothing.
+        >>> from urllib.error import HTTPError
+        >>> from pillarbox.wire import status_of
+        >>> status_of(HTTPError("https://host/", 503, "busy", None, None))
+        503
+
+    It knows the errors that `read_error` knows. Any thread; raises nothing.
     """
     return next((reading.status for reading in _readings(error) if reading.status is not None), None)
 
 
 def is_overload(error: BaseException) -> bool:
-    """Return True if `error` says that the service gets more calls than it takes: all should slow down.
+    """Return True if `error` says that the service receives too many calls: all should slow down.
 
-    So do the statuses 429, 503 (with or without Retry-After: RFC 9110 has it for overload) and 529, a 403
+        >>> from pillarbox.wire import is_overload
+        >>> class Refused(Exception):
+        ...     status = 429
+        >>> is_overload(Refused()), is_overload(TimeoutError())
+        (True, False)
+
+    The statuses 429, 503 (with or without Retry-After: RFC 9110 uses it for overload) and 529 do, a 403
     with a Retry-After (a secondary limit of GitHub and others), the codes of AWS for throttling and
-    RESOURCE_EXHAUSTED of gRPC. A 429 with `insufficient_quota` does not, as no pause mends it. A time-out
-    does not: it may be the network's. Any thread; raises nothing.
+    RESOURCE_EXHAUSTED of gRPC. A 429 with `insufficient_quota` does not, as no pause mends it. A timeout
+    does not: its cause may be the network. Any thread; raises nothing.
     """
     return any(TRAITS[reading.kind].is_overload for reading in _readings(error))
 
@@ -612,13 +636,19 @@ def is_unsent(error: BaseException) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return True if the service would give the same answer to the same call again, by what `error` says.
+    """Return True if the service would answer the same call in the same way again, by `error`.
 
-    So do 400, 401, 403, 404, 422 and their like (a table is in the documentation), redirects, 429 with
-    `insufficient_quota` in its body, INVALID_ARGUMENT, NOT_FOUND and others of gRPC, a name that does not
-    exist, a certificate that is not believed, and an error whose attribute `is_permanent` is True. Not where
-    the service names a time to call again (`Retry-After`), nor another error without a status. Of a chain of
-    errors the first one decides that has a status or a code. Any thread; raises nothing.
+        >>> from pillarbox.wire import is_permanent
+        >>> class Refused(Exception):
+        ...     status = 401
+        >>> is_permanent(Refused()), is_permanent(ConnectionResetError())
+        (True, False)
+
+    That is the case for 400, 401, 403, 404, 422 and similar (a table is in the documentation), redirects, 429
+    with `insufficient_quota` in its body, INVALID_ARGUMENT, NOT_FOUND and others of gRPC, a name that does
+    not exist, an untrusted certificate, and an error whose attribute `is_permanent` is True. Not if the
+    service names a time to call again (`Retry-After`), nor for other errors without a status. In a chain of
+    errors the first one with a status or a code decides. Any thread; raises nothing.
     """
     return any(reading.is_final for reading in _readings(error))
 
@@ -642,16 +672,22 @@ def of_all_rows(error: BaseException) -> bool:
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Seconds, 0 or more, after which the service asked to be called again; None where `error` says nothing.
+    """Return the seconds, 0 or more, for which the service asked to wait; None if `error` has no such time.
 
-    Read are `Retry-After` (RFC 9110, 10.2.3: seconds or an HTTP date) and, before it, `retry-after-ms` and
-    `x-ms-retry-after-ms`, which say the same in milliseconds; behind it LiteLLM's `llm_provider-retry-after`.
-    Of a header that came several times the longest counts. A date is made a delay at once, against the `Date`
-    of the same answer, so that a wrong clock on this machine does not matter; against this machine's clock
-    where the answer has none. What cannot be read counts as nothing said. `RateLimit-Reset` and the like are
-    not read: they are seconds with some services and a point in time with others.
+        >>> from pillarbox.wire import retry_after_of
+        >>> class Refused(Exception):
+        ...     status, headers = 429, {"retry-after-ms": "1500"}
+        >>> retry_after_of(Refused())
+        1.5
 
-    The errors are those that `read_error` knows. Any thread; raises nothing.
+    It reads `Retry-After` (RFC 9110, 10.2.3: seconds or an HTTP date) and, before it, `retry-after-ms` and
+    `x-ms-retry-after-ms`, the same in milliseconds; after it LiteLLM's `llm_provider-retry-after`. Of a
+    repeated header the longest counts. A date becomes a delay at once, against the `Date` of the same answer,
+    so that a wrong clock on this machine does not matter; against this machine's clock if the answer has
+    none. An unreadable header is ignored. `RateLimit-Reset` and similar headers are not read: they are
+    seconds with some services and a point in time with others.
+
+    It knows the errors that `read_error` knows. Any thread; raises nothing.
     """
     for each in leaves(error):
         for part in _chain(each):

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The class of an event on the wire."""
+    """Class of an event on the wire, such as a refused connection or an answer with status 429.
+
+        >>> from pillarbox.wire import Kind, read_error
+        >>> read_error(ConnectionRefusedError()).kind is Kind.NOT_REACHED
+        True
+
+    The page "Events on the wire" has the table of events and classes. Any thread.
+    """
 
     NOT_SENT = "not sent"
     NOT_REACHED = "not reached"

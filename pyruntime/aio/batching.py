@@ -24,6 +24,7 @@ from pillarbox.validate import (
     check_function_or_none,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
 )
 
 if TYPE_CHECKING:
@@ -33,21 +34,29 @@ TIMER_SLACK_S = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Batch:
-    """Call the function with a list of rows; it gives a list of as many results, by position.
+    """Call the function with a list of rows; it returns a list of as many results, by position.
 
-    size: rows in a batch, at most.
-    linger: seconds that a row waits for others, at most, while there is a slot; 0 to wait for none. Where
-        no row can come, a batch does not wait.
-    weight: a function of the row that gives what it weighs, 0 or more: its bytes, its tokens. Called once
-        for a row, on the operator's thread; a row for which it raises fails.
-    max_weight: what the rows of a batch weigh together, at most. A row that is heavier is called alone.
-    arrow: for a DataFrame: the function gets the rows as Arrow, a `pyarrow.RecordBatch`, or of `async_udf` a
-        `pyarrow.Array` for each argument, and may give one back, or a NumPy array with a result in each row.
-        No value of a row becomes a Python object then.
+    size: rows of a batch, at most.
+    linger: seconds that a row waits for other rows, at most, while a slot is free; 0 for no wait. A batch
+        does not wait if no more rows can arrive.
+    weight: a function of the row that returns its weight, 0 or more, such as bytes or tokens. It is called
+        once for each row, on the operator's thread; if it raises, its row fails.
+    max_weight: total weight of a batch, at most. A heavier row is called alone.
+    arrow: for a DataFrame: the function takes a `pyarrow.RecordBatch` (for `async_udf` a `pyarrow.Array` for
+        each argument) and may return one, or a NumPy array with one result in each row. Values of rows do not
+        become Python objects.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+        >>> from pillarbox import Batch, async_map
+        >>> async def call(rows):
+        ...     return [f"{row} of {len(rows)}" for row in rows]
+        >>> list(async_map(["a", "b", "c"], call, batch=Batch(2)))
+        ['a of 2', 'b of 2', 'c of 1']
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     size: int = 64

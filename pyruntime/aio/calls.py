@@ -303,9 +303,16 @@ class CallDeadlines(Generic[K]):
 
 
 class CurrentCall:
-    """The call in which `current_call` was asked: one attempt of a row, or of the rows of a batch.
+    """Running call, as `current_call` returns it: one attempt of a row, or of the rows of a batch.
 
-    Any thread. What it says is that of the moment in which it is asked.
+        >>> from pillarbox import async_map, current_call
+        >>> async def call(row):
+        ...     return current_call().identity
+        >>> first, second, again = async_map(["a", "b", "a"], call)
+        >>> first == again, first == second
+        (True, False)
+
+    Any thread. Its properties report the moment at which they are read.
     """
 
     __slots__ = ("_attempts", "_calls", "_identity", "_scheduler")

@@ -63,14 +63,23 @@ C = TypeVar("C", bound=Call)
 
 
 class Step:
-    """A function of a chain with options of its own: an element of the list that `async_map` takes.
+    """Function of a chain with its own options: an element of the list that `async_map` takes.
 
-    fn: as for `async_map` of this function alone; behind another one it gets the rows that that one gives.
-    uid: the name of the operator in the chain, in `_error` and in a ledger; the function's name unless given.
-    options: an `Options` that stands in for all options beside the list; those given by name go before it.
+    fn: as for `async_map` with this function alone; after another function it takes the rows that function
+        returns.
+    uid: the name of the operator in the chain, in `_error` and in a ledger; by default the function's name.
+    options: an `Options` that replaces all options given beside the list. Options by name take precedence.
     The others: as for `async_map`.
 
-    A value: safe in any thread. `async_map` raises TypeError or ValueError for a bad argument.
+        >>> from pillarbox import Step, async_map
+        >>> async def fetch(number):
+        ...     return number * 10
+        >>> async def name(number):
+        ...     return f"item {number}"
+        >>> list(async_map([1, 2], [fetch, Step(name, capacity=2, retry=3)]))
+        ['item 10', 'item 20']
+
+    A value; any thread may use it. `async_map` raises TypeError or ValueError for a bad argument.
     """
 
     __slots__ = ("fn", "given", "options", "uid")

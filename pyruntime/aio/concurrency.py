@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pillarbox.validate import check_positive_int
+from pillarbox.validate import check_positive_int, naming_arguments
 
 MIN_SAMPLES = 64
 """Latencies that a mean is made of, at least: fewer are noise."""
@@ -35,24 +35,31 @@ MIN_OVERLOAD_WINDOW = 16
 """Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Adaptive:
-    """Find the number of calls in flight: additive increase, multiplicative decrease.
+    """Adapt the number of calls in flight: additive increase, multiplicative decrease.
 
     The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
-    by one for each `limit` calls that succeed while it is used. It is multiplied by 0.7, at most once in a
-    round trip, when the service says "overloaded" (429) to more than 2 % of the calls, when more than 10 % of
-    the calls fail beyond what usually fails, and when the mean latency is above twice the latency without a
-    queue. That is measured again every 250 round trips, with a quarter of the calls in flight: a service that
-    has become slower or faster is noticed so.
+    by one for each `limit` calls that succeed while the limit is in use. It is multiplied by 0.7, at most
+    once in a round trip, in three cases: the service answers "overloaded" (429) to more than 2 % of the
+    calls; more than 10 % of the calls fail beyond the usual share; the mean latency is above twice the
+    latency without a queue. That latency is measured again every 250 round trips, with a quarter of the calls
+    in flight, so that the limit follows a service that has become slower or faster.
 
-    start, least, most: calls in flight.
+    start, least, most: calls in flight, 1 or more.
 
-    AIMD is Chiu and Jain's (1989), the latency as a sign is TCP Vegas' (Brakmo, 1994), for calls instead of
-    packets it is Netflix's concurrency-limits; the probe and the share of losses that is borne are those of
-    TCP BBR (Cardwell, 2016).
+        >>> from pillarbox import Adaptive, async_map
+        >>> async def call(row):
+        ...     return row + 1
+        >>> list(async_map([1, 2, 3], call, capacity=Adaptive(start=2, most=16)))
+        [2, 3, 4]
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    AIMD is from Chiu and Jain (1989), latency as a sign from TCP Vegas (Brakmo, 1994), its use for calls from
+    Netflix's concurrency-limits, the probe and the tolerated share of losses from TCP BBR (Cardwell, 2016).
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     start: int = 16

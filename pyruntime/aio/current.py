@@ -11,18 +11,20 @@ from pillarbox.aio.calls import CurrentCall, running_call
 
 
 def current_call() -> CurrentCall:
-    """Return the call that runs: identity of its row, attempt, last error, time left, and a logger.
+    """Return the running call: the identity of its row, attempt, last error, time left, and a logger.
 
-        async def call(row):
-            now = current_call()
-            if now.attempt > 1:
-                now.logger.warning("called again")
-            return await service.ask(row.text, idempotency_key=now.identity, timeout=now.seconds_left)
+        >>> from pillarbox import async_map, current_call
+        >>> async def call(row):
+        ...     now = current_call()
+        ...     return now.attempt, now.seconds_left > 20, len(now.identity)
+        >>> list(async_map(["a"], call, timeout=30.0))
+        [(1, True, 32)]
 
-    For any function that an operator calls, coroutine, blocking or of batches, and for what has a copy of its
-    context: its child tasks, `asyncio.to_thread`. A batch has one for all of its rows: `CurrentCall.rows`.
+    It works in any function that an operator calls, async, blocking or of batches, and in code with a copy of
+    its context: child tasks, `asyncio.to_thread`. A batch has one call for all of its rows:
+    `CurrentCall.rows`.
 
-    Raises LookupError where no call runs. The idea is that of `asyncio.current_task`.
+    Raises LookupError outside of a call. The idea is that of `asyncio.current_task`.
     """
     found = running_call()
     if found is None:

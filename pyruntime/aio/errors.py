@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.user_frames import shows_all_frames
 from pillarbox.wire import Kind, leaves, status_of
 
 _ROW_CHARACTERS = 200
@@ -68,9 +69,16 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _trace_of(error: BaseException, redact: Redact) -> str:
-    """The traceback of `error` as text: no line of it, and not the whole, is longer than can be read."""
-    lines = [cut(line, MESSAGE_CHARACTERS) for line in redact.printed(error).split("\n")]
+def frames_of(error: BaseException, redact: Redact = DEFAULT) -> str:
+    """The frames of the user's code of `error` as text; with `PILLARBOX_FULL_TRACEBACK` its whole traceback.
+
+    Each line is indented. No line of it, and not the whole, is longer than can be read.
+    """
+    if shows_all_frames():
+        text = "\n".join(f"  {line}" for line in redact.printed(error).split("\n"))
+    else:
+        text = redact.shown(error)
+    lines = [cut(line, MESSAGE_CHARACTERS) for line in text.split("\n")] if text else []
     if len(lines) > _TRACE_LINES:
         half = _TRACE_LINES // 2
         lines = [*lines[:half], f"  … ({len(lines) - 2 * half:,} lines)", *lines[-half:]]
@@ -93,14 +101,24 @@ class _ErrorOfFields(PillarboxError):
 
 @dataclass(eq=False, repr=False)
 class CallFailed(_ErrorOfFields):
-    """A call that failed for good: in its last attempt, or with an error that is not retried.
+    """Error of a row whose call failed for good: in its last attempt, or with an error that is not retried.
 
-    The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
-    as text, where the error travels to another process, which loses `__cause__`. `detail` says more
-    where there is more to say.
+        >>> from pillarbox import CallFailed, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> try:
+        ...     list(async_map([5, 0], call))
+        ... except CallFailed as failed:
+        ...     print(failed.row, failed.attempts, repr(failed.cause))
+        0 1 ZeroDivisionError('integer division or modulo by zero')
 
-    Texts are redacted, as `Redact` says. `cause` is the error itself; where a text changes, `__cause__` is
-    a stand-in of its name.
+    `row` is the text of the row, shortened; `attempts` counts the attempts. `cause` (and `__cause__`, with
+    its traceback) is the error of the last attempt. `trace` has the frames of your code in that traceback
+    as text if the error comes from another process, which loses `__cause__`. `detail` gives more information
+    if there is any.
+
+    Texts are redacted as `Redact` defines. `cause` is the error itself; if redaction changes its text,
+    `__cause__` is a substitute with the same class name. Any thread.
     """
 
     attempts: int
@@ -114,8 +132,9 @@ class CallFailed(_ErrorOfFields):
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        trace = "" if self.trace is None else f"\n\nThe original traceback:\n{self.trace}"
-        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.reason}{trace}"
+        said = f"call failed after {times}{where}: {type(self.cause).__name__}: {self.reason}"
+        # One line, and the frames: a reader of the text finds both from the mark at its end.
+        return said if self.trace is None else f"{' '.join(said.split())}\n{self.trace}"
 
     @property
     def reason(self) -> str:
@@ -137,7 +156,8 @@ class CallFailed(_ErrorOfFields):
             "type": type(self.cause).__name__,
             "message": self.reason[:MESSAGE_CHARACTERS],
         }
-        trace = f"{_trace_of(self.cause, self.redact)}\n{_marked(told)}"
+        frames = frames_of(self.cause, self.redact)
+        trace = f"{frames}\n{_marked(told)}" if frames else _marked(told)
         found = CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
         found.redact = self.redact
         return found.redacted()
@@ -170,11 +190,21 @@ class KeptError(PillarboxError):
 
 @dataclass(eq=False, repr=False)
 class CallTimeout(_ErrorOfFields, TimeoutError):
-    """A call that had no result in time.
+    """Error of a row whose call returned no result in time. A `TimeoutError`.
 
-    `seconds` is the limit that it met, `limit` the argument that set it: "timeout" (all attempts) or
-    "timeout.attempt" (one). `attempts` counts the attempts that were begun. `detail` says more where
-    there is more to say.
+        >>> import asyncio
+        >>> from pillarbox import CallTimeout, async_map
+        >>> async def call(row):
+        ...     await asyncio.sleep(3600)
+        >>> try:
+        ...     list(async_map(["a"], call, timeout=0.01))
+        ... except CallTimeout as late:
+        ...     print(late.limit, late.seconds, late.attempts)
+        timeout 0.01 1
+
+    `seconds` is the limit that was exceeded, `limit` the argument that set it: "timeout" (all attempts) or
+    "timeout.attempt" (one attempt). `attempts` counts the attempts that began. `detail` gives more
+    information if there is any. Any thread.
     """
 
     limit: str
@@ -278,7 +308,19 @@ class BatchResultError(_ErrorOfFields, TypeError):
 
 @dataclass(eq=False, repr=False)
 class TooManyFailures(_ErrorOfFields):
-    """More rows failed than `Errors.stop_after` allows; the last one's error is `cause` (and `__cause__`)."""
+    """Error of a job in which more rows failed than `Errors.stop_after` allows.
+
+    `limit` is that number or fraction, `cause` (and `__cause__`) the error of the last failed row.
+
+        >>> from pillarbox import Errors, TooManyFailures, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> try:
+        ...     list(async_map([0, 0, 5], call, errors=Errors("null", stop_after=1)))
+        ... except TooManyFailures as failed:
+        ...     print(failed.limit, type(failed.cause).__name__)
+        1 CallFailed
+    """
 
     failed: int
     finished: int
@@ -293,9 +335,19 @@ class TooManyFailures(_ErrorOfFields):
 
 
 class NothingSucceeded(TooManyFailures):
-    """All rows so far failed for one cause, as many as `Errors.floor` says, or all rows of the job failed.
+    """Error of a job whose rows so far all failed for one cause, as many as `Errors.floor` allows.
 
-    The text begins with the cause, which is that of the last one. `limit` is the floor.
+    Also of a job all of whose rows failed, under "null" or "drop". The text begins with the cause, that of
+    the last row. `limit` is the floor, in rows.
+
+        >>> from pillarbox import Errors, NothingSucceeded, async_map
+        >>> async def call(row):
+        ...     raise PermissionError("wrong key")
+        >>> try:
+        ...     list(async_map(range(50), call, capacity=1, errors=Errors("null", floor=3)))
+        ... except NothingSucceeded as failed:
+        ...     print(failed.limit, failed.cause.cause)
+        3 wrong key
     """
 
     def __str__(self) -> str:
@@ -309,7 +361,19 @@ class NothingSucceeded(TooManyFailures):
 
 
 class ErrorInfo(NamedTuple):
-    """The description of a row that failed for good."""
+    """Description of a row that failed for good, as an `Outcome` and the column `_error` show it.
+
+        >>> from pillarbox import async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> [outcome] = async_map([0], call, errors="column")
+        >>> outcome.error.type, outcome.error.attempts, outcome.error.status
+        ('ZeroDivisionError', 1, None)
+
+    type: the name of the error's class. message: its text, redacted. attempts: the attempts that began.
+    latency: seconds from the first attempt to the end. status: the HTTP status if the error has one. uid: the
+    name of the function in a chain. An immutable tuple; any thread may use it.
+    """
 
     type: str
     """The class of the function's error; `CallTimeout` for a limit of time, `NotCalled` for no call."""
@@ -340,7 +404,19 @@ def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> Err
 
 
 class Outcome(NamedTuple):
-    """One item's result under `errors="column"`: one of the two is None, unless the function gave None."""
+    """Result or error of one item under `errors="column"`.
+
+        >>> from pillarbox import async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> for result, error in async_map([5, 0], call, errors="column"):
+        ...     print(result, error and error.type)
+        2 None
+        None ZeroDivisionError
+
+    result: the function's result; None for a failed item. error: an `ErrorInfo`; None if the call succeeded.
+    An immutable tuple; any thread may use it.
+    """
 
     result: Any
     error: ErrorInfo | None
@@ -380,11 +456,37 @@ def from_text(text: str) -> CallFailed | CallTimeout | None:
                 )
             if told["error"] == "CallFailed":
                 cause = error_of(str(told["type"]), str(told["message"]))
-                trace = text[:place].rpartition("The original traceback:\n")[2].rstrip()
+                trace = "\n".join(_frames_before(text, place))
                 return CallFailed(int(told["attempts"]), cause, _row(told["row"]), trace)
         except (KeyError, TypeError, ValueError):
             continue
     return None
+
+
+def shown_in(text: str) -> tuple[str, list[str]] | None:
+    """The sentence and the lines of the frames of the last marked error in `text`; None without one."""
+    place = text.rfind(_MARK)
+    if place < 0:
+        return None
+    frames = _frames_before(text, place)
+    before = text[:place].rstrip("\n").split("\n")
+    sentence = before[-1 - len(frames)] if len(frames) < len(before) else ""
+    return sentence, frames
+
+
+def _frames_before(text: str, place: int) -> list[str]:
+    """The indented lines in front of the place of a mark."""
+    found: list[str] = []
+    for line in reversed(text[:place].rstrip("\n").split("\n")):
+        if not line.startswith("  "):
+            break
+        found.append(line)
+    return found[::-1]
+
+
+def marked(text: str, error: BaseException) -> str:
+    """`text`, which is of an error of any other class, with the line by which `shown_in` finds it."""
+    return f"{text}\n{_marked({'error': type(error).__name__})}"
 
 
 def _row(row: object) -> str | None:

@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_limit_of_time,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
     suggesting_names,
 )
 
@@ -96,17 +97,26 @@ class Intervals:
     holding: HolderTimes = HOLDER_TIMES
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Timeout:
-    """Bounds the time of a row's calls.
+    """Limit the time of a row's calls.
 
-    total: seconds over all attempts of a row, from the start of its first; None for no limit.
-    attempt: seconds for one attempt; None for no limit. One that takes longer is a failed attempt, and
-        `retry` says whether another follows.
-    fallback: what a row gets that times out for good: a value, or a function of the row that gives it.
-        Unless it is given a time-out is an error like others.
+    total: seconds for all attempts of a row, from the start of the first; None for no limit.
+    attempt: seconds for one attempt; None for no limit. A longer attempt has failed, and `retry` decides
+        whether another follows.
+    fallback: the result of a row that times out for good: a value, or a function of the row that returns it.
+        Without a fallback a timeout is an error like any other.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+        >>> import asyncio
+        >>> from pillarbox import Timeout, async_map
+        >>> async def call(row):
+        ...     await asyncio.sleep(3600)
+        >>> list(async_map(["a"], call, timeout=Timeout(0.01, fallback="too late")))
+        ['too late']
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     total: float | None = None
@@ -120,26 +130,34 @@ class Timeout:
             check_function_or_none("fallback", self.fallback)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Errors:
-    """Says what becomes of rows that fail for good.
+    """Define the treatment of rows that fail for good.
 
-    mode: "fail" ends the job with the first; "null" gives None for it; "column" says it beside the results;
-        "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
-    stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
-        the rows (float below 1). Not with "fail".
-    floor: end the job, whatever `mode` says, when its first rows all fail for one cause, as many as this.
-        With "null" and "drop", of which nobody would see it, also when all of its rows have failed, ten at
-        least. For a DataFrame it holds for each task. None to go on.
-    redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
-        removed: a function of the text, or a `Redact`, which can leave rows out as well.
-    dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a
-        folder, or a `DeadLetter`; else a file of JSON lines, with the item, the error and the time.
-    bad_state: of `async_stream`, a folder, or a `DeadLetter`, for rows of its committed state that nothing
-        can go on from, such as a null where the schema says NOT NULL, as a version before may have left it:
-        each is dropped and put aside there, once, and the query goes on. None ends the query with its row.
+    mode: "fail" ends the job at the first failed row; "null" emits None for it; "column" emits the error
+        beside the result; "drop" omits the row. The default is "drop" with a `dead_letter`, otherwise "fail".
+    stop_after: end the job when more rows than this have failed: a number of rows (int), or a fraction of the
+        rows (float below 1). Not with "fail".
+    floor: end the job, in any mode, when its first rows, as many as this, all fail for one cause. With "null"
+        and "drop", which show no errors, also when all rows of the job have failed, ten at least. For a
+        DataFrame it applies to each task. None never ends the job.
+    redact: a function of the text, or a `Redact`, that removes more from the texts of errors than keys,
+        passwords and queries of URLs, which are always removed. A `Redact` can omit rows as well.
+    dead_letter: the place that stores failed rows, in addition to `mode`. For a DataFrame a folder or a
+        `DeadLetter`; otherwise a file of JSON lines with the item, the error and the time.
+    bad_state: for `async_stream`, a folder or a `DeadLetter` for rows of its committed state that cannot be
+        continued, such as a null in a column that is NOT NULL. Each is dropped and stored there once, and the
+        query continues. None ends the query with an error that names the row.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+        >>> from pillarbox import Errors, async_map
+        >>> async def call(row):
+        ...     return 10 // row
+        >>> list(async_map([5, 0, 2], call, errors=Errors("null", stop_after=0.5)))
+        [2, None, 5]
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     mode: ErrorMode = UNSET
@@ -183,21 +201,30 @@ class Errors:
         return check_redact(self.redact)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Budget:
-    """Bounds the calls and the cost of a whole job, or counts the cost.
+    """Limit, or only count, the calls and the cost of a whole job.
 
-    max_calls: attempts, at most; of batches, where there are batches.
-    max_cost: cost, at most, as the function says with each `Result` that it returns, a `Chat` or an
-        `Embeddings` by its prices, or as `usage` does.
-    usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
-        call cost: a number, or a `Usage`. It is asked for results that say nothing of it themselves, as
-        those of `Embeddings`, or whose cost is not known. Without `max_cost` the cost is only counted.
+    max_calls: attempts, at most; with `batch`, calls with a batch.
+    max_cost: total cost, at most, in the currency of the reported costs: a function reports cost with a
+        `Result`, a `Chat` or an `Embeddings` with its prices, or `usage` computes it.
+    usage: a function of the row and the result (for `async_udf`: of the arguments and the result) that
+        returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
+        cost. Without `max_cost` the cost is only counted.
 
-    A failed attempt is counted where its error has a `Usage` as its attribute `usage`.
+        >>> from pillarbox import Budget, async_map
+        >>> async def call(row):
+        ...     return row.upper()
+        >>> list(async_map(list("abcd"), call, capacity=1, errors="null", budget=Budget(max_calls=2)))
+        ['A', 'B', None, None]
 
-    Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    A failed attempt counts if its error has a `Usage` as its attribute `usage`. Rows beyond the budget are
+    not
+    called: they fail with `NotCalled`, so `errors` cannot be "fail".
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     max_calls: int | None = None
@@ -217,13 +244,23 @@ class Budget:
         return not (self.max_calls is None and self.max_cost is None)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Buffer:
-    """Bounds the rows admitted and not yet emitted.
+    """Limit the rows that are admitted and not yet emitted.
 
-    rows: at most; None for 8 x `capacity`. At least `capacity`.
-    max_bytes: bytes of these rows and of their results, at most, by estimate; None for no limit. One row is
-        always admitted, however large. What `Dedupe.memo` keeps has a bound of as many.
+    rows: rows, at most, and at least `capacity`; None for 8 x `capacity`.
+    max_bytes: estimated bytes of these rows and of their results, at most; None for no limit. One row is
+        always admitted, however large. The results that `Dedupe.memo` keeps have the same limit.
+
+        >>> from pillarbox import Buffer, Options, async_map
+        >>> async def call(row):
+        ...     return row + 1
+        >>> list(async_map(range(3), call, options=Options(buffer=Buffer(rows=500, max_bytes=2**20))))
+        [1, 2, 3]
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     rows: int | None = None
@@ -236,14 +273,28 @@ class Buffer:
             check_positive_int("max_bytes", self.max_bytes)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Dedupe:
-    """Has equal rows share one call.
+    """Share one call among equal rows.
 
-    key: gives what is compared of a row, which must be hashable; None to compare whole rows.
-    memo: results kept for equal rows that come later, at most; 0 to share only calls in flight.
-    across_tasks: equal rows of all tasks share one call, by way of the `ledger`, which keeps its result for
-        those that come later; it has to be in a folder, on a file system with locks. Linux.
+    key: a function of the row that returns the hashable value to compare; None compares whole rows.
+    memo: results kept for later equal rows, at most; 0 shares only calls in flight.
+    across_tasks: equal rows of all tasks share one call through the `ledger`, which keeps the result for
+        later rows. The ledger must be in a folder, on a file system with locks. Linux only.
+
+        >>> from pillarbox import Dedupe, Options, async_map
+        >>> called = []
+        >>> async def call(row):
+        ...     called.append(row)
+        ...     return row.upper()
+        >>> list(async_map(["a", "b", "a"], call, options=Options(dedupe=Dedupe(memo=1000))))
+        ['A', 'B', 'A']
+        >>> called
+        ['a', 'b']
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     key: Callable[..., Hashable] | None = None
@@ -284,32 +335,39 @@ class Dedupe:
 
 @dataclass(frozen=True, init=False)
 class Options:
-    """The options of one operator: bounds of its calls, and what becomes of their outcomes.
+    """Options of one operator: the limits of its calls and the treatment of their outcomes.
 
-    ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    budget: a `Budget`: calls and cost of the whole job, at most.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
-    buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
-    dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is
-        compared, or a `Dedupe`, which also keeps results for equal rows that come later, or has those of all
-        tasks share calls.
-    latency: "low" hands each result of a DataFrame on at once, for streams; the session must be set up with
+    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
+    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
+        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
+    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
+    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
+        "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget` that limits the calls and the cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
+        of the same rows does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
+        Without it `rate` applies to each task alone.
+    buffer: a `Buffer` that limits the rows and bytes that are admitted and not yet emitted.
+    dedupe: equal rows in flight share one call: True compares whole rows, a function returns the value to
+        compare, and a `Dedupe` can also keep results for later equal rows or share calls among tasks.
+    latency: "low" emits each result of a DataFrame at once, for streams; the session needs the settings in
         `LOW_LATENCY`.
-    where: call only rows of a DataFrame for which this holds, a Column or SQL; the others give a row of
-        nulls. Not for a list of functions.
+    where: a Column or SQL condition on a DataFrame: the function is called only with rows that satisfy it;
+        the other rows get nulls. Not for a list of functions.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+        >>> from pillarbox import Options, async_map
+        >>> async def call(row):
+        ...     return row * row
+        >>> polite = Options(capacity=4, retry=3, timeout=30.0)
+        >>> list(async_map([1, 2, 3], call, options=polite, ordered=True))
+        [1, 4, 9]
+
+    A value; any thread may use it. An option that is given by name takes precedence over `options`. Raises
+    TypeError or ValueError that names the argument, its value and the allowed values.
     """
 
     ordered: bool

@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_number,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
 )
 from pillarbox.wire import is_permanent, leaves, retry_after_of
 
@@ -53,20 +54,26 @@ _ROUNDING = 1e-9
 _ROWS, _RETRIES = 0, 1
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class RetryBudget:
-    """Retries of one task, at most: in any `seconds`, `least` and a `share` of the rows begun.
+    """Limit the retries of one task: in any `seconds`, `least` plus a `share` of the rows begun.
 
-    When a service fails, retries multiply the calls that it gets just then: three attempts make it three
-    times as many. A budget bounds that. What is beyond it is not tried again: the row fails with the error
-    that it has.
+    When a service fails, retries multiply its load: three attempts triple it. A budget limits that. A retry
+    beyond the budget is not made: the row fails with the error of its last attempt.
 
-    share: retries for each row that was begun in the last `seconds` (0 or more; 0.2: one for five).
-    least: retries in `seconds` that need no rows (0 or more), for tasks with few.
-    seconds: how long rows and retries are counted, to a tenth of it.
+    share: retries for each row begun in the last `seconds` (0 or more; 0.2: one retry for five rows).
+    least: retries in `seconds` that need no rows (0 or more), for tasks with few rows.
+    seconds: the period in which rows and retries are counted, with a resolution of a tenth of it.
+
+        >>> from pillarbox import Retry, RetryBudget, async_map
+        >>> async def call(row):
+        ...     return row + 1
+        >>> list(async_map([1, 2], call, retry=Retry(4, budget=RetryBudget(share=0.2, least=10))))
+        [2, 3]
 
     After the retry budgets of Finagle and of "Site Reliability Engineering" (Google, 2016, chapter 21).
-    A value without state: safe in any thread. Raises TypeError or ValueError for a bad argument.
+    A value; any thread may use it. Raises TypeError or ValueError for a bad argument.
     """
 
     share: float = 0.2
@@ -80,44 +87,53 @@ class RetryBudget:
         check_positive_number("seconds", self.seconds)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Retry:
-    """Try a failed call again, with pauses that grow exponentially, under full jitter.
+    """Retry failed calls, with exponential backoff and full jitter.
 
     Before attempt n + 1 the pause is drawn between 0 and `initial * multiplier ** (n - 1)` seconds,
     at most `maximum` seconds; without jitter it is that bound. A call that waits holds no slot.
 
-    attempts: calls of one row in all, the first one included (1 or more).
+    attempts: calls of one row in all, the first included (1 or more).
     initial, maximum: seconds. multiplier: 1 or more.
-    on: exception types that are tried again (None: `Exception`). An attempt that met `Timeout.attempt` counts
-        as `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
-    when: a function of the error: whether it is tried again. `on` and `when` must both say so. Without
-        either, an error that `is_permanent` knows (400, 401, 403, 404, 422 and their like, an account
-        without credit) is final, and so is a mistake of the program: `NameError`, `ImportError`,
-        `SyntaxError`, `NotImplementedError`, a missing attribute of None or of a module.
-    result: a function of the result: True to ask again for a bad result. `on` and `when` are
-        not asked then; after the last attempt the row fails with `ResultRejected`.
-    retry_after: a function of the error that gives the seconds after which the service asked to be called
-        again. Where it gives None, and without it, `Retry-After` is read, see `retry_after_of`. The pause is
-        the larger of the drawn one and this; with jitter this one is made longer by up to a tenth, so that
-        rows that the service sent away together do not come back together.
-    max_retry_after: seconds. A service that asks for more is called again after these, so that one bad
-        header does not stop the job for days.
-    max_outage: seconds. An attempt that an overloaded service refused (see `is_overload`) is none of
-        `attempts` and not bounded by `budget`: all calls of the task are held back for the time that the
-        service asked for, then go on step by step. A row that was refused for so long, and every row while
-        the service has refused all calls for so long, fails with an error that says so. Refused and broken
-        connections count as refusals where the first calls of several rows in a row, with no answer between,
-        end so; a service never reached is waited for 30 s. 0: a refusal is an attempt like any other, and
-        holds back its own row only.
-    budget: a `RetryBudget`, for all rows of a task together; None for no bound.
-    jitter: draw the pause at random, so that rows that failed together do not come back together.
+    on: exception types to retry (None: `Exception`). An attempt that exceeded `Timeout.attempt` counts as
+        `CallTimeout`, a `TimeoutError`; `timeout` for all attempts is final.
+    when: a function of the error that returns True to retry. `on` and `when` must both agree. Without either,
+        an error that `is_permanent` recognizes (400, 401, 403, 404, 422 and similar, an account without
+        credit) is final, and so is a mistake in the program: `NameError`, `ImportError`, `SyntaxError`,
+        `NotImplementedError`, a missing attribute of None or of a module.
+    result: a function of the result that returns True to repeat the call for a bad result. `on` and `when`
+        are not called then; after the last attempt the row fails with `ResultRejected`.
+    retry_after: a function of the error that returns the seconds for which the service asked to wait. If it
+        returns None, and without it, `Retry-After` is read, see `retry_after_of`. The pause is the larger of
+        the drawn one and this one; with jitter this one is extended by up to a tenth, so that rows that the
+        service refused together do not return together.
+    max_retry_after: seconds. A longer `Retry-After` is reduced to this, so that one bad header does not stop
+        the job for days.
+    max_outage: seconds. An attempt that an overloaded service refused (see `is_overload`) does not count
+        against `attempts` or `budget`: all calls of the task pause for the time that the service asked for,
+        then resume gradually. A row that was refused for this long fails with an error that reports it, and
+        so does every row while the service has refused all calls for this long. Refused and broken
+        connections count as refusals if the first calls of several rows in sequence, with no answer between
+        them, end so; for a service that was never reached the limit is 30 s. 0: a refusal is an ordinary
+        attempt and delays its own row only.
+    budget: a `RetryBudget` for all rows of a task together; None for no limit.
+    jitter: draw the pause at random, so that rows that failed together do not return together.
 
-    The functions are called on the mailbox thread and must return at once. One that raises fails the row
-    with that error. With Spark they travel to the workers.
+        >>> from pillarbox import Retry, async_map, current_call
+        >>> async def call(row):
+        ...     if current_call().attempt < 3:
+        ...         raise ConnectionResetError
+        ...     return f"{row} after {current_call().attempt} attempts"
+        >>> list(async_map(["a"], call, retry=Retry(4, initial=0.001, on=(OSError,))))
+        ['a after 3 attempts']
+
+    The functions are called on the mailbox thread and must return at once. If one raises, its row fails with
+    that error. With Spark they are sent to the workers.
 
     Full jitter: M. Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
-    Raises TypeError or ValueError for a bad argument.
+    A value; any thread may use it. Raises TypeError or ValueError for a bad argument.
     """
 
     attempts: int = 3

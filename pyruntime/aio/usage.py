@@ -50,16 +50,21 @@ class _UsageFields(NamedTuple):
 
 
 class Usage(_UsageFields):
-    """Cost of one call, in a currency of the user's choice, and the tokens that it used.
+    """Cost and tokens of one call.
 
-    cost: 0 or more. tokens: of input and output together; their sum where only those are given.
-    input_tokens, output_tokens: for services that count them apart.
-    model, operation, provider: whom telemetry names, in the words of OpenTelemetry's conventions for
-        generative AI, such as "gpt-4o-mini", "chat", "openai". None where nobody is to be named.
-    unknown_cost: why nobody knows the whole cost, in words, such as "the reply counts no tokens"; None where
-        `cost` is all. `Budget.usage` is asked then, and without it a bound on the cost ends the job.
+    cost: 0 or more, in any one currency. tokens: of input and output together; by default their sum.
+    input_tokens, output_tokens: for services that count them separately.
+    model, operation, provider: names for telemetry, in OpenTelemetry's conventions for generative AI, such as
+        "gpt-4o-mini", "chat", "openai"; None for no name.
+    unknown_cost: the reason why the cost is incomplete, such as "the reply counts no tokens"; None if `cost`
+        is complete. `Budget.usage` is then called, and without it a limit on the cost ends the job.
 
-    A value without state: safe in any thread. Raises TypeError or ValueError for a bad argument.
+        >>> from pillarbox import Usage
+        >>> used = Usage(0.002, input_tokens=120, output_tokens=30)
+        >>> used.cost, used.tokens
+        (0.002, 150)
+
+    An immutable tuple; any thread may use it. Raises TypeError or ValueError for a bad argument.
     """
 
     __slots__ = ()
@@ -141,19 +146,21 @@ def sum_of(usages: Sequence[Usage]) -> Usage:
 
 
 class Result:
-    """Holds what a function gives for a row, and what the call used, apart.
+    """Result of a row together with the usage of its call.
 
-        async def call(row):
-            answer = await service.ask(row.text)
-            return Result(answer.text, Usage(answer.price, answer.tokens))
+        >>> from pillarbox import Result, Usage, async_map
+        >>> async def call(row):
+        ...     return Result(row.upper(), Usage(cost=0.01, tokens=3))
+        >>> list(async_map(["a", "b"], call))
+        ['A', 'B']
 
-    The operator bills `usage` and emits `value`: nobody behind the function sees this object. A function of
-    batches may give one for each row, or one for all, whose value is the list of results.
+    The operator bills `usage` and emits `value`; later steps do not see this object. A function of batches
+    may return one for each row, or one for all, whose value is the list of results.
 
-    value: as the function would give it alone. usage: a number, which is a cost, or a `Usage`; None where
-        nothing is said, and `Budget.usage` is asked as for any other result.
+    value: the result, as the function would return it alone. usage: a cost (a number) or a `Usage`; None if
+        it is not known: `Budget.usage` is then called, as for any other result.
 
-    Made in any thread. Raises TypeError or ValueError for a bad usage.
+    Any thread may make one. Raises TypeError or ValueError for a bad usage.
     """
 
     __slots__ = ("usage", "value")
@@ -172,16 +179,23 @@ class Result:
 
 
 class AskAgain(PillarboxError):
-    """Raised by a function to have its row called again at once, apart from the attempts of `Retry`.
+    """Exception by which a function repeats its call at once, in addition to the attempts of `Retry`.
 
-        raise AskAgain("the answer is not JSON", times=2, usage=used)
+    reason: the text of the error. times: repeats of one row, at most (1 or more). usage: the usage of the
+        failed attempt: a cost (a number), a `Usage`, or None for nothing.
 
-    The repeat is an attempt as others: it needs a slot, counts against rate, budget and `timeout`, and the
-    function finds this error in `current_call().error`. It happens without `retry` too. A row that has been
-    asked again `times` times fails with the error as with any other, and `retry` decides. May be subclassed.
+        >>> from pillarbox import AskAgain, async_map, current_call
+        >>> async def call(row):
+        ...     if current_call().error is None:
+        ...         raise AskAgain("the answer is not JSON", times=2)
+        ...     return f"{row} on attempt {current_call().attempt}"
+        >>> list(async_map(["answered"], call))
+        ['answered on attempt 2']
 
-    reason: the text. times: repeats of one row, at most (1 or more). usage: what the failed attempt used: a
-        number, which is a cost, or a `Usage`; None for nothing.
+    The repeat is an attempt like any other: it needs a slot and counts against rate, budget and `timeout`.
+        The
+    function finds this error in `current_call().error`. It works without `retry` too. A row that has been
+    repeated `times` times fails with the error, and `retry` decides about it. May be subclassed.
 
     The idea is that of `tenacity.TryAgain`. Any thread. Raises TypeError or ValueError for a bad argument.
     """

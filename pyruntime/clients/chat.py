@@ -60,7 +60,7 @@ from pillarbox.clients.replies import (
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.structure import STRUCTURES, Form, forms_of
 from pillarbox.clients.transport import Http, HttpStatusError, Response, without_query
-from pillarbox.validate import check_choice, check_int, check_text
+from pillarbox.validate import check_choice, check_int, check_text, naming_arguments
 from pillarbox.wire import Kind, read_answer
 
 __all__ = [
@@ -128,41 +128,55 @@ class _Learned:
     has_told: bool = False
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Chat(Client):
-    """A question to a language model for each row, as a function that the operator calls with rows.
+    """Client of a language model: one question for each row, as a function that the operator calls with rows.
 
     Called with one row, whose fields it takes by name, or with the values of the fields in the order of
-    `prompt`, as `async_udf` does. Gives the text of the reply, or with `answer` an object of that type. Where
-    a field is None the result is None, and nothing is asked.
+    `prompt`, as `async_udf` does. The result is the text of the reply, or with `answer` an object of that
+    type. If a field is None the result is None, and no request is sent.
 
     base_url: of the service, up to the version, such as "https://api.openai.com/v1"; of several a
-        request goes to the one with the fewest in flight. model: the model's name, for Azure of the
+        request is sent to the one with the fewest in flight. model: the model's name, for Azure of the
         deployment.
-    prompt: what is asked, with names of fields in braces: "Classify: {text}". A brace itself is doubled.
+    prompt: the question, with names of fields in braces: "Classify: {text}". Double a literal brace.
     answer: a Pydantic model, a dataclass, or a JSON schema (dict) of an object: the answer's type. None for
         plain text.
-    system: the instructions in front, the same for all rows.
-    structure: how the service is asked for an answer of this type: "json_schema" and "json_object" as its
+    system: the instructions before the prompt, the same for all rows.
+    structure: the way to request an answer of this type: "json_schema" and "json_object" as the service's
         `response_format`, "prompt" in the prompt alone. "auto" tries them in this order, a schema without
-        bounds and defaults before the weaker ones, and keeps to the first that works.
-    repairs: times that a row is asked again for an answer that does not fit, with the error, at most.
-        They are calls like others, but none of `retry`, which decides once they are used up.
-    prices: a `Price` by the name of each model: what calls cost, for `Budget(max_cost=...)`.
+        bounds and defaults before the weaker ones, and keeps the first that works.
+    repairs: repeats of a row, at most, for an answer that does not fit, with the error in the request.
+        They are calls like others, but do not count against `retry`, which decides after the last.
+    prices: a `Price` by the name of each model: the cost of calls, for `Budget(max_cost=...)`.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
     api: "openai" (OpenAI, vLLM, llama.cpp, LiteLLM and others), or "azure". api_version: for Azure.
     body: more of the request's body, such as {"temperature": 0, "max_tokens": 200}.
-    headers: more headers; keys in them are Secrets. http: options of the transport; unless given a reply may
+    headers: more headers; keys in them are Secrets. http: options of the transport; by default a reply may
         take ten minutes.
 
-    A call by hand, in `async with client:`, gives a `pillarbox.Result` with the reply's text and its usage;
-    `parse` makes the answer of the text.
+        >>> from dataclasses import dataclass
+        >>> from pillarbox import async_map
+        >>> from pillarbox.clients import Chat
+        >>> from pillarbox.testing import serve
+        >>> @dataclass
+        ... class Review:
+        ...     good: bool
+        >>> with serve() as service:
+        ...     client = Chat(service.url, "any-model", prompt="Review: {text}", answer=Review)
+        ...     [answer] = async_map([{"text": "a lovely soup"}], client)
+        >>> type(answer).__name__
+        'Review'
 
-    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
-    than 200 and for an error in one, AnswerInvalid for a reply that does not fit, ReplyCut, ReplyRefused,
-    ReplyOfOtherKind and ReplyFailed for one that is none, AnswerError for what is not a reply, ValueError for
-    a row that lacks a field, errors of connections, and RuntimeError where the client is not open. On the
-    thread of the loop that it was entered on.
+    A call outside of the operator, in `async with client:`, returns a `pillarbox.Result` with the reply's
+    text and its usage; `parse` makes the answer from the text.
+
+    Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers than
+    200 and for an error in one, AnswerInvalid for a reply that does not fit, ReplyCut, ReplyRefused,
+    ReplyOfOtherKind and ReplyFailed for replies without an answer, AnswerError for an answer without a reply,
+    ValueError for a row that lacks a field, errors of connections, and RuntimeError if the client is not
+    open. Calls belong on the thread of the loop on which it was entered.
     """
 
     # Of `answer` and `structure` counts what is sent: see `configuration`.
@@ -239,7 +253,7 @@ class Chat(Client):
     # -- answers ---------------------------------------------------------------------------------------------
 
     def parse(self, text: str | None) -> Any:
-        """The answer in the text of a reply, as the operator gives it. Any thread.
+        """Return the answer in the text of a reply, as the operator returns it. Any thread.
 
         Raises ValueError for a text that does not fit `answer`.
         """

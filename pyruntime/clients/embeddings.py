@@ -87,7 +87,14 @@ from pillarbox.clients.vectors import (
     rows_not_finite,
     weighted_mean,
 )
-from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_positive_int,
+    check_text,
+    naming_arguments,
+)
 from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
@@ -169,45 +176,54 @@ class _Learned:
     suggests: bool = False
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Embeddings(Client):
-    """Vectors of texts from an embedding service, as a function that the operator calls with batches.
+    """Client of an embedding service: vectors of texts, as a function that the operator calls with batches.
 
-    Called with a list of texts, or an Arrow column of them, it gives a numpy block of shape (texts,
-    dimensions), float32; called with one text, one vector of shape (dimensions,). Where a text is None its
-    result is None, and where a text alone cannot be embedded its result is the error: the result is a list of
-    rows then. Use it with `batch=client.batch`, which `async_udf` and `embed_text` take by themselves, and
-    with `async with client:` outside of the operator.
+    Called with a list of texts, or an Arrow column of them, it returns a numpy block of shape (texts,
+    dimensions), float32; called with one text, one vector of shape (dimensions,). If a text is None its
+    result is None, and if one text cannot be embedded its result is the error: the result is then a list of
+    rows. Use it with `batch=client.batch`, which is the default of `async_udf` and `embed_text`, and with
+    `async with client:` outside of the operator.
 
     base_url: of the service, up to the version, such as "https://api.openai.com/v1"; of several a
-        request goes to the one with the fewest in flight. model: the model's name, for Azure of the
+        request is sent to the one with the fewest in flight. model: the model's name, for Azure of the
         deployment.
     key: a `Secret`, sent as Azure's `api-key` or as a bearer token.
     api: the form of requests: "openai" (OpenAI, vLLM, TEI, llama.cpp, LiteLLM and others), "azure", or "tei"
         for TEI's own `/embed`. api_version: for Azure.
-    dimensions: asked of the service; vectors of another length are an error. None for the model's own.
+    dimensions: requested from the service; vectors of another length are an error. None for the model's own.
     normalize: scale each vector to length 1.
-    encoding: the form of vectors in answers. "auto" asks for base64 and takes lists of floats from services
-        that cannot; "float16" halves base64 and rounds (vLLM's `embed_dtype`), "bytes" asks for bare numbers
-        (vLLM). Each finds out by itself where a service cannot.
+    encoding: the form of vectors in answers. "auto" requests base64 and accepts lists of floats from services
+        without it; "float16" halves base64 and rounds (vLLM's `embed_dtype`), "bytes" requests bare numbers
+        (vLLM). Each falls back if a service lacks it.
     max_texts: texts in a request, at most; None for 64, and 32 with TEI's own form.
     max_tokens: tokens in a request, at most; counted by `tokenizer`, or estimated from the service's counts.
-    max_text_tokens, long_texts: tokens of one text, at most, special ones included, and what is done with a
+    max_text_tokens, long_texts: tokens of one text, at most, special ones included, and the treatment of a
         longer one: "send" it as it is, "error" for its row, "truncate" it, or "chunk" it: its pieces
         are embedded, and the result is their mean, weighted by tokens. All but "send" need both a limit and a
-        tokenizer; "truncate" with TEI's own form leaves it to the service.
+        tokenizer; "truncate" with TEI's own form needs neither, as the service truncates.
     tokenizer: a tiktoken encoding's name, the path of a tokenizer.json on the worker, "org/model" of Hugging
         Face, or an object of `tokenizers` or `tiktoken`.
     body: more of the request's body, such as {"input_type": "passage"}.
     headers: more headers; keys in them are Secrets. http: options of the transport.
 
-    In a call of the operator, its function or called by that, it tells the operator what each request used:
-    where there is no `Budget.usage`, that is the cost, by the prices of `with_prices`. By hand `tokens` and
-    `cost` say it.
+        >>> from pillarbox import async_map
+        >>> from pillarbox.clients import Embeddings
+        >>> from pillarbox.testing import serve
+        >>> with serve(dimensions=4) as service:
+        ...     client = Embeddings(service.url, "any-model")
+        ...     first, second = async_map(["a pillar box", "is red"], client, batch=client.batch)
+        >>> first.shape, first.dtype.name
+        ((4,), 'float32')
+
+    In a call of the operator it reports the usage of each request: without `Budget.usage` that is the cost,
+    by the prices of `with_prices`. Outside of the operator read `tokens` and `cost`.
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for other answers
-    than 200, AnswerError for one that does not hold a vector for each text, errors of connections, and
-    RuntimeError where the client is not open. On the thread of the loop that it was entered on.
+    than 200, AnswerError for one without a vector for each text, errors of connections, and
+    RuntimeError if the client is not open. Calls belong on the thread of the loop on which it was entered.
     """
 
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
@@ -289,7 +305,7 @@ class Embeddings(Client):
                 raise ValueError(f"long_texts={self.long_texts!r}: needs {name}")
 
     def with_prices(self, prices: Mapping[str, Price]) -> Embeddings:
-        """Return the same client, which knows what its calls cost, for `Budget(max_cost=...)`.
+        """Return the same client with prices of its calls, for `Budget(max_cost=...)`.
 
         prices: a `Price` by the name of each model, as for `Chat`, for the tokens that the service counts.
         Any thread. Raises TypeError and ValueError.

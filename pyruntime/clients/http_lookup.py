@@ -46,7 +46,7 @@ from pillarbox.clients.fields import (
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
 from pillarbox.redaction import has_secret, redacted, shown_address, visible
-from pillarbox.validate import check_choice, check_text
+from pillarbox.validate import check_choice, check_text, naming_arguments
 
 Parse: TypeAlias = Literal["json", "text", "bytes"] | Callable[[bytes], Any]
 Treatment: TypeAlias = Literal["result", "null", "error"]
@@ -59,32 +59,41 @@ PARAMETER = "?"
 """In front of the names of query parameters, where they stand among the headers of `SecretHeaders`."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class HttpLookup(Client):
-    """Looks up each row in a service over HTTP, as a function that the operator calls with rows.
+    """Client of any HTTP service: one request for each row, as a function that the operator calls with rows.
 
     Called with one row, whose fields it takes by name, or with the values of the fields in the order of `url`
-    and `body`, as `async_udf` does. Where one of them is None the result is None, and nothing is asked.
+    and `body`, as `async_udf` does. If one of them is None the result is None, and no request is sent.
 
     url: the address, with names of fields in braces in its path and query, such as
         "https://host/planes/{tailnum}?year={year}". Values are percent-encoded. Or a list with the addresses
-        of one service, which have the same fields: a request goes to the one with the fewest in flight.
+        of one service, with the same fields: a request is sent to the one with the fewest in flight.
     method: "GET" or "POST". body: for POST, the fields that are sent as one JSON object, or a function of the
-        row, or of the values, that returns what is sent as JSON.
+        row, or of the values, that returns the JSON to send.
     parse: "json", "text" or "bytes", or a function of the answer's body that returns the result. Text and
-        JSON are in the charset that the answer tells, else in UTF-8.
+        JSON are in the charset that the answer names, otherwise in UTF-8.
     take: of a JSON object, the name of the field that is the result, or a list of the fields that the result
-        has, such as those of a schema. A field that the answer lacks is None, and all of them where there is
-        no answer.
-    statuses: the treatment of statuses: "result" parses the answer, "null" is None, "error" raises. Without a
-        word, 2xx is a result (204 and an empty body None), 404 is null, all else an error.
-    params: query parameters that each request has, texts or Secrets. key: a `Secret`, sent as a bearer token.
+        has, such as those of a schema. A field that the answer lacks is None, and all of them without an
+        answer.
+    statuses: the treatment of statuses: "result" parses the answer, "null" is None, "error" raises. By
+        default 2xx is a result (204 and an empty body None), 404 is null, all others are errors.
+    params: query parameters of each request, texts or Secrets. key: a `Secret`, sent as a bearer token.
     headers: more headers; keys in them are Secrets. http: options of the transport.
+
+        >>> from pillarbox import async_map
+        >>> from pillarbox.clients import HttpLookup
+        >>> from pillarbox.testing import serve
+        >>> with serve() as service:
+        ...     planes = HttpLookup(f"{service.url}/planes/{{tailnum}}", take="tailnum")
+        ...     list(async_map([{"tailnum": "N14228"}, {"tailnum": "no plane"}], planes))
+        ['N14228', None]
 
     Raises TypeError and ValueError that name the argument. Calls raise HttpStatusError for statuses that are
     errors, ValueError for a row or an answer that does not fit, TextUnreadable for bytes that are not in
-    their charset, errors of connections, and RuntimeError where the client is not open. On the thread of the
-    loop that it was entered on.
+    their charset, errors of connections, and RuntimeError if the client is not open. Calls belong on the
+    thread of the loop on which it was entered.
     """
 
     url: str | Sequence[str]

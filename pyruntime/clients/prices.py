@@ -10,19 +10,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pillarbox.clients.usage_fields import count_in, tokens_in
-from pillarbox.validate import check_number
+from pillarbox.validate import check_number, naming_arguments
 
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Price:
-    """Prices of a model for a million tokens, in a currency of the user's choice.
+    """Prices of a model per million tokens, in a currency of the user's choice.
 
     input: of the prompt, or of texts to embed. output: of the answer; None for vectors, which have no price
-    of their own. cached_input: of what the service had kept of the prompt; None for the price of `input`.
-    A value; any thread. Raises TypeError and ValueError.
+    of their own. cached_input: of the part of the prompt that the service had cached; None for `input`.
+
+        >>> from pillarbox.clients import Price
+        >>> Price(input=0.5, output=2.0).cost(1_000_000, 500_000)
+        1.5
+
+    A value; any thread may use it. Raises TypeError and ValueError for a bad price.
     """
 
     input: float
@@ -36,7 +42,7 @@ class Price:
                 check_number(name, getattr(self, name), minimum=0.0)
 
     def cost(self, asked: int, answered: int = 0, kept: int = 0) -> float:
-        """The cost of `asked` tokens of input, of which the service had `kept` some, and of the answer's."""
+        """Return the cost of `asked` input tokens, `kept` of them cached, and of `answered` output tokens."""
         for_kept = self.input if self.cached_input is None else self.cached_input
         cost = (asked - kept) * self.input + kept * for_kept + answered * (self.output or 0.0)
         return cost / TOKENS_OF_PRICES

@@ -65,11 +65,16 @@ class SecretUnavailable(SecretError):
 
 
 class Secret:
-    """A key of a service, by the place where the worker finds it.
+    """Key of a service, as the place where the worker finds it.
 
-    Made by `env`, `file`, `call` or `literal`. Its `repr` names the place, never the key. Pickles as the
-    place, so that the key is in no plan, log or file of Spark; only `literal` pickles the key itself. A
-    value; any thread.
+    Made by `env`, `file`, `call` or `literal`.
+
+        >>> from pillarbox.clients import Secret
+        >>> Secret.env("OPENAI_API_KEY")
+        Secret.env('OPENAI_API_KEY')
+
+    Its `repr` names the place, never the key. It pickles as the place, so that the key is in no plan, log or
+    file of Spark; only `literal` pickles the key itself. A value; any thread may use it.
     """
 
     __slots__ = ("_kind", "_source")
@@ -80,26 +85,27 @@ class Secret:
 
     @classmethod
     def env(cls, name: str) -> Secret:
-        """The value of an environment variable of the worker, such as `spark.executorEnv.NAME` sets."""
+        """Return the secret in an environment variable of the worker, as set by `spark.executorEnv.NAME`."""
         return cls("env", check_text("name", name))
 
     @classmethod
     def file(cls, path: str | os.PathLike[str]) -> Secret:
-        """The content of a file on the worker, without white space around it."""
+        """Return the secret in a file on the worker, without surrounding white space."""
         return cls("file", check_text("path", os.fspath(path)))
 
     @classmethod
     def call(cls, fn: Callable[[], str | Awaitable[str]]) -> Secret:
-        """The result of a function without arguments, called on the worker; it may be async or block.
+        """Return the secret that a function without arguments returns on the worker, async or blocking.
 
-        Called when a client opens its connections, and when a service answers 401: a token may have expired.
+        It is called when a client opens its connections, and when a service answers 401: a token may have
+        expired.
         """
         check_callable("fn", fn)
         return cls("call", fn)
 
     @classmethod
     def literal(cls, value: str) -> Secret:
-        """The key itself. It travels wherever the client is pickled to, Spark's files on disk among them."""
+        """Return a secret that holds the key itself and is sent with it, also into Spark's files."""
         # Not `check_text`, whose errors quote the value.
         if not isinstance(value, str):
             raise TypeError(f"value: must be a str, not {type(value).__name__}")

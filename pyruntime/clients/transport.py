@@ -29,7 +29,14 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 from pillarbox.clients.charsets import charset_of, content_type_of, shown_text
 from pillarbox.lacks import shortage_of_descriptors
 from pillarbox.redaction import redacted, without_secrets
-from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_limit_of_time,
+    check_positive_int,
+    check_text,
+    naming_arguments,
+)
 from pillarbox.wire import EXHAUSTED_ERRNOS, Kind, exhaustion_in, read_error
 
 _log = logging.getLogger("pillarbox")
@@ -69,25 +76,33 @@ DIRECT = "direct"
 """The value of `proxy` for no proxy, whatever the environment says."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Http:
     """Options of the HTTP transport of one client.
 
-    connections: open connections to one endpoint (scheme, host, port), at least 1; requests above wait. None
-    for as many as requests are in flight, which the operator's capacity bounds, and three quarters of the
-    descriptors that the process may have.
-    connect_timeout: seconds for a connection with its TLS handshake. read_timeout: seconds without a byte
-    from the server. total_timeout: seconds for a whole request, without the wait for one of `connections`.
-    Each may be None for no limit. proxy: `http://host:port` for all requests; None for what HTTP_PROXY,
-    HTTPS_PROXY, ALL_PROXY and NO_PROXY say where the request is made; "direct" for none. verify: False
-    accepts each certificate. ca_file: a file in PEM, on the worker, with the certificates to trust instead
-    of the system's. http2: offer HTTP/2 to servers with TLS, for which libcurl is needed. backend: the HTTP
-    client; "auto" takes libcurl (Linux, `pip install 'pillarbox[libcurl]'`) where it is installed, aiohttp
-    elsewhere. max_answer_bytes: of one answer, decompressed; a longer one is the error of its row.
-    surrogates: half characters (lone surrogates) in texts that are sent and in JSON that comes back: "error"
-    fails their row, "replace" puts U+FFFD for each.
+    connections: open connections to one endpoint (scheme, host, port), at least 1; further requests wait.
+        None for one per request in flight, which the operator's capacity limits, and three quarters of the
+        descriptors that the process may have.
+    connect_timeout: seconds for a connection with its TLS handshake; None for no limit.
+    read_timeout: seconds without a byte from the server; None for no limit.
+    total_timeout: seconds for a whole request, without the wait for one of `connections`; None for no limit.
+    proxy: `http://host:port` for all requests; None for the proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and
+        NO_PROXY define in the worker; "direct" for none.
+    verify: False accepts each certificate. ca_file: a file in PEM, on the worker, with the certificates to
+        trust in place of the system's.
+    http2: offer HTTP/2 to servers with TLS; needs libcurl.
+    backend: the HTTP client; "auto" is libcurl (Linux, `pip install 'pillarbox[libcurl]'`) if it is
+        installed, otherwise aiohttp.
+    max_answer_bytes: of one decompressed answer; a longer one is the error of its row.
+    surrogates: lone surrogates in texts that are sent and in JSON that is received: "error" fails their row,
+        "replace" sends U+FFFD for each.
 
-    A picklable value; any thread. Raises TypeError and ValueError.
+        >>> from pillarbox.clients import Chat, Http
+        >>> slow = Http(read_timeout=600.0, connections=16)
+        >>> client = Chat("https://host/v1", "small", prompt="{text}", http=slow)
+
+    A picklable value; any thread may use it. Raises TypeError and ValueError for a bad argument.
     """
 
     connections: int | None = None
@@ -298,10 +313,21 @@ def error_before_answer(
 
 
 class HttpStatusError(Exception):
-    """A service answered with a status that is not a success.
+    """Error of a service that answered with a status that is not a success.
 
-    status: the HTTP status. headers: of the answer. body: its first bytes. Retry-After, overload, permanent
-    failures and accounts without credit are read from these by the operator.
+        >>> from pillarbox import CallFailed, async_map
+        >>> from pillarbox.clients import HttpLookup
+        >>> from pillarbox.testing import serve
+        >>> with serve(key="the right one") as service:
+        ...     planes = HttpLookup(f"{service.url}/planes/{{tailnum}}")
+        ...     try:
+        ...         list(async_map([{"tailnum": "N14228"}], planes))
+        ...     except CallFailed as failed:
+        ...         print(type(failed.cause).__name__, failed.cause.status)
+        HttpStatusError 401
+
+    status: the HTTP status. headers: of the answer. body: its first bytes. The operator reads Retry-After,
+    overload, permanent failures and accounts without credit from these.
     """
 
     def __init__(self, message: str, status: int, headers: Mapping[str, str], body: bytes) -> None:

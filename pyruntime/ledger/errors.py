@@ -20,7 +20,21 @@ def printable(text: str) -> str:
 
 
 class LedgerError(PillarboxError):
-    """A ledger cannot be written or read as asked."""
+    """Error of a ledger that cannot be written or read as requested.
+
+        >>> from pathlib import Path
+        >>> from pillarbox import Ledger, async_map
+        >>> from pillarbox.ledger import LedgerError
+        >>> async def call(row):
+        ...     return object()
+        >>> try:
+        ...     list(async_map([1], call, ledger=Ledger("objects", uid="call-v1", run="one")))
+        ... except Exception as error:
+        ...     print(isinstance(error.__cause__ or error, LedgerError))
+        True
+
+    The message names the place and the remedy.
+    """
 
 
 class LedgerFullError(LedgerError):
@@ -44,7 +58,18 @@ class LedgerFormatError(LedgerError):
 
 
 class LedgerValueError(LedgerError, TypeError):
-    """A value is of a type that a ledger does not keep, or that has no fingerprint."""
+    """Error of a value of a type that a ledger does not store, or that has no fingerprint.
+
+        >>> from pillarbox.ledger import KeyMaker
+        >>> from pillarbox.ledger.errors import LedgerValueError
+        >>> try:
+        ...     KeyMaker()(object())
+        ... except LedgerValueError as error:
+        ...     print(type(error).__mro__[1].__name__)
+        LedgerError
+
+    A `TypeError`, so that the row fails as with any other wrong type.
+    """
 
 
 class LedgerConflictError(LedgerError):
@@ -79,7 +104,15 @@ class LedgerConflictError(LedgerError):
 
 
 class LedgerWarning(UserWarning):
-    """Something in a ledger is not as it should be. What is damaged is skipped; its calls are made again."""
+    """Warning of damage in a ledger. Damaged records are skipped; their calls are made again.
+
+        >>> import warnings
+        >>> from pillarbox.ledger.errors import LedgerWarning
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", LedgerWarning)  # a job that must not skip any
+
+    The text names the file.
+    """
 
 
 class Damage(NamedTuple):

@@ -584,16 +584,20 @@ def _is_its_attributes(row: Any) -> bool:
 
 
 class KeyMaker:
-    """Gives each row of a task its key. For one thread.
+    """Maker of the keys by which a ledger identifies the rows of a task. For one thread.
 
-    columns: names (rows that are mappings or have such attributes) or positions (rows that are sequences) of
-    what
-        identifies a row; None to take the whole row. Whoever names columns says that their values do not come
-        twice, or that rows with the same ones may share a result.
+    columns: names (of mappings or attributes) or positions (of sequences) of the identifying columns; None
+        for the whole row. With columns, rows with equal values share a result.
 
-    Without columns, equal rows of a task are counted: the second one has a key of its own. For that it holds
-    the keys of all rows of the task, some 130 bytes each. Idea: the occurrence numbers with which relational
-    systems tell equal rows of a bag apart.
+        >>> from pillarbox.ledger import KeyMaker
+        >>> make_key = KeyMaker(["id"])
+        >>> first = make_key({"id": 7, "text": "hello"})
+        >>> first == make_key({"id": 7, "text": "changed"}), len(first)
+        (True, 16)
+
+    Without columns, equal rows of a task are counted: the second one has its own key. For that it holds
+    the keys of all rows of the task, about 130 bytes each. The idea is the occurrence numbers with which
+    relational systems distinguish equal rows of a bag. Raises TypeError or ValueError for a bad argument.
     """
 
     def __init__(self, columns: Sequence[str | int] | None = None) -> None:
@@ -609,7 +613,7 @@ class KeyMaker:
         self._seen: dict[bytes, int] = {}
 
     def __call__(self, row: Any) -> bytes:
-        """The key of `row`, the next one of the task. Raises LedgerValueError; KeyError without a column."""
+        """Return the key of the task's next row. Raises LedgerValueError, and KeyError without a column."""
         if self._columns is not None:
             return fingerprint([_field(row, column) for column in self._columns], "key")
         key = fingerprint(row, "row")
@@ -634,12 +638,21 @@ MAX_NAME_CHARACTERS = 200
 
 @dataclass(frozen=True, order=True)
 class Scope:
-    """The place where a finished call belongs. Results are found again under the same scope only.
+    """Place of a finished call in a ledger. Results are found under the same scope only.
 
     run: a name given by the user, or the id of a streaming query, which is the same after a restart.
     uid: the name of the operator.
-    config: 16 hexadecimal digits for what of its configuration decides about results (`config_hash`).
+    config: 16 hexadecimal digits for the part of its configuration that affects results (`config_hash`).
     batch: the number of the micro-batch; None outside of streams.
+
+        >>> from pillarbox.ledger import Ledger, Scope
+        >>> scope = Scope.of("nightly", "embed-v1", {"model": "small"})
+        >>> with Ledger("scopes").writer(scope) as writer:
+        ...     number = writer.append(b"k" * 16, [0.25, 0.5], latency=0.12)
+        >>> list(Ledger("scopes").scopes("nightly")) == [scope]
+        True
+
+    A value; any thread may use it. Raises TypeError or ValueError for a bad name.
     """
 
     run: str
@@ -665,7 +678,7 @@ class Scope:
     def of(
         cls, run: str, uid: str, config: Mapping[str, Any] | None = None, batch: int | None = None
     ) -> Scope:
-        """The scope of an operator with this configuration: a mapping of what decides about results."""
+        """Return the scope of an operator with this configuration: the settings that affect results."""
         return cls(run, uid, config_hash(config), batch)
 
     @property

@@ -49,6 +49,7 @@ from pillarbox.validate import (
     check_int,
     check_limit_of_time,
     check_positive_int,
+    naming_arguments,
 )
 
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
@@ -70,13 +71,17 @@ US = 1_000_000
 
 @dataclass(frozen=True)
 class Cache:
-    """Says how long a ledger's results are kept where they are found by content.
+    """Limits of a ledger whose results are found by content.
 
-    max_age: seconds after which a result is not an answer any more; None for no limit.
-    max_bytes: bytes of what is kept of an operator, about; the oldest goes first. None for no limit.
+    max_age: seconds after which a result no longer counts; None for no limit.
+    max_bytes: bytes kept of one operator, approximately; the oldest are removed first. None for no limit.
 
-    Both are looked at when a job begins. A value; any thread. Raises TypeError or ValueError that name the
-    argument, its value and what is allowed.
+        >>> from pillarbox.ledger import Cache, Ledger
+        >>> month = Cache(max_age=30 * 86_400, max_bytes=10 * 2**30)
+        >>> kept = Ledger("cache", uid="embed-v1", cache=month)
+
+    Both are applied when a job begins. A value; any thread may use it. Raises TypeError or ValueError that
+    names the argument, its value and the allowed values.
     """
 
     _: KW_ONLY
@@ -112,37 +117,48 @@ class Cache:
         return -(int((self.max_age - now) * US) // step) * step
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Ledger:
-    """The place where finished calls are kept: nothing that has an answer is called again by a restart.
+    """Store of finished calls: a restart does not repeat a call whose result it has.
 
     location: a path of a local or shared file system, or a URL: `file://`, `s3://`, `hdfs://`, and others
-        that `pyarrow.fs` knows. Appendable files can be locked and synced; an object store gets an object a
-        commit. `~` is the home folder where the `Ledger` is made, on the driver.
-    loss_window: seconds. After a kill, at most the calls that finished so long before it are called again.
-    commit_rows, commit_bytes: a commit does not wait any longer when so much has come together.
-    retry_errors: rows that failed for good are called again by a replay; False to take their errors for
-        results.
-    uid: the operator's name, to be changed with what the function does. Each operator of a run has another,
-        so in a chain each `Step` has it.
-    run: the name of what may be run again. None in a streaming query, which has names of its own.
-    key: the names of the columns by which a row is known again (where a row is one value, leave it out); None
-        for the whole row, where equal rows are counted. A row whose key is null is known by its content.
-    version: of the function, a number or a name: answers of another version are called for again.
-    inputs: the columns that the answer depends on, besides those of the key; None for all. A row whose input
-        is another than that of its record is called again.
-    filesystem: a `pyarrow.fs.FileSystem` for `location`, which is a path in it then: for credentials and the
-    like.
-    mode: of files in a local folder, for users who share it, such as 0o660; their folders may be entered by
-        whoever may read. None for 0600, and folders 0700; a ledger that is there stays as open as it is.
-    cache: find results by content, over jobs and days: by what the client is told, and by `inputs` of the
-        row. True, or a `Cache` with limits of age and size; it has neither `run` nor `key`, and equal rows
-        share a call.
-    exclusive: in an object store, which has no locks, one job at a time works on a run that has a name; a
-        second one is refused, and told which does. False for jobs that have no row in common, or a store in
-        which nothing can be written on a condition.
+        that `pyarrow.fs` knows. Files can be locked and synced; in an object store each commit is an object.
+        `~` is the home folder of the process that makes the `Ledger`, the driver.
+    loss_window: seconds. After a kill, at most the calls that finished in the last such period are repeated.
+    commit_rows, commit_bytes: a commit is made at once for this many rows or bytes.
+    retry_errors: a replay repeats the calls of rows that failed for good; False replays their errors.
+    uid: the operator's name, to be changed with the function's behaviour. Operators of one run have different
+        names, so in a chain each `Step` has its own.
+    run: the name of the work that may be run again. None in a streaming query, which has its own names.
+    key: the names of the columns that identify a row (omit it if a row is one value); None for the whole row,
+        where equal rows are counted. A row whose key is null is identified by its content.
+    version: of the function, a number or a name: results of another version are not used.
+    inputs: the columns, besides those of the key, on which the result depends; None for all. A row whose
+        input differs from its record is called again.
+    filesystem: a `pyarrow.fs.FileSystem` in which `location` is a path: for credentials and other settings.
+    mode: of files in a local folder that users share, such as 0o660; its readers may also enter the folders.
+        None for 0600, and folders 0700; an existing ledger keeps its permissions.
+    cache: find results by content, across jobs and days: by the client's configuration and the row's
+        `inputs`. True, or a `Cache` with limits of age and size; it has neither `run` nor `key`, and equal
+        rows share a call.
+    exclusive: in an object store, which has no locks, one job at a time works on a named run; a second one is
+        refused with the name of the first. False for jobs without a row in common, or a store without
+        conditional writes.
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+        >>> from pillarbox import Ledger, async_map
+        >>> called = []
+        >>> async def call(row):
+        ...     called.append(row)
+        ...     return row.upper()
+        >>> kept = Ledger("calls", uid="upper-v1", run="2026-11-21")
+        >>> list(async_map(["a", "b"], call, ledger=kept))
+        ['A', 'B']
+        >>> list(async_map(["a", "b", "c"], call, ledger=kept)), called
+        (['A', 'B', 'C'], ['a', 'b', 'c'])
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     location: str
@@ -309,9 +325,9 @@ class Ledger:
         return ObjectFolder(filesystem, "/".join((base, *names)))
 
     def reader(self, scope: Scope, *, since: int = 0) -> LedgerReader:
-        """The finished calls of a scope, as they are now. Any thread.
+        """Return a reader of the finished calls of a scope, as they are now. Any thread.
 
-        since: microseconds since 1970; what is older is not found.
+        since: microseconds since 1970; older ones are not found.
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
@@ -333,11 +349,11 @@ class Ledger:
         on_failure: Callable[[BaseException], None] | None = None,
         limits: WriterLimits = WRITER_LIMITS,
     ) -> LedgerWriter:
-        """Keeps the finished calls of a task attempt, on a thread of its own until it is closed. Any thread.
+        """Return a writer of a task attempt's finished calls, on its own thread until closed. Any thread.
 
-        reader: of the same scope, whose index it keeps up to date; None for one of its own.
-        execution: what `execution_id` gave for the execution that this is a task of; None for one of its own.
-        one_input: two rows of the execution that have one key and different inputs are an error.
+        reader: of the same scope, whose index it keeps up to date; None for a new one.
+        execution: the result of `execution_id` for the execution of this task; None for a new one.
+        one_input: two rows of the execution with one key and different inputs are an error.
         on_commit, on_failure: called on the writer's thread, and must not wait. limits: times and sizes.
         """
         return LedgerWriter(
@@ -393,7 +409,7 @@ class Ledger:
         return Claims(folder.path, folder.mode)
 
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
-        """Every scope that the ledger has, or that a run has, sorted. Any thread.
+        """Return every scope of the ledger, or of a run, sorted. Any thread.
 
         Raises LedgerError and OSError.
         """
@@ -411,9 +427,9 @@ class Ledger:
         )
 
     def spent(self, run: str, uid: str) -> tuple[int, float]:
-        """Attempts and cost of all that is kept of an operator's run, failures included. Any thread.
+        """Return attempts and cost of all records of an operator's run, failures included. Any thread.
 
-        Reads all of it. Raises LedgerError and OSError.
+        Reads all of them. Raises LedgerError and OSError.
         """
         attempts, cost = 0, 0.0
         for scope in self.scopes(run):

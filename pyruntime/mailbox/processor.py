@@ -142,25 +142,28 @@ class Controller:
 
 
 class MailboxProcessor:
-    """Runs mails and the default action of a task on one thread.
+    """Run mails and the default action of a task on one thread.
 
-    1. Mails that had come when a round begins run in that round, those that come meanwhile in the
-       next, but for a bounded number of urgent ones; so a mail that puts itself again never starves
-       the default action.
-    2. The default action runs once a round, unless it is suspended; then the loop sleeps until mail
-       comes.
-    3. What the loop reads is changed by mail only, so nothing else is checked between two mails.
+        >>> from pillarbox.mailbox.processor import MailboxProcessor
+        >>> processor = MailboxProcessor(lambda controller: processor.all_actions_completed())
+        >>> processor.executor().execute(print, "mail")
+        >>> processor.run_mailbox_loop(); processor.close()
+        mail
+
+    1. Mails that have arrived when a round begins run in that round, later ones in the next, except a bounded
+       number of urgent ones; so a mail that puts itself again never starves the default action.
+    2. The default action runs once a round, unless it is suspended; then the loop sleeps until mail arrives.
+    3. Only mail changes the state of the loop, so nothing else is checked between two mails.
     4. A mail or a default action that raises ends the loop with that error; so does a mail that a yield runs,
        even if the action that yields catches the error.
 
-    default_action: called with a `Controller`; does one bounded piece of work.
-    mailbox: one that this thread owns; a new one if None.
-    run_action: calls a function and gives its result: each mail and each default action runs in it, such as
-        the `run` of a chain, which moves elements afterwards. None: they are called.
-    clock: seconds, for the metrics; time that never goes back.
-    latency_interval: seconds between two measurements of the latency of mail; None for none.
+    default_action: called with a `Controller`; does one bounded piece of work. mailbox: one that this thread
+        owns; None for a new one. run_action: calls a function and returns its result: each mail and each
+        default action runs in it, such as the `run` of a chain. None for a plain call.
+    clock: seconds, for the metrics; monotonic. latency_interval: seconds between two measurements of the
+        latency of mail; None for none.
 
-    Confined to the mailbox thread, but for `executor`, `suspend`, `report_error`, `prepare_close` and
+    Confined to the mailbox thread, except `executor`, `suspend`, `report_error`, `prepare_close` and
     `metrics`. The model is Flink's `MailboxProcessor`.
     """
 
@@ -622,15 +625,20 @@ def _run_into(future: Future[Any], fn: Callable[[], Any]) -> None:
 
 
 class MailboxExecutor(futures.Executor):
-    """Puts work of one priority into a task's mailbox and lets the task yield to such work.
+    """Executor of work of one priority on a task's mailbox thread, which may yield to such work.
+
+        >>> from pillarbox.mailbox.processor import MailboxProcessor
+        >>> executor = MailboxProcessor(print).executor()
+        >>> answer = executor.submit(sum, [1, 2, 3])
+        >>> executor.yield_()
+        >>> answer.result()
+        6
 
     A `concurrent.futures.Executor` with one worker, the mailbox thread. On that thread wait by `yield_`,
-    never by `Future.result()`: the result could not come. Built only by `MailboxProcessor.executor`.
+    never by `Future.result()`: the result could not come. Only `MailboxProcessor.executor` makes one.
 
-    The idea of a yield is Flink's: a mail that must wait for what a later mail does runs that one
-    in the meantime, and only work of its own priority or higher, so that an operator never runs the
-    work of those before it. Deferrable mail, which can wait, it leaves for the loop: what the yield waits for
-    is seen the sooner. Who waits for what deferrable mail does asks for it.
+    A yield, as in Flink, runs only work of its own priority or higher, so that an operator never runs the
+    work of previous ones. Deferrable mail remains for the loop, unless the yield asks for it.
     """
 
     def __init__(self, processor: MailboxProcessor, priority: int) -> None:

@@ -62,14 +62,27 @@ class EnumeratorContext(Protocol[S_contra]):
 
 
 class SplitEnumerator(ABC, Generic[S, C]):
-    """Finds the splits of a source. Derive one and write `discover`; the rest has a default.
+    """Finder of the splits of a source. Derive one and write `discover`; the other methods have a default.
 
-    *Threads.* Everything is called on one thread, the enumerator's, but `discover`, which may block and has a
-    thread of its own. So `discover` changes nothing: it is given what was known and returns what is known
-    then. The splits that it returns are taken up, and the new knowledge with them, in one step of the
-    enumerator's thread. A checkpoint has both or neither.
+    *Threads.* All methods are called on one thread, the enumerator's, except `discover`, which may block and
+    has its own thread. So `discover` changes nothing: it takes the previous knowledge and returns the new
+    one. The enumerator's thread applies the returned splits and the new knowledge in one step. A checkpoint
+    has both or neither.
 
-    `checkpoint` is what is known: what `create_enumerator` began with or `restore_enumerator` was given.
+    `checkpoint` is that knowledge: the value from which `create_enumerator` began or that
+    `restore_enumerator` was given.
+
+        >>> from pillarbox.sources import SplitEnumerator
+        >>> from pillarbox.sources.split import OffsetSplit
+        >>> class Days(SplitEnumerator):
+        ...     def discover(self, checkpoint, most):
+        ...         new = [day for day in ("mon", "tue") if day not in checkpoint][:most]
+        ...         return [OffsetSplit(day, 0, 24) for day in new], checkpoint + new
+        >>> splits, known = Days(None, []).discover([], 10)
+        >>> [split.split_id for split in splits], known
+        (['mon', 'tue'], ['mon', 'tue'])
+
+    The first error of `discover` ends the job; later ones are logged, and it is called again.
     """
 
     discovery_interval: float | None = None

@@ -36,19 +36,22 @@ REPORT_INTERVAL_S = 0.1
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """The event time of a record, how late it may come, and how far splits may drift apart.
+    """Event time of records, their lateness, and the drift allowed between splits.
 
     timestamp: the name of a column, or a function of a record, that gives its event time: seconds since
-    1970, or an Arrow timestamp; None where the reader says it (`Fetched.timestamp`).
+        1970, or an Arrow timestamp; None if the reader gives it (`Fetched.timestamp`).
     out_of_order: seconds by which a record may be earlier than one before it in its split. The watermark of a
         split is its latest event time less this.
-    idle_after: seconds of looking without a record after which a split is idle: nobody waits for its
-        watermark until it has a record again. It must be longer than a fetch takes, all of which counts as
-        looking. None: never.
+    idle_after: seconds of fetching without a record after which a split is idle: its watermark is ignored
+        until it has a record again. It must be longer than a fetch takes. None: never.
     max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle,
-        of all readers of the source; it is paused while it is. None: no limit.
+        of all readers of the source; beyond that the split is paused. None: no limit.
 
-    Raises TypeError or ValueError, which names the field, for what cannot be.
+        >>> from pillarbox.sources import WatermarkStrategy
+        >>> WatermarkStrategy("event_time", out_of_order=5.0, idle_after=60.0).max_drift is None
+        True
+
+    A value; any thread may use it. Raises TypeError or ValueError, which names the field, for a bad one.
     """
 
     timestamp: str | Callable[[Any], float] | None = None

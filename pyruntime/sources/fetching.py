@@ -337,20 +337,33 @@ class Fetcher(Generic[S]):
 
 
 class FetchingReader(SourceReader[S]):
-    """Reads splits through `SplitReader`s on threads that it owns.
+    """Reader of a task that runs `SplitReader`s on its own threads.
 
-    A fetched batch waits for the task in a hand-over; `poll` takes it out, and from then on the split stands
-    behind it. So a snapshot needs no lock: it is what `poll` has given.
+        >>> from pillarbox.sources import SplitReader
+        >>> from pillarbox.sources.fetching import FetchingReader, Threading
+        >>> from pillarbox.sources.reader import ReaderContext
+        >>> class Client(SplitReader):
+        ...     def handle_splits_changes(self, change): ...
+        ...     def fetch(self):
+        ...         return []
+        >>> reader = FetchingReader(ReaderContext(0), Client, threading=Threading.MANY_SPLITS)
+        >>> reader.start()
+        >>> reader.splits(), reader.close()
+        ([], None)
+
+    A fetched batch waits for the task in a hand-over; `poll` removes it, and the split's position is then
+    after it. So a snapshot needs no lock: it is the state of `poll`.
 
     make_split_reader: makes a split reader; called in the thread that will use it.
     threading: see `Threading`. A split reader must be able to pause splits for MANY_SPLITS only: with the
-    others it is just not asked to fetch.
-    max_batches, max_bytes: what may wait for the task, for each thread; one batch always may.
-    grace: seconds that `close` waits for fetches that do not heed their wake-up. Their threads are then
-    abandoned; they are daemons. clock: seconds, monotonic, for how long clients have looked.
+        others its `fetch` is not called meanwhile.
+    max_batches, max_bytes: limits of the batches that wait for the task, for each thread; one batch always
+        may.
+    grace: seconds that `close` waits for fetches that ignore their wake-up. Their threads are then
+        abandoned; they are daemons. clock: seconds, monotonic, for the time that clients have looked.
 
-    Raises TypeError or ValueError for a bad argument. `poll` raises `ReadFailed`, which names the splits, for
-    what a split reader has raised.
+    On the mailbox thread. Raises TypeError or ValueError for a bad argument. `poll` raises `ReadFailed`,
+    which names the splits, for an error of a split reader.
     """
 
     def __init__(

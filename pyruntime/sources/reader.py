@@ -59,7 +59,18 @@ RECORDS_RULE = "records must be an Arrow RecordBatch, or a list or tuple of rows
 
 
 class Fetched(NamedTuple):
-    """The rows that a fetch has got of one split, and the position behind them. A plain value."""
+    """Rows that a fetch has read of one split, and the position after them.
+
+        >>> from pillarbox.sources import Fetched
+        >>> fetched = Fetched("part-1", ["a", "b"], 2)
+        >>> fetched.position, fetched.finished
+        (2, False)
+
+    split_id: the split. records: a sequence of rows or an Arrow batch. position: the position from which
+        reading
+    continues. finished: True at the end of the split. timestamp: their event time, in seconds since 1970.
+    idle: True if the split has no rows now. An immutable tuple; any thread may use it.
+    """
 
     split_id: str
     records: Records
@@ -83,10 +94,21 @@ class SplitsAdded(Generic[S]):
 
 
 class SplitReader(ABC, Generic[S]):
-    """Reads splits with a client that may block. One thread, its fetcher, calls all but `wake_up`.
+    """Reader of splits with a client that may block. One thread, its fetcher, calls all but `wake_up`.
 
-    It must never hand out rows at or after a split's `stop`, where that is not None, and says `finished`
-    when it has come there: with the last rows, or with an empty sequence.
+        >>> from pillarbox.sources import Fetched, SplitReader
+        >>> class Numbers(SplitReader):
+        ...     splits = ()
+        ...     def handle_splits_changes(self, change):
+        ...         self.splits = [*self.splits, *change.splits]
+        ...     def fetch(self):
+        ...         splits, self.splits = self.splits, ()
+        ...         return [Fetched(s.split_id, range(s.start, s.stop), s.stop, True) for s in splits]
+        >>> Numbers().fetch()
+        []
+
+    It must never return rows at or after a split's `stop`, if that is not None, and reports `finished`
+    there: with the last rows, or with an empty sequence. Its errors end the task.
     """
 
     @abstractmethod

@@ -38,10 +38,28 @@ Yielded = tuple[Records, Any] | Fetched | None
 
 
 class SimpleSource(Source[S, Any]):
-    """A source that lists its splits and reads them in a loop. Derive a frozen dataclass, write two methods.
+    """Source that lists its splits and reads them in a loop. Derive a frozen dataclass and write two methods.
 
-    Its fields are its options: `from_options` takes those of type str, int, float and bool. It is bounded
-    unless it has a `discovery_interval`.
+        >>> from dataclasses import dataclass
+        >>> from pillarbox.sources import SimpleSource
+        >>> from pillarbox.sources.split import OffsetSplit
+        >>> from pillarbox.testing import SourceHarness
+        >>> @dataclass(frozen=True)
+        ... class Squares(SimpleSource):
+        ...     most: int = 4
+        ...     schema = (("square", "int64"),)
+        ...     def list_splits(self):
+        ...         return [OffsetSplit("all", 0, self.most)]
+        ...     def read(self, split):
+        ...         for number in range(split.start, split.stop):
+        ...             yield [(number * number,)], number + 1
+        >>> with SourceHarness(Squares()) as harness:
+        ...     harness.read_all()
+        [(0,), (1,), (4,), (9,)]
+
+    Its fields are its options: `from_options` accepts those of type str, int, float and bool. It is bounded
+    unless it has a `discovery_interval`, in seconds. `list_splits` runs on the driver, `read` on a thread of
+    the task. Their errors end the job.
     """
 
     split_type: type[Any] = OffsetSplit
@@ -54,20 +72,20 @@ class SimpleSource(Source[S, Any]):
 
     @abstractmethod
     def list_splits(self) -> Iterable[S]:
-        """All splits that there are now. On the driver, again and again; known ones are passed over."""
+        """Return all splits that exist now. Called on the driver, repeatedly; known ones are ignored."""
 
     @abstractmethod
     def read(self, split: S) -> Iterator[Yielded]:
-        """Yield batches of the rows from `split.start` to `split.stop`, each with the position behind it.
+        """Yield batches of the rows from `split.start` to `split.stop`, each with the position after it.
 
-        Ends at `stop`, or, where that is None, at the end of what is there: a split without an end is read
-        on later from where it stands. A generator, closed when it is read no further; on a fetcher's
-        thread. It should block for seconds at most: where it waits for longer it yields None now and then.
-        Where it knows event time it yields a `Fetched`.
+        Ends at `stop`, or, if that is None, at the end of the present rows: a split without an end is read
+        later from its position. A generator, closed when it is read no further; on a fetcher's
+        thread. It should block for seconds at most: for longer waits it yields None from time to time.
+        If it knows event time it yields a `Fetched`.
         """
 
     def end(self, split: S) -> Any:
-        """The position behind what is there now of a split without a `stop`. Micro-batches need it."""
+        """Return the position after the present rows of a split without a `stop`. Micro-batches need it."""
         raise NotImplementedError(
             f"{type(self).__name__} has no `end`, so split {split.split_id!r}, which has no stop, cannot be "
             "cut into micro-batches"

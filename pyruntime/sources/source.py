@@ -37,14 +37,22 @@ class Boundedness(enum.Enum):
 
 
 class Source(ABC, Generic[S, C]):
-    """An input. A plain value that pickles: it travels to the driver's planner and to every task.
+    """Input of rows, for Spark and for tasks. A plain value that pickles, for the planner and the tasks.
 
-    *Where it runs.* `spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")`, by options
-    or by a name that `pillarbox.spark.register_source` gives it; and, without Spark, as the input of a
+    `spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")` read it, by options or by a
+    name that `pillarbox.spark.register_source` gives it; without Spark it is the input of a
     `pillarbox.task.StreamTask`.
 
-    *What it must have.* A class of splits (`split_type`), an enumerator, a reader; `arrow_schema` for Spark.
-    Its text (`repr`) shows no secret.
+    It needs a class of splits (`split_type`), an enumerator, a reader; `arrow_schema` for Spark. Its text
+    (`repr`) shows no secret. Most sources derive `SimpleSource`, which has all of these.
+
+        >>> from pillarbox.sources import Source
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> source = GeneratorSource(rows=10)
+        >>> isinstance(source, Source), source.boundedness.name
+        (True, 'BOUNDED')
+        >>> source.arrow_schema().names
+        ['id', 'split', 'event_time', 'value']
     """
 
     split_type: type[S]
@@ -53,19 +61,19 @@ class Source(ABC, Generic[S, C]):
     @property
     @abstractmethod
     def boundedness(self) -> Boundedness:
-        """`BOUNDED` if it has an end. Spark's batch reads take a bounded one only."""
+        """`BOUNDED` if it has an end. Batch reads of Spark require a bounded source."""
 
     @abstractmethod
     def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, C]:
-        """The enumerator of a new run."""
+        """Return the enumerator of a new run."""
 
     @abstractmethod
     def restore_enumerator(self, context: EnumeratorContext[S], checkpoint: C) -> SplitEnumerator[S, C]:
-        """The enumerator of a run that goes on from `checkpoint`, a `snapshot` of an earlier one."""
+        """Return the enumerator of a run that continues from `checkpoint`, a `snapshot` of an earlier one."""
 
     @abstractmethod
     def create_reader(self, context: ReaderContext) -> SourceReader[S]:
-        """A reader, in a task. Most return a `FetchingReader`."""
+        """Return a reader, in a task: usually a `FetchingReader`."""
 
     @property
     def split_serializer(self) -> Serializer[S]:
@@ -78,7 +86,7 @@ class Source(ABC, Generic[S, C]):
         return JsonSerializer()
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns of its rows. On the driver; may ask the service. Raises TypeError here."""
+        """Return the columns of its rows. On the driver; may call the service. Raises TypeError here."""
         raise TypeError(f"{type(self).__name__} has no schema, which Spark needs: it must have arrow_schema")
 
     @classmethod

@@ -27,10 +27,19 @@ S = TypeVar("S", bound="Split")
 
 @dataclass(frozen=True)
 class Split:
-    """A part of a source. Derive a frozen dataclass from it for what a reader must know besides.
+    """Part of a source. Derive a frozen dataclass from it for further information that a reader needs.
 
-    Fields hold what JSON can: None, bool, int, float, str, and lists and dicts of these; or the source has a
-    serializer of its own. Secrets belong into the source, not here: splits are written into checkpoints.
+        >>> from dataclasses import dataclass
+        >>> from pillarbox.sources import Split
+        >>> @dataclass(frozen=True)
+        ... class Page(Split):
+        ...     table: str = ""
+        >>> Page("orders-1", 0, 100, table="orders").starting_at(40)
+        Page(split_id='orders-1', start=40, stop=100, table='orders')
+
+    Fields hold JSON values: None, bool, int, float, str, and lists and dicts of these, unless the source has
+    its own serializer. Secrets belong into the source, not here: splits are written into checkpoints. A
+    value; any thread may use it.
     """
 
     split_id: str
@@ -42,12 +51,12 @@ class Split:
 
     @property
     def rows(self) -> int | None:
-        """Rows from `start` to `stop`, or about so many; None if nobody knows."""
+        """Rows from `start` to `stop`, approximately; None if unknown."""
         return None
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes from `start` to `stop`, or about so many; None if nobody knows."""
+        """Bytes from `start` to `stop`, approximately; None if unknown."""
         return None
 
     @property
@@ -71,7 +80,15 @@ class Split:
 
 @dataclass(frozen=True)
 class OffsetSplit(Split):
-    """A split whose positions are whole numbers, each of one row at most: offsets, ids, numbers of rows."""
+    """Split whose positions are integers, each of one row at most: offsets, ids, row numbers.
+
+        >>> from pillarbox.sources.split import OffsetSplit
+        >>> split = OffsetSplit("part-1", 10, 25)
+        >>> split.rows, split.up_to(20).rows
+        (15, 10)
+
+    A value; any thread may use it.
+    """
 
     start: int = 0
 

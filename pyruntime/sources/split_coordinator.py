@@ -574,19 +574,26 @@ def _by_id(state: ReaderState[S]) -> dict[str, Waiting[S]]:
 
 
 class SourceCoordinator(Generic[S]):
-    """Coordinates `parallelism` readers of `source`, numbered from 0. Use it in a `with` block.
+    """Coordinator of `parallelism` readers of `source`, numbered from 0. Use it in a `with` block.
 
-    watermarks: with a `max_drift`, readers are told how far they may read. The strategy itself is for the
-        readers, which report by it.
-    checkpoint: what `snapshot` of an earlier run gave, to go on from it with any parallelism: all that was
-        not read to its end is dealt out anew.
-    failed: told once, on the enumerator's thread, what has ended the coordinator. All readers fail with it.
+    watermarks: with a `max_drift`, readers receive the limit up to which they may read. The readers
+        themselves use the strategy for their reports.
+    checkpoint: the `snapshot` of an earlier run, to continue from it with any parallelism: all splits that
+        were not read to their end are assigned again.
+    failed: called once, on the enumerator's thread, with the error that ended the coordinator. All readers
+        fail with it.
 
-    A reader, in a thread of this process, reaches it by a `link`. One that dies must come back in its place
-    for the source to be read to its end: it gets what it had in the last complete checkpoint. What it was
-    given since goes to whoever asks.
+        >>> from pillarbox.sources import SourceCoordinator
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> with SourceCoordinator(GeneratorSource(rows=10, splits=2), parallelism=2) as coordinator:
+        ...     coordinator.parallelism, coordinator.failure
+        (2, None)
 
-    Raises TypeError or ValueError for a bad argument.
+    A reader, in a thread of this process, uses its `link`. One that dies must return in its place for the
+    source to be read to its end: it gets its splits of the last complete checkpoint. Splits assigned since
+    then are assigned to any reader.
+
+    Any thread. Raises TypeError or ValueError for a bad argument.
     """
 
     def __init__(

@@ -69,16 +69,35 @@ class _Reading(Progress[S]):
 
 
 class SourceInput(Generic[S]):
-    """Runs a reader of `source` as the input of a task.
+    """Input of a task that runs a reader of `source`.
 
-    1. Each row of a sequence is an element, an Arrow batch is one. Rows of a split come in its order.
-    2. A checkpoint holds the splits that are not finished, each from where the batch at hand begins, and how
-       many rows of that are out: so every row is behind the checkpoint or before it, once.
-    3. A bounded source's reader asks for a split when it has fetched all that it has; one of a source without
-       an end asks until there is none. The input ends when no other comes and all are finished.
+        >>> from pillarbox.sources import SourceCoordinator, SourceInput
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.task import Operator, StreamTask
+        >>> class Count(Operator):
+        ...     def process(self, batch):
+        ...         self.output.collect(batch.num_rows)
+        >>> class Output(list):
+        ...     is_available, collect = True, list.append
+        ...     def emit_watermark(self, seconds): ...
+        ...     def emit_barrier(self, barrier): ...
+        ...     def call_when_room(self, wake): ...
+        >>> counts, source = Output(), GeneratorSource(rows=25_000, splits=2)
+        >>> with SourceCoordinator(source, parallelism=1) as coordinator:
+        ...     StreamTask(SourceInput(coordinator.link(0), source), [Count()], counts).run()
+        >>> sum(counts)
+        25000
+
+    1. Each row of a sequence is an element, an Arrow batch is one. Rows of a split are emitted in its order.
+    2. A checkpoint holds the unfinished splits, each from the position at which the current batch begins, and
+       the number of rows of that batch already emitted: so every row is after the checkpoint or before it,
+       once.
+    3. The reader of a bounded source requests a split when it has fetched all rows; one of a source without
+       an end requests until there is none. The input ends when no other split follows and all are finished.
     4. With `watermarks`, the lowest watermark of its splits that are not idle is emitted when it rises, and
        idleness when all are idle or it has none. With `max_drift` the watermarks of the splits are reported
-       to the coordinator, which says up to which time they may be read; of those beyond nothing is emitted.
+       to the coordinator, which returns the time up to which they may be read; rows beyond it are not
+       emitted.
 
     link: to the coordinator, opened with the first `emit_next` and closed with the input. context: the
     reader's place; its `send` is the link's. clock: seconds, monotonic. rows_per_call: rows that are

@@ -117,49 +117,52 @@ def async_udf(
     progress: Progress | None = None,
     options: Options | None = None,
 ) -> Any:
-    """Make a column function of an async function: called with each row's values, many at a time.
+    """Make a column function of an async function, which is called concurrently with the values of each row.
 
-        df.withColumn("vector", async_udf(embeddings)("text"))
-
-        @async_udf("array<float>", capacity=64, timeout=30.0, retry=4)
-        async def embed(text: str) -> list[float]: ...
-
-        df.withColumn("vector", embed("text"))
-
-    fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
-    returnType: the type of one result, as a DDL string or a DataType; for a `Chat` unless given that of its
-        answers. A client such as `Embeddings` knows it, and is called in its own batches, as Arrow, unless
-        `batch` says otherwise. With `errors="column"` the column is a struct of `result`, of this type, and
-        `_error`: type, message, attempts, latency and status, null for good rows.
-    skip_null: a row that has a null among the arguments is not called, and gives null.
+    fn: the function; as a decorator, `async_udf` takes the type in its place, like
+        `pyspark.sql.functions.udf`.
+    returnType: the type of one result, as a DDL string or a DataType; by default a `Chat` gives that of its
+    answers, and a client such as `Embeddings` its own. Such a client is called in its own batches, as Arrow,
+    unless `batch` is given. With `errors="column"` the column is a struct of `result`, of this type, and
+    `_error`: type, message, attempts, latency and status, null for good rows.
+    skip_null: a row with a null among the arguments is not called and gives null.
     progress, options: as for `async_map`.
-    The function gets the columns as arguments and returns one value; it may be plain (it then runs in
-    threads), it may bring the value by a `Collector`, its last parameter, and it may be an object with
+
+        >>> from pillarbox import async_udf
+        >>> @async_udf("string", capacity=64, timeout=30.0, retry=4)
+        ... async def upper(text: str) -> str:
+        ...     return text.upper()
+        >>> df = spark.createDataFrame([("a",), ("b",)], "text string")
+        >>> df.withColumn("upper", upper("text")).collect()
+        [Row(text='a', upper='A'), Row(text='b', upper='B')]
+
+    The function takes the values of the columns as arguments and returns one value. It may be plain (it then
+    runs in threads), it may complete a `Collector`, its last parameter, and it may be an object with
     `__aenter__`/`__aexit__`, as in `async_map`.
 
-    The column is non-deterministic, so that Spark puts no copy of it into a filter. Each action calls, and a
-    column that is not needed is not called: see the page "Every action calls". Results
-    stand with their rows, always in order, and no row can be left out; calls of several rows overlap over
-    the whole partition. `spark.udf.register("embed", embed)` makes it a function of SQL.
+    The column is non-deterministic, so that Spark does not copy it into a filter. Each action makes the calls
+    again, and a column that is not needed is not called: see the page "Every action calls". Results are
+    always in the order of their rows, and no row can be omitted; calls of several rows overlap over the whole
+    partition. `spark.udf.register("upper", upper)` makes it a function of SQL.
 
-    No session is needed before the function is called with columns, so it may stand in any module.
-    Raises TypeError or ValueError at once for a bad argument; errors in the task are those of
+    No session is needed before the function is called with columns, so any module may define it. Any thread
+    of the driver. Raises TypeError or ValueError at once for a bad argument; errors in the task are those of
     `async_map`.
 
     Options:
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    budget: a `Budget`: calls and cost of the whole job, at most.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
+    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
+        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
+    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
+    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
+        "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    budget: a `Budget` that limits the calls and the cost of the whole job.
+    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
+        of the same rows does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
+        Without it `rate` applies to each task alone.
     """
     given = given_options(locals())
     if callable(fn) and hasattr(fn, "result_type"):
@@ -211,9 +214,17 @@ def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
 
 
 class AsyncUdf:
-    """A function of columns. Built only by `async_udf`; for the driver, safe in any thread.
+    """Column function that `async_udf` made, for DataFrames and SQL.
 
-    `func` is the function that was given, `returnType` the type of the column.
+        >>> from pillarbox import async_udf
+        >>> async def upper(text):
+        ...     return text.upper()
+        >>> made = async_udf(upper, "string")
+        >>> type(made).__name__, made.returnType.simpleString()
+        ('AsyncUdf', 'string')
+
+    A call with columns returns a Column. It has the attributes of PySpark's own UDFs, so that
+    `spark.udf.register` accepts it. Any thread of the driver.
     """
 
     deterministic = False

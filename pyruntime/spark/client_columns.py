@@ -43,7 +43,7 @@ from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.operator_plan import name_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.schema import check_column, check_frame, parse_schema, spark_type, value_reader
-from pillarbox.validate import check_text
+from pillarbox.validate import check_text, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,6 +54,7 @@ VECTOR = T.ArrayType(T.FloatType())
 """The type of a vector in Spark."""
 
 
+@suggesting_options(Options)
 def embed_text(
     df: DataFrame,
     text: str | Sequence[str],
@@ -66,21 +67,29 @@ def embed_text(
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
-    """Add columns of vectors, `array<float>`, of columns of text: in blocks, in one pass.
-
-        embed_text(docs, "text", into="vector", client=Embeddings("https://host/v1", "bge-m3"))
+    """Add columns of vectors, `array<float>`, for columns of text: in blocks, in one pass.
 
     df: batch or streaming. text, into: a column of strings and the name of its vectors, or as many of both.
-    client: an `Embeddings`, or an async function or resource of a `pyarrow.Array` of texts, none of them
-        null, that gives a NumPy array of shape (texts, dimensions), or a list with a vector or an error for
-        each, also in a `Result`. Texts of several columns go in one call.
-    keep: as for `async_map`, all columns unless given. A null text gives a null vector and is not sent.
-    batch: unless given, requests are filled as the client's own `batch` says, where it has one.
-    progress, options and the others: as for `async_map`. A ledger knows a row by its texts, unless it has
-        `inputs`. With `errors` a row fails as a whole where one of its texts does.
+    client: an `Embeddings`, or an async function or resource of a `pyarrow.Array` of texts without nulls that
+        returns a NumPy array of shape (texts, dimensions), or a list with a vector or an error for each text,
+        also in a `Result`. Texts of several columns are sent in one call.
+    keep: as for `async_map`; by default all columns. A null text gives a null vector and is not sent.
+    batch: by default requests are filled as the client's own `batch` defines, if it has one.
+    progress, options and the others: as for `async_map`. A ledger identifies a row by its texts, unless it
+    has `inputs`. With `errors` a row fails as a whole if one of its texts fails.
 
-    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task what `async_map`
-    raises. The name is Daft's `embed_text`.
+        >>> from pillarbox.clients import Embeddings
+        >>> from pillarbox.spark import embed_text
+        >>> from pillarbox.testing import serve
+        >>> docs = spark.createDataFrame([("a pillar box",), (None,)], "text string")
+        >>> with serve(dimensions=4) as service:
+        ...     client = Embeddings(service.url, "any-model")
+        ...     rows = embed_text(docs, "text", into="vector", client=client).collect()
+        >>> len(rows[0].vector), rows[1].vector
+        (4, None)
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task the errors of
+    `async_map`. The name is Daft's `embed_text`.
     """
     texts = _names("text", text)
     vectors = _names("into", into)
@@ -107,6 +116,7 @@ def embed_text(
     )
 
 
+@suggesting_options(Options)
 def lookup(
     df: DataFrame,
     *,
@@ -117,19 +127,27 @@ def lookup(
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
-    """Add columns with the fields of what a service answers for each row.
-
-        lookup(flights, client=HttpLookup("https://host/planes/{tailnum}"), schema="model string, year int")
+    """Add columns with the fields of a service's answer for each row.
 
     df: batch or streaming. client: an `HttpLookup`, or an async function or resource of one row.
-    schema: the columns that are added: the fields of these names of an answer that is an object, null where
-        it has none; other fields are left out. Of one column it may also be the whole answer: an object for a
-        struct or a map, or any other value. No answer (None) gives nulls.
-    keep: as for `async_map`, all columns unless given. progress, options and the others: as there. A ledger
-        knows a row by the fields that the client names in `fields`, unless it has `inputs`.
+    schema: the columns to add: the fields with these names of an answer that is an object, null if it lacks
+        one; other fields are omitted. A single column may also be the whole answer: an object for a struct or
+        a map, or any other value. No answer (None) gives nulls.
+    keep: as for `async_map`; by default all columns. progress, options and the others: as for `async_map`. A
+        ledger identifies a row by the fields that the client names in `fields`, unless it has `inputs`.
 
-    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task what `async_map`
-    raises. The idea is Flink's lookup join.
+        >>> from pillarbox.clients import HttpLookup
+        >>> from pillarbox.spark import lookup
+        >>> from pillarbox.testing import serve
+        >>> flights = spark.createDataFrame([("N14228",), ("no plane",)], "tailnum string")
+        >>> with serve() as service:
+        ...     planes = HttpLookup(f"{service.url}/planes/{{tailnum}}")
+        ...     rows = lookup(flights, client=planes, schema="manufacturer string, seats int").collect()
+        >>> [row.seats is None for row in rows]
+        [False, True]
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument; in the task the errors of
+    `async_map`. The idea is Flink's lookup join.
     """
     check_frame(df)
     _check_client(client)
@@ -328,6 +346,7 @@ class _FieldPicker(AroundClient):
         )
 
 
+@suggesting_options(Options)
 def ask(
     df: DataFrame,
     *,
@@ -338,20 +357,33 @@ def ask(
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
-    """Add columns of what a language model answers for each row.
-
-        ask(reviews, client=Chat(url, "small", prompt="Is this good or bad? {text}"), into="verdict")
-        ask(reviews, client=Chat(url, "small", prompt="Look at {text}", answer=Review))
+    """Add columns with a language model's answer for each row.
 
     df: batch or streaming; its columns fill the prompt. A row with a null in one of these gets nulls, and
-    nothing is asked.
-    client: a `Chat`. into: the name of one column, a string or the struct of the answer; None for a column
-    of each of the answer's fields.
-    keep: as for `async_map`, all columns unless given. progress, options and the others: as there. A ledger
-    keeps the texts of replies, and knows a row by the columns of the prompt, unless it has `inputs`.
+        no request is sent.
+    client: a `Chat`.
+    into: the name of one column, a string or the struct of the answer; None for a column of each of the
+        answer's fields.
+    keep: as for `async_map`; by default all columns. progress, options and the others: as for `async_map`. A
+        ledger stores the texts of replies and identifies a row by the columns of the prompt, unless it has
+        `inputs`.
 
-    On the driver. Raises TypeError or ValueError at once for a bad argument, also where a column of the
-    prompt is missing; in the task what `async_map` raises.
+        >>> from dataclasses import dataclass
+        >>> from pillarbox.clients import Chat
+        >>> from pillarbox.spark import ask
+        >>> from pillarbox.testing import serve
+        >>> @dataclass
+        ... class Review:
+        ...     good: bool
+        >>> reviews = spark.createDataFrame([("a lovely soup",), (None,)], "text string")
+        >>> with serve() as service:
+        ...     client = Chat(service.url, "any-model", prompt="Review: {text}", answer=Review)
+        ...     rows = ask(reviews, client=client).collect()
+        >>> rows[0].asDict().keys(), rows[1].good
+        (dict_keys(['text', 'good']), None)
+
+    On the driver. Raises TypeError or ValueError at once for a bad argument, also if a column of the
+    prompt is missing; in the task the errors of `async_map`.
     """
     check_frame(df)
     if not isinstance(client, Chat):

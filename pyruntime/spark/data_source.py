@@ -76,6 +76,7 @@ from pillarbox.spark.micro_batches import (
 from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.schema import arrow_field
 from pillarbox.spark.task_connection import prompt_connection
+from pillarbox.validate import suggesting_names
 
 AnySource = Source[Any, Any]
 
@@ -432,14 +433,21 @@ LOADED = "loaded"
 
 
 class PillarboxSource(DataSource):
-    """`spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")`, once it is registered.
+    """Data source of the format "pillarbox", for `spark.read` and `spark.readStream`, once it is registered.
 
-    `spark.dataSource.register(PillarboxSource)` does that; or `register_source`, which makes a name of a
-    source's own. Splits of a batch read are dealt out to its tasks when it is planned.
+    `spark.dataSource.register(PillarboxSource)` registers it; `register_source` makes a format with a
+    source's own name. Splits of a batch read are assigned to its tasks when it is planned.
 
-    Options: `source` is the short name of a connector ("files", "generator", "kafka", "redis"),
-    or of what else `register_source` was told to allow. `partitions` is the most tasks. For streams:
+        >>> from pillarbox.spark.data_source import PillarboxSource
+        >>> spark.dataSource.register(PillarboxSource)
+        >>> reader = spark.read.format("pillarbox").option("source", "generator").option("rows", 5)
+        >>> reader.load().count()
+        5
+
+    Options: `source` is the short name of a connector ("files", "generator", "kafka", "redis"), or another
+    name that `register_source` was given. `partitions` is the largest number of tasks. For streams:
     `min_partitions`; `max_rows`, `max_bytes` and `max_files` of a micro-batch. All others are the source's.
+    Needs PySpark 4.0 for batch reads, 4.2 for streams. On the driver.
     """
 
     registered: ClassVar[Registered] = AllowedSources(CONNECTORS)
@@ -511,21 +519,29 @@ class BatchReader(DataSourceReader):
         return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())
 
 
+@suggesting_names
 def register_source(
     spark: SparkSession,
     source: AnySource | type[AnySource] | Collection[str | type[AnySource]] | None = None,
     name: str | None = None,
 ) -> str:
-    """Have `spark.read.format(name)` and `spark.readStream.format(name)` read `source`; gives the name.
+    """Register `source` as the format `name` of `spark.read` and `spark.readStream`; return the name.
 
-    source: a source, which then takes no options of its own, so that its secrets are in no option; a class of
-        sources, which is made from the options; or, for the format whose option `source` says which, a list
-        of those that it may name: short names of connectors, classes, "module:Class". None stands for the
-        connectors. Nothing else is imported, whatever the option says.
+    source: a source, which then takes no options, so that its secrets are in no option; a class of sources,
+        which is made from the options; or a list for a format whose option `source` selects one: short names
+        of connectors, classes, "module:Class". None lists the connectors. Nothing else is imported, whatever
+        the option names.
     name: by default "pillarbox" for a list and None, else the class's name in lower case, without "source" at
         its end.
 
-    On the driver; any thread. Raises TypeError or ValueError for a bad argument, and ValueError where the
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.spark import register_source
+        >>> register_source(spark, GeneratorSource(rows=5), "numbers")
+        'numbers'
+        >>> spark.read.format("numbers").load().count()
+        5
+
+    On the driver; any thread. Raises TypeError or ValueError for a bad argument, and ValueError if the
     server of Spark Connect lacks a module that the source needs. The idea of a short name is
     Spark's own `DataSourceRegister`.
     """

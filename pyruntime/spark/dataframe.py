@@ -114,17 +114,21 @@ def check_comparable(schema: T.StructType, options: Options) -> None:
 
 @contextmanager
 def called_once(df: DataFrame) -> Iterator[DataFrame]:
-    """Call for the rows of `df` now, once, and keep the results for all that is done with them in the block.
+    """Make the calls for the rows of `df` once, now, and keep the results for all uses in the `with` block.
 
-        def write(batch, number):  # of foreachBatch
-            with called_once(async_map(batch, lookup, schema="price double", keep="*")) as priced:
-                priced.write.mode("append").parquet("prices")
-                priced.where("price > 100").write.mode("append").parquet("dear")
+    df: a batch DataFrame, such as a result of `async_map`. Its rows are persisted (memory, then disk) and
+        released at the end of the block.
 
-    df: a batch DataFrame, such as what `async_map` gives. Its rows are persisted (memory, then disk), and let
-    go at the end of the block. Where an executor is lost with what it kept, its partitions are called again;
-    a ledger keeps that from being paid. On the driver. Raises TypeError, ValueError for a stream, and what
-    the job raises.
+        >>> from pillarbox.spark import async_map, called_once
+        >>> async def call(row):
+        ...     return row.id * 10
+        >>> with called_once(async_map(spark.range(3), call, schema="price long")) as priced:
+        ...     priced.count(), priced.where("price > 5").count()
+        (3, 2)
+
+    If an executor is lost with the rows that it kept, its partitions are called again; a ledger prevents a
+    second payment. On the driver, also in foreachBatch. Raises TypeError, ValueError for a stream, and the
+    errors of the job.
     """
     check_frame(df)
     if df.isStreaming:

@@ -91,22 +91,42 @@ def _described(result: Failed) -> dict[str, Any]:
 
 
 def failed_rows(df: DataFrame) -> DataFrame:
-    """The rows of `df` whose call failed for good, with `_error`; those of `skipped_rows` are not among them.
+    """Return the rows of `df` whose call failed for good, with `_error`, without those of `skipped_rows`.
 
-    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
+    df: a result of `async_map` under `errors="column"`, or dead letters that were read back.
+
+        >>> from pillarbox.spark import async_map, failed_rows
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> done = async_map(spark.range(2), call, schema="n long", keep=["id"], errors="column")
+        >>> failed_rows(done).select("id", "_error.type").collect()
+        [Row(id=0, type='ZeroDivisionError')]
+
+    On the driver. Raises ValueError for a DataFrame without the column.
     """
     _check_has_errors(df)
     return df.where(F.col(ERROR).isNotNull() & (F.col(f"{ERROR}.type") != NotCalled.__name__))
 
 
 def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
-    """The `CallFailed` or `CallTimeout` that ended a job of Spark, with row, attempts and cause.
+    """Return the `CallFailed` or `CallTimeout` that ended a Spark job, with row, attempts and cause.
 
-    error: what the action raised, such as a `PythonException`, or a `StreamingQueryException`; the errors
-    that it was raised from are looked at too. None where no call has failed.
+    error: the error of the action, such as a `PythonException`, or a `StreamingQueryException`; its causes
+        are searched too. The result is None if no call has failed.
 
-    `cause` has the type's name and the text of the function's error, shortened to 1,000 characters; it is of
-    the same class where Python itself has it. `trace` is the original traceback. Any thread of the driver.
+        >>> from pillarbox.spark import async_map, call_failed
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> try:
+        ...     async_map(spark.range(1), call, schema="n long").collect()
+        ... except Exception as error:
+        ...     failed = call_failed(error)
+        >>> failed.attempts, repr(failed.cause)
+        (1, "ZeroDivisionError('integer division or modulo by zero')")
+
+    `cause` has the name of the class and the text of the function's error, shortened to 1,000 characters; it
+    is of the same class if the class is Python's own. `trace` is the original traceback. Any thread of the
+    driver.
     """
     # Errors of Python may be raised from one another in a circle.
     seen: set[int] = set()
@@ -129,12 +149,22 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
 
 
 def skipped_rows(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
-    """The rows of `df` that were not called, or not again, since a budget was used up, to go on with.
+    """Return the rows of `df` that were not called, or not again, because a budget was used up.
 
-    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
-    keep: the columns of the input, which are those that were kept; "*" for all but `_error` and `_failed_at`.
+    df: a result of `async_map` under `errors="column"`, or dead letters that were read back.
+    keep: the input columns, those that were kept; "*" for all but `_error` and `_failed_at`.
 
-    Raises TypeError or ValueError for a column that is not there.
+        >>> from pillarbox import Budget
+        >>> from pillarbox.spark import async_map, skipped_rows
+        >>> async def call(row):
+        ...     return row.id
+        >>> df = spark.range(3).coalesce(1)
+        >>> most = Budget(max_calls=2)
+        >>> done = async_map(df, call, schema="n long", keep=["id"], errors="column", capacity=1, budget=most)
+        >>> skipped_rows(done, ["id"]).collect()
+        [Row(id=2)]
+
+    On the driver. Raises TypeError or ValueError for a missing column.
     """
     _check_has_errors(df)
     columns = kept_columns(keep, df.schema)
@@ -172,18 +202,31 @@ class DeadLetterError(PillarboxError, OSError):
 
 @dataclass(frozen=True, repr=False)
 class DeadLetter:
-    """A folder where tasks put the rows that failed for good: the input row, `_error` and `_failed_at`.
+    """Folder of Parquet files for rows that failed for good: the input row, `_error` and `_failed_at`.
 
-    path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://); one that all workers see.
-    keep: the columns of the input that are put aside, "*" for all; those that name the row are enough where
-        people's data should not be copied.
-    mode: of files in a local folder, such as 0o640 for users who share it; None for 0600. A folder that is
-        made may be entered by whoever may read, 0700 by default; one that is there stays as it is.
+    path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://) that all workers see.
+    keep: the input columns to store, "*" for all; identifying ones are enough if personal data must not be
+        copied.
+    mode: of files in a local folder, such as 0o640 for users who share it; None for 0600. The readers of a
+        new folder's files may enter it, by default 0700; an existing one is unchanged.
 
-    A file appears when its task's rows are through; a task that fails before leaves none. Dead letters are
-    never lost, but the same row may have several: each action leaves its own, see the guide.
-    The folder is made when the first row is written.
-    Raises TypeError or ValueError for a bad path, or a local one that cannot be written to.
+        >>> import tempfile
+        >>> from pillarbox import Errors
+        >>> from pillarbox.spark import async_map
+        >>> from pillarbox.spark.dead_letters import DeadLetter
+        >>> async def call(row):
+        ...     return 10 // row.id
+        >>> folder = tempfile.mkdtemp()
+        >>> put_aside = Errors(dead_letter=DeadLetter(folder, keep=["id"]))
+        >>> async_map(spark.range(3), call, schema="n long", errors=put_aside).count()
+        2
+        >>> spark.read.parquet(folder).select("id", "_error.type").collect()
+        [Row(id=0, type='ZeroDivisionError')]
+
+    A file appears when the rows of its task are finished; a task that fails before writes none. Dead letters
+    are never lost, but the same row may have several: each action writes its own, see the guide. The folder
+    is made when the first row is written. A value; any thread may use it. Raises TypeError or ValueError for
+    a bad path, or a local one that cannot be written to.
     """
 
     path: str | os.PathLike[str]

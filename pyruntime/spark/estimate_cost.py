@@ -33,7 +33,7 @@ from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import check_frame, condition_of, parse_schema
 from pillarbox.spark.worker import run_job
-from pillarbox.validate import check_positive_int
+from pillarbox.validate import check_positive_int, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,6 +83,7 @@ class Estimate:
         return "\n".join(lines)
 
 
+@suggesting_options(Options)
 def estimate_cost(
     df: DataFrame,
     fn: Callable[[Any], Any],
@@ -96,24 +97,31 @@ def estimate_cost(
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> Estimate:
-    """Call `fn` for a sample of `df`, and say what `async_map` over all of it would take, call and cost.
+    """Call `fn` for a sample of `df` and estimate duration, calls and cost of `async_map` over all of it.
 
-    The calls of the sample are really made, in one task, under the options that are given, but for
-    `max_calls`, `max_cost` and `errors`: failed rows are counted.
+    The calls of the sample are made, in one task, under the given options, except `max_calls`, `max_cost` and
+    `errors`: failed rows are counted.
 
-    sample: rows to call. rows: rows of `df`, those for which `where` holds if it is given; None to count
-        them, which is a job of Spark.
-    tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
-    schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
-        output.
+    sample: rows to call. rows: rows of `df`, with `where` those for which it holds; None counts them, which
+        is a Spark job.
+    tasks: tasks that run at a time; None for the number that the session and the partitions of `df` allow.
+    schema: of results, to check that they fit. file: where the estimate is printed; None for standard output.
     batch, options and the others: as for `async_map`.
 
-    The numbers are those of the sample, times the rows that there are. A kind of row that is rarer than 3 in
-    `sample` may well be missing from it, and a service that is slower under the load of all tasks was not
-    asked. The text says both.
+        >>> import io
+        >>> from pillarbox.spark import estimate_cost
+        >>> async def call(row):
+        ...     return row.id
+        >>> estimate = estimate_cost(spark.range(1000), call, sample=10, rows=1000, file=io.StringIO())
+        >>> estimate.rows, estimate.sample, estimate.calls
+        (1000, 10, 1000.0)
 
-    Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not fit is a
-    failure of its row, as in the job.
+    The estimate extrapolates the sample to all rows. A kind of row that is rarer than 3 in `sample` may be
+    missing from it, and the sample does not show that a service is slower under the load of all tasks. The
+    printed text mentions both.
+
+    On the driver. Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not
+    fit is a failure of its row, as in the job.
     """
     check_frame(df)
     if df.isStreaming:

@@ -35,7 +35,7 @@ from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields, numb
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService
-from pillarbox.validate import check_bool, check_function_or_none
+from pillarbox.validate import check_bool, check_function_or_none, naming_arguments
 
 log = logging.getLogger("pillarbox")
 
@@ -67,27 +67,34 @@ class ProgressTotals(Totals):
     """Tasks that have ended, one for each operator in them."""
 
 
+@naming_arguments
 class Progress(Watch):
-    """Shows the progress of the jobs that it is given to, while its `with` block runs.
+    """Show the progress of jobs while its `with` block runs.
 
-        with Progress(total=1000) as progress:
-            async_map(df, fn, schema=..., progress=progress).write.parquet(path)
-        print(progress.totals.calls)
-        progress.report("report.html")
-
-    total: rows expected, for the bar; None where that is not known.
-    label: what the bar is called.
+    total: rows expected, for the bar; None if the number is not known.
+    label: the bar's label.
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
-        a notebook, and where the output is a terminal and `rich` is installed.
-    file: where it is shown; default is the notebook, or standard error.
-    host: where tasks bring their totals. The default is this machine alone; "0.0.0.0" is for tasks on others.
-        Whoever connects must prove that he knows the secret, which travels with the job.
-    port: 0 for any that is free.
-    advertise: the name or address by which tasks reach this machine. None for `host`, or, where that is
+        a notebook, and if the output is a terminal and `rich` is installed.
+    file: where it is shown; by default the notebook, or standard error.
+    host: the address at which the driver receives the totals of tasks. The default is this machine alone;
+        "0.0.0.0" is for tasks on other machines. A client must prove that it knows the secret, which is sent
+        with the job.
+    port: 0 for any free port.
+    advertise: the name or address by which tasks reach this machine. None for `host`, or, if that is
         every address, for this machine's name.
-    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
+    certificate: a file in PEM with a private key and its certificate, for TLS; None for no encryption.
 
-    A task that does not reach the driver says so in its log, and goes on.
+        >>> import io
+        >>> from pillarbox.spark import Progress, async_map
+        >>> async def call(row):
+        ...     return row.id
+        >>> with Progress(total=3, bar=False, file=io.StringIO()) as progress:
+        ...     rows = async_map(spark.range(3), call, schema="n long", progress=progress).collect()
+        >>> progress.totals.results
+        3
+
+    On the driver. A task that does not reach the driver logs that, and continues. Raises TypeError or
+    ValueError for a bad argument, OSError if it cannot listen.
     """
 
     _totals: ProgressTotals
@@ -432,20 +439,24 @@ class BatchProgress(NamedTuple):
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells for each micro-batch what Spark and the operators of `progress` did in it.
-
-        with Progress() as progress:
-            spark.streams.addListener(ProgressListener(progress, on_batch=print))
-            async_map(stream, fn, schema=..., progress=progress).writeStream.start()
+    """Listener of a streaming query that reports each micro-batch of Spark with the totals of `progress`.
 
     progress: the `Progress` that the operators were given.
     on_batch: called with a `BatchProgress` after each micro-batch, in Spark's thread for listeners: it should
-        not wait. What it raises is logged, and the query goes on.
-    log: one line a micro-batch in the log `pillarbox`, at the level INFO.
+        not wait. Its errors are logged, and the query continues.
+    log: write one line per micro-batch into the log `pillarbox`, at the level INFO.
 
-    Spark tells of a micro-batch when it has been committed, so its tasks have written their last totals.
-    Classic Spark only: with Connect a listener runs apart from the `Progress`. Raises TypeError at once for a
-    bad argument. The joining of both is what Spark's own streaming page lacks for Python operators.
+        >>> from pillarbox.spark import Progress
+        >>> from pillarbox.spark.progress import ProgressListener
+        >>> batches = []
+        >>> with Progress(bar=False) as progress:
+        ...     listener = ProgressListener(progress, on_batch=batches.append)
+        ...     spark.streams.addListener(listener)  # then start a query with progress=progress
+        ...     spark.streams.removeListener(listener)
+
+    Spark reports a micro-batch when it has been committed, after its tasks have written their last totals.
+    Classic Spark only: with Connect a listener runs in another process than the `Progress`. On the driver.
+    Raises TypeError at once for a bad argument.
     """
 
     def __init__(

@@ -46,7 +46,17 @@ _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 class ResultError(PillarboxError, TypeError):
-    """A function's result that does not fit the schema; says the result and the column."""
+    """Error of a function's result that does not fit the schema; the text has the result and the column.
+
+        >>> from pillarbox.spark import async_map, failed_rows
+        >>> async def call(row):
+        ...     return "not a number"
+        >>> done = async_map(spark.range(1), call, schema="n long", errors="column")
+        >>> failed_rows(done).select("_error.type").collect()
+        [Row(type='ResultError')]
+
+    It fails the attempt, so `retry` sees it like other errors.
+    """
 
 
 class Block(list[pa.Array]):
@@ -255,7 +265,12 @@ class RowEncoder:
     def misfit(self, result: Any, error: Exception | str) -> ResultError:
         """The error of a result that does not fit, as `error` says."""
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
-        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
+        hint = ""
+        if result is None:
+            hint = "; is a `return` missing in the function?"
+        elif "coroutine" in str(error):
+            hint = "; a coroutine was not awaited: write `await` in front of its call"
+        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}{hint}")
 
     def _row(self, row: Any) -> tuple[Any, ...]:
         values = self._values(row)

@@ -45,19 +45,30 @@ class OperatorContext(NamedTuple):
 
 
 class Operator:
-    """One step of a task's work. Subclasses write `process` and what else they need.
+    """Operator of a task. Subclasses write `process` and the other methods that they need.
+
+        >>> from pillarbox.task import Operator
+        >>> from pillarbox.testing import OperatorHarness
+        >>> class Double(Operator):
+        ...     def process(self, number):
+        ...         self.output.collect(number * 2)
+        >>> harness = OperatorHarness(Double())
+        >>> harness.push(1, 2, 3)
+        >>> harness.records
+        [2, 4, 6]
+        >>> harness.close()
 
     1. `restore_state` comes before `open`, `open` before the first element, `close` last: once, on every
        operator, also on one that was never opened.
-    2. What `process` emits is handed on when it has returned, or yields. So no operator is ever seen half-way
-       through an element, but at its own yields.
+    2. The elements that `process` emits are passed on when it has returned, or yields. So no operator is ever
+       observed within an element, except at its own yields.
     3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
-       checkpoint may be taken in each of its yields, and has the element at work as one that is still to
+       checkpoint may be taken in each of its yields, and contains the current element as one that is still to
        come: yield before the element changes the state, and before you emit.
     4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs, its
        timers too; deferrable mail only if the yield asks for it.
 
-    The life of an operator is Flink's `StreamOperator`.
+    On the mailbox thread. Its errors end the task. The life of an operator is Flink's `StreamOperator`.
     """
 
     uid: str | None = None

@@ -84,11 +84,15 @@ class RowBatch:
 
 
 class InputStatus(enum.Enum):
-    """The answer of `TaskInput.emit_next`. Any thread.
+    """Result of `TaskInput.emit_next`. Any thread.
 
-    `MORE_AVAILABLE` and `NOTHING_AVAILABLE` alternate freely. Then comes one of `END_OF_DATA` and `STOPPED`,
-    once; after it the input gives no record and no watermark. `END_OF_INPUT` is last. An input that says it
-    without one of the other two has come to the end of its data as well.
+        >>> from pillarbox.task import InputStatus
+        >>> [status.name for status in InputStatus]
+        ['MORE_AVAILABLE', 'NOTHING_AVAILABLE', 'END_OF_DATA', 'STOPPED', 'END_OF_INPUT']
+
+    `MORE_AVAILABLE` and `NOTHING_AVAILABLE` alternate freely. Then follows one of `END_OF_DATA` and
+    `STOPPED`, once; after it the input gives no record and no watermark. `END_OF_INPUT` is last. An input
+    that returns it without one of the other two has also reached the end of its data.
     """
 
     MORE_AVAILABLE = "more available"

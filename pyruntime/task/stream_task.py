@@ -72,23 +72,40 @@ END_OF_TASK = "go on with the end of the task"
 
 
 class StreamTask:
-    """Carries the elements of an input through operators to an output, with checkpoints. Confined.
+    """Task that carries the elements of an input through operators to an output, with checkpoints. Confined.
 
-    1. The default action lets the input emit one element and has the chain work it off. It suspends itself
-       while the input has nothing (idle) or the output has no room (back-pressured); mail runs meanwhile.
+        >>> from pillarbox.sources import SourceCoordinator, SourceInput
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.task import Operator, StreamTask
+        >>> class Count(Operator):
+        ...     def process(self, batch):
+        ...         self.output.collect(f"{batch.num_rows} rows")
+        >>> class Output(list):
+        ...     is_available, collect = True, list.append
+        ...     def emit_watermark(self, seconds): ...
+        ...     def emit_barrier(self, barrier): ...
+        ...     def call_when_room(self, wake): ...
+        >>> output, source = Output(), GeneratorSource(rows=10)
+        >>> with SourceCoordinator(source, parallelism=1) as coordinator:
+        ...     StreamTask(SourceInput(coordinator.link(0), source), [Count()], output).run()
+        >>> output
+        ['10 rows']
+
+    1. The default action makes the input emit one element and the chain process it. It suspends itself
+       while the input has no element (idle) or the output has no room (back-pressured); mail runs meanwhile.
     2. Life: `restore`, `run`; at the end of the data the operators are finished; at the end of the input
-       no timer begins any more, those that had begun are waited for, what mail is left is run, and everything
-       is closed. Whatever happens, everything is closed once, and the first error is raised; later
+       no timer begins any more, those that had begun are awaited, the remaining mail is run, and everything
+       is closed. In every case everything is closed once, and the first error is raised; later
        ones are notes of it.
     3. An aligned checkpoint is ordinary mail of the lowest priority: it is taken between two elements and
        waits while an operator yields. An unaligned one is urgent and of the highest priority, so that
        a yield runs it too. Notices have the highest priority.
 
-    clock: for timers and metrics, in seconds, never going back; None: seconds since 1970.
+    clock: for timers and metrics, in seconds, monotonic; None: seconds since 1970.
     mailbox: one that this thread owns; for tests.
     latency_interval: seconds between two measurements of the latency of mail; None for none.
 
-    Raises TypeError for an input, output or operator that is none, ValueError for no operators or two of
+    Raises TypeError for an input, output or operator of another type, ValueError for no operators or two with
     one uid. The model is Flink's `StreamTask`.
     """
 

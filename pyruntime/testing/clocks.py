@@ -26,11 +26,17 @@ from pillarbox.validate import check_moment
 
 
 class FakeClock:
-    """A clock that reads `now`, in seconds, until it is moved; calling it gives the reading.
+    """Clock that reads `now`, in seconds, until it is moved; a call returns the reading.
 
-    Whoever must know that time has passed says so with `on_advance`, as the timers of a task do: then
-    they need no thread that waits. Moves are one after the other, each with its callbacks: a thread that
-    moves the clock waits for another one that does. A callback may itself move the clock.
+        >>> from pillarbox.testing import FakeClock
+        >>> clock = FakeClock()
+        >>> clock.advance(1.5)
+        >>> clock()
+        1.5
+
+    Code that must know that time has passed registers a callback with `on_advance`, as the timers of a task
+    do: it then needs no thread that waits. Moves are serialized, each with its callbacks: a thread that moves
+    the clock waits for another one that does. A callback may itself move the clock.
 
     Raises TypeError or ValueError for a `now` that is not a finite number. Thread-safe.
     """
@@ -92,13 +98,18 @@ class FakeClock:
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop that jumps to its next timer instead of sleeping; `time()` begins at 0 seconds.
+    """Event loop that jumps to its next timer instead of sleeping; `time()` begins at 0 seconds.
 
-        loop = VirtualTimeLoop()
-        loop.run_until_complete(asyncio.sleep(3600))  # at once
+        >>> import asyncio
+        >>> from pillarbox.testing.clocks import VirtualTimeLoop
+        >>> loop = VirtualTimeLoop()
+        >>> loop.run_until_complete(asyncio.sleep(3600))
+        >>> loop.time()
+        3600.0
+        >>> loop.close()
 
-    It is for code that waits on nothing but timers and other tasks: what another thread or a socket would
-    bring does not make it wait. Raises `RuntimeError` where it would sleep for ever.
+    It is for code that waits for timers and other tasks only: it does not wait for another thread or a
+    socket. Raises `RuntimeError` instead of sleeping for ever.
 
     clock: one that is moved with the loop's time, such as that of a task's timers.
     """

@@ -28,13 +28,32 @@ from pillarbox.testing.test_io import CollectedOutput, PushedInput
 
 
 class OperatorHarness:
-    """A task of one operator, which runs as far as it can after each thing that a test does. Confined.
+    """Task of one operator for a test, which runs as far as possible after each call. Confined.
 
-    The operator is opened at once; with a `snapshot` its state is restored before. Time stands still but for
-    `advance` and `set_time`. A snapshot goes through `pickle`, as a real one would, so what the operator
-    does later cannot change it. Every method raises what the operator raises; the task has then ended.
+        >>> from pillarbox.task import Operator
+        >>> from pillarbox.testing import OperatorHarness
+        >>> class Sum(Operator):
+        ...     total = 0
+        ...     def process(self, number):
+        ...         self.total += number
+        ...         self.output.collect(self.total)
+        ...     def snapshot_state(self, barrier):
+        ...         return self.total
+        ...     def restore_state(self, total):
+        ...         self.total = total
+        >>> first = OperatorHarness(Sum())
+        >>> first.push(1, 2)
+        >>> later = OperatorHarness(Sum(), snapshot=first.snapshot())
+        >>> later.push(10)
+        >>> first.records, later.records
+        ([1, 3], [13])
+        >>> first.close(); later.close()
 
-    operator: a new one. snapshot: of `snapshot()`. now: what the clock reads, in seconds.
+    The operator is opened at once; with a `snapshot` its state is restored before. Time does not pass except
+    by `advance` and `set_time`. A snapshot goes through `pickle`, as a real one would, so that the operator
+    cannot change it later. Every method raises the error of the operator; the task has then ended.
+
+    operator: a new one. snapshot: of `snapshot()`. now: the reading of the clock, in seconds.
     """
 
     def __init__(self, operator: Operator, snapshot: TaskSnapshot | None = None, *, now: float = 0.0) -> None:

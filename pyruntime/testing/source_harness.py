@@ -58,14 +58,25 @@ def rows_of(records: Any) -> list[Any]:
 
 
 class SourceHarness(Generic[S, C]):
-    """Runs `source` with so many readers. Made, used and closed on one thread.
+    """Run of `source` with several readers, for a test. Made, used and closed on one thread.
 
-    `with SourceHarness(source) as harness: rows = harness.read_all()`. Or in steps: `discover`, `step`,
-    `read`, `snapshot`. Or in micro-batches, as Spark would: `micro_batch`. It goes on from a snapshot, also
-    with another number of readers: `SourceHarness(source, readers=3, snapshot=snapshot)`.
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.testing import SourceHarness
+        >>> source = GeneratorSource(rows=60, splits=3, batch_rows=10)
+        >>> with SourceHarness(source, readers=2) as harness:
+        ...     first = harness.read(20)
+        ...     snapshot = harness.snapshot()
+        >>> with SourceHarness(source, readers=3, snapshot=snapshot) as harness:
+        ...     rest = harness.read_all()
+        >>> len(first) + len(rest)
+        60
 
-    readers: how many. timeout: seconds that a wait for rows may take before TimeoutError. host: the name that
-    readers have for their machine. Methods raise what the source raises.
+    Other steps are `discover`, `step`, and `micro_batch`, as in Spark. It continues from a snapshot, also
+    with another number of readers.
+
+    readers: their number. timeout: seconds that a wait for rows may take before TimeoutError. host: the
+        readers'
+    name for their machine. Methods raise the errors of the source.
     """
 
     def __init__(

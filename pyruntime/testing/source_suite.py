@@ -680,7 +680,18 @@ class SourceSuite:
 def source_suite(
     make: Callable[[], Source[Any, Any]], *, name: str = "SourceChecks", **arguments: Any
 ) -> Any:
-    """Make a test case, for unittest and pytest, with a test for each of `RULES`. See `SourceSuite`."""
+    """Make a test case, for unittest and pytest, with a test for each of `RULES`.
+
+        >>> import unittest
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.testing import source_suite
+        >>> TestGenerator = source_suite(lambda: GeneratorSource(60, splits=3, batch_rows=6))
+        >>> issubclass(TestGenerator, unittest.TestCase), hasattr(TestGenerator, "test_positions")
+        (True, True)
+
+    make: a function that returns a new source. name: of the test case. arguments: those of `SourceSuite`. A
+    failing test raises `ContractBroken`, whose text names class, method and rule.
+    """
     suite = SourceSuite(make, **arguments)
 
     def test(check: str) -> Callable[[unittest.TestCase], None]:

@@ -93,10 +93,17 @@ def _compare(case: WireCase, reading: Reading, body: bytes | None, requests: Col
 def wire_suite(
     open_client: Callable[[], AbstractAsyncContextManager[Send]], *, leave_out: Collection[str] = ()
 ) -> type[unittest.TestCase]:
-    """Make a test case with a test for each of `CASES`, which pytest and unittest find.
+    """Make a test case with a test for each of `CASES`, for pytest and unittest.
 
-    open_client: see `WireSuite`. leave_out: names of cases that the client is not to be checked with. Raises
-    ValueError for a name that is not there.
+        >>> import unittest
+        >>> from pillarbox.testing.wire_suite import wire_suite
+        >>> TestClient = wire_suite(lambda: None)
+        >>> issubclass(TestClient, unittest.TestCase)
+        True
+
+    open_client: a function that returns an async context manager of a `Send`, see `WireSuite`. leave_out:
+        names
+    of cases to omit. Raises ValueError for an unknown name.
     """
     unknown = set(leave_out) - set(CASES)
     if unknown:

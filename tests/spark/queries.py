@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from tests.waiting import wait_until
@@ -33,7 +32,7 @@ def start(writer: Any, path: str | None = None, *, lock: Path = BOOT_LOCK) -> An
     Of a query that has nothing to do, when it waits for data. One that ends sooner is returned as well, with
     its error: only one that fails as Spark gave a Python process no more time is started again.
     """
-    with _alone(lock):
+    with alone(lock):
         while True:
             query = writer.start() if path is None else writer.start(path)
             wait_until(lambda query=query: has_begun(query) or not query.isActive)  # type: ignore[misc]
@@ -56,26 +55,8 @@ def has_begun(query: Any) -> bool:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock. Whoever dies lets go of it."""
+def alone(path: Path = BOOT_LOCK) -> Iterator[None]:
+    """Hold the lock, which the system takes from a process that dies."""
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def started_alone() -> Iterator[None]:
-    """Have queries started like this that others' code starts, such as an example of a page."""
-    from pyspark.sql.streaming import readwriter
-
-    writers: Any = readwriter.DataStreamWriter
-    begin = writers.start
-
-    def start_alone(writer: Any, *arguments: Any, **options: Any) -> Any:
-        return start(SimpleNamespace(start=lambda: begin(writer, *arguments, **options)))
-
-    writers.start = start_alone
-    try:
-        yield
-    finally:
-        writers.start = begin

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_docs_examples import blocks
+from tests.house.pages import blocks
 from tests.servers import fixtures
 from tests.servers.debezium_server import DebeziumServer
 from tests.servers.kafka_server import KafkaServer
@@ -40,6 +40,7 @@ def shop(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """The database that the page's environment variables name."""
     monkeypatch.setenv("SHOP_URL", postgres.url)
     monkeypatch.setenv("SHOP_JDBC", f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres")
+    monkeypatch.setenv("SHOP_DRIVER", "org.postgresql.Driver")
     monkeypatch.setenv("SHOP_USER", "tester")
     monkeypatch.setenv("SHOP_PASSWORD", PASSWORD)
     return postgres

@@ -47,7 +47,7 @@ from pillarbox.rpc.agreement import AGREEMENT, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
-from pillarbox.validate import check_duration, check_int, check_text
+from pillarbox.validate import check_duration, check_int, check_text, naming_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -443,38 +443,48 @@ class CoordinatorHandle(SharedLimits):
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
 
 
+@naming_arguments
 class Coordinator(RpcServer, SharedLimits):
-    """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
+    """Share `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
-    It listens on the thread of all connections of this process. Each task connects, and takes what it needs
-    for a quarter of a second at a time, at most, so that a call costs no round trip. A task that ends gives
-    back what it has not used. If one task is told that the service is overloaded, all cool down.
+    It listens on the thread of all connections of this process. Each task connects and obtains its share for
+    at most a quarter of a second at a time, so that a call costs no round trip. A task that ends returns its
+    unused share. If one task receives "overloaded" from the service, all cool down.
 
-    host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
-        connects must prove that he knows the secret, which travels with the job.
-    port: 0 for any that is free.
-    state: a file that lets another coordinator go on after this one has died: it has the same port, the same
-        secret, the same sums. The tasks come back to it by themselves. None keeps all in memory. While it
-        cannot be written, nothing is granted, as if there were no coordinator. A file of another user, or one
+    host: the address to listen on. The default is this machine alone; "0.0.0.0" is for tasks on other
+        machines. A client must prove that it knows the secret, which is sent with the job.
+    port: 0 for any free port.
+    state: a file by which another coordinator can continue after this one has died: it has the same port, the
+        same secret, the same sums. The tasks reconnect automatically. None keeps all in memory. While the
+        file cannot be written, nothing is granted, as without a coordinator. A file of another user, or one
         that others may read, is refused.
-    advertise: the name or address by which tasks reach this machine. None for `host`, or, where that
-        is every address, for this machine's name.
-    patience: seconds for which a task that needs calls waits for a coordinator before the job fails.
-    certificate: a file in PEM with a private key and its certificate, for TLS: tasks, who learn of it from
-        the handle, take no other. None: nothing is encrypted. With `state`, give the same one at each start.
+    advertise: the name or address by which tasks reach this machine. None for `host`, or, if that is every
+        address, for this machine's name.
+    patience: seconds that a task that needs calls waits for a coordinator before the job fails.
+    certificate: a file in PEM with a private key and its certificate, for TLS: the handle names it to the
+        tasks, which accept no other. None for no encryption. With `state`, give the same one at each start.
     secret_env: the name of an environment variable with a secret of at least 32 characters, by which other
-        applications find this coordinator too: see `Coordinator.at`. None for a random one, which travels
+        applications can use this coordinator too: see `Coordinator.at`. None for a random one, which is sent
         with this job.
 
-    Never more than `max_calls` begin, whoever dies. Calls that did not begin are not lost, except those that
-    a task held which was killed: they count as begun. `max_cost` is known only after a call, so calls that
-    are in flight then still cost.
+        >>> from pillarbox import Coordinator, Rate, async_map
+        >>> async def call(row):
+        ...     return row * 10
+        >>> with Coordinator() as coordinator:
+        ...     limits = coordinator.named("service")
+        ...     results = list(async_map([1, 2, 3], call, rate=Rate(100), limits=limits))
+        ...     coordinator.statistics()["service"].calls, results
+        (3, [10, 20, 30])
 
-    There may be 10,000 names. Of more, those that nobody uses are forgotten, unless they have a budget: that
-    counts as long as the coordinator, or its `state`, is there. A job with one more is refused then.
+    At most `max_calls` begin, whichever process dies. Calls that did not begin are not lost, except those
+    granted to a task that was killed: they count as begun. `max_cost` is known only after a call, so calls in
+    flight at that time still cost.
 
-    Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen or read
-    the certificate, PermissionError or ValueError for a bad state file.
+    There may be 10,000 names. Above that, unused names are removed, unless they have a budget, which counts
+    as long as the coordinator, or its `state`, exists. A job with one more name is then refused.
+
+    Any thread. Raises TypeError or ValueError for a bad argument; `start` raises OSError if it cannot listen
+    or read the certificate, PermissionError or ValueError for a bad state file.
     """
 
     _own_timing: ClassVar[Timing] = DEFAULT_TIMING
@@ -512,13 +522,13 @@ class Coordinator(RpcServer, SharedLimits):
         patience: float = DEFAULT_PATIENCE_S,
         certificate: str | os.PathLike[str] | None = None,
     ) -> CoordinatorHandle:
-        """The limits of a coordinator that another application, or a process of its own, has started.
+        """Return the limits of a coordinator that another application, or another process, has started.
 
-        host, port: its address, as tasks reach it. secret_env: the name of an environment variable with the
-        secret that it was given; it is read here, and travels with the job. certificate: a file in PEM with
-        its certificate, if it has one. patience: as for `Coordinator`.
+        host, port: its address, as tasks reach it. secret_env: the name of an environment variable with its
+        secret, which is read here and sent with the job. certificate: a file in PEM with its certificate, if
+        it has one. patience: as for `Coordinator`.
 
-        All who use one `named(...)` share its limits. Raises TypeError or ValueError for a bad argument,
+        All users of one `named(...)` share its limits. Raises TypeError or ValueError for a bad argument,
         OSError for a certificate that cannot be read. Any thread; connects when a task begins.
         """
         addresses = ((check_text("host", host), check_int("port", port, 1, 65_535)),)
@@ -527,7 +537,7 @@ class Coordinator(RpcServer, SharedLimits):
         return CoordinatorHandle(handle, None, check_duration("patience", patience, above_zero=True))
 
     def start(self) -> Self:
-        """See `RpcServer`. Raises PermissionError or ValueError for a bad state file as well."""
+        """Start listening. Raises OSError, or PermissionError or ValueError for a bad state file."""
         if self._thread is None:
             state = self._memory
             if state is None and self._path is not None:
@@ -541,7 +551,7 @@ class Coordinator(RpcServer, SharedLimits):
     def close(self) -> None:
         """Stop listening and end every connection. Tasks that need it wait for it. Any thread; idempotent.
 
-        What cannot be written to `state` is logged, and kept for another `start` of this object.
+        A state that cannot be written to `state` is logged, and kept for another `start` of this object.
         """
         if self._thread is not None:
             super().close()
@@ -549,13 +559,13 @@ class Coordinator(RpcServer, SharedLimits):
             self._memory = None if is_kept else self._limits.state()
 
     def statistics(self) -> dict[str, SharedStatistics]:
-        """Counts of all tasks together, by the names of the limits. Any thread."""
+        """Return the counts of all tasks together, by the names of the limits. Any thread."""
         return self._ask(self._limits.statistics)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
-        """A handle for the limits called `name`: operators that share a name share their limits.
+        """Return a handle for the limits called `name`: operators with the same name share their limits.
 
-        None gives a new name that is nobody else's. Any thread; raises RuntimeError unless started.
+        None makes a new unique name. Any thread; raises RuntimeError unless started.
         """
         return self._tasks_handle().named(name)
 

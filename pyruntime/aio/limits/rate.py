@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pillarbox.aio.waits import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
-from pillarbox.validate import check_function_or_none, check_positive_number
+from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
 # asked: a timer that adds tokens would wake each task up many times a second, and be late under load. A
@@ -37,23 +37,31 @@ SLOTS = 10
 """Parts of the time over which `SlidingCounts` counts."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Rate:
-    """Calls a second, units a minute, or both: a call begins when there is room for it in each.
+    """Limit the calls per second, the units per minute, or both. A call begins when both have room for it.
 
-    per_second: calls a second, retries included. None for no limit.
-    units_per_minute: units a minute, such as the tokens of a language model (needs `weight`).
-        None for no limit.
-    weight: a function of the row that gives its units, 0 or more. Called on the operator's thread.
-    burst: seconds of the rate that may be used at once after a pause. At least one call may always begin, and
-        one that weighs more than a whole burst begins when nothing is used; the following ones wait for it.
-    cool_down: seconds in which no call begins after an answer that says "overloaded" without saying how long.
+    per_second: calls per second, retries included. None for no limit.
+    units_per_minute: units per minute, such as the tokens of a language model (needs `weight`). None for no
+        limit.
+    weight: a function of the row that returns its units, 0 or more. It is called on the operator's thread.
+    burst: seconds of the rate that may be used at once after a pause. One call may always begin; a call that
+        weighs more than a whole burst begins when nothing is used, and the next calls wait for it.
+    cool_down: seconds in which no call begins after an answer that means "overloaded" and gives no time.
 
-    Over any time of t seconds no more than (burst + t) x rate begins, or a single heavier call.
-    Retries count as calls. The rate holds for each task, or with a `Coordinator` for all together.
-    The idea is the token bucket (Turner, "New directions in communications", 1986).
+        >>> from pillarbox import Rate, async_map
+        >>> async def call(text):
+        ...     return text.upper()
+        >>> list(async_map(["a", "b"], call, rate=Rate(100, units_per_minute=90_000, weight=len)))
+        ['A', 'B']
 
-    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    In any t seconds, at most (burst + t) x rate begins, or a single heavier call. Retries count as calls. The
+    rate applies to each task, or with a `Coordinator` to all tasks together. The idea is the token bucket
+    (Turner, "New directions in communications", 1986).
+
+    A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
+    allowed values.
     """
 
     per_second: float | None = None

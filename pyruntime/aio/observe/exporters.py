@@ -124,22 +124,31 @@ def _check_prefix(prefix: str, allowed: str, rule: str) -> str:
 
 
 class PrometheusExporter(SourceExporter):
-    """Counters, gauges and histograms of what is observed, as a collector of `prometheus_client`.
+    """Collector of `prometheus_client`: counters, gauges and histograms of the sources added to it.
 
-        exporter = PrometheusExporter()
-        exporter.add(progress, query="enrich")
-        with exporter.serve(9464):
-            ...
-
-    registry: where the collector is registered; None for a registry of its own.
+    registry: the registry of the collector; None for a new one.
     prefix: of all names; letters, digits and underscores.
 
-    Counts of rows never go back: a task that runs again counts again only from where it was. The sums of the
-    histograms are estimates from the buckets, off by a sixteenth at most; the counts are exact.
+        >>> from pillarbox import async_map
+        >>> from pillarbox.aio.observe.exporters import PrometheusExporter
+        >>> async def call(row):
+        ...     return row + 1
+        >>> exporter = PrometheusExporter()
+        >>> with async_map([1, 2, 3], call) as results:
+        ...     exporter.add(results, query="enrich")
+        ...     numbers = list(results)
+        >>> [family] = [each for each in exporter.collect() if each.name == "pillarbox_results"]
+        >>> family.samples[0].value
+        3
+        >>> exporter.close()
 
-    Needs the package prometheus_client (extra `prometheus`): raises ImportError without. Raises TypeError
-    or ValueError for a bad argument, and where the registry has metrics of these names: one exporter is
-    enough for all sources, and two need a prefix each.
+    `with exporter.serve(9464):` answers `GET /metrics`. Counts of rows never decrease: a task that runs again
+    counts again only from its previous count. The sums of the histograms are estimates from the buckets, off
+    by a sixteenth at most; the counts are exact.
+
+    Any thread. Needs the package prometheus_client (extra `prometheus`): raises ImportError without it.
+    Raises TypeError or ValueError for a bad argument, and if the registry has metrics of these names: one
+    exporter is enough for all sources, and two need different prefixes.
     """
 
     def __init__(
@@ -223,19 +232,33 @@ def _cumulative(snapshot: LatencySnapshot) -> list[tuple[str, float]]:
 
 
 class OpenTelemetryExporter(SourceExporter):
-    """Observable counters and gauges of what is observed.
-
-        exporter = OpenTelemetryExporter(provider)
-        exporter.add(progress, query="enrich")
+    """Observable counters and gauges of OpenTelemetry for the sources added to it.
 
     provider: a MeterProvider; None for the global one. prefix: of all names.
 
-    The API has no histogram that is observed, so durations are gauges: the quantiles 0.5, 0.95, 0.99 and 1,
-    as the attribute `quantile`, beside counters of their number and their sum. Quantiles of several
-    exporters do not add up; those of `PrometheusExporter` come from buckets, which do.
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        >>> from pillarbox import async_map
+        >>> from pillarbox.aio.observe.exporters import OpenTelemetryExporter
+        >>> async def call(row):
+        ...     return row + 1
+        >>> reader = InMemoryMetricReader()
+        >>> exporter = OpenTelemetryExporter(MeterProvider([reader]))
+        >>> with async_map([1, 2, 3], call) as results:
+        ...     exporter.add(results, query="enrich")
+        ...     numbers = list(results)
+        >>> [scope] = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        >>> [metric] = [each for each in scope.metrics if each.name == "pillarbox.results"]
+        >>> metric.data.data_points[0].value
+        3
+        >>> exporter.close()
 
-    Needs the package opentelemetry-api (extra `opentelemetry`): raises ImportError without. Raises TypeError
-    or ValueError for a bad argument.
+    The API has no observable histogram, so durations are gauges: the quantiles 0.5, 0.95, 0.99 and 1, as the
+    attribute `quantile`, with counters of their number and their sum. Quantiles of several exporters cannot
+    be added; those of `PrometheusExporter` come from buckets, which can.
+
+    Any thread. Needs the package opentelemetry-api (extra `opentelemetry`): raises ImportError without it.
+    Raises TypeError or ValueError for a bad argument.
     """
 
     def __init__(

@@ -38,19 +38,24 @@ SCOPE = InstrumentationScope("pillarbox.gen_ai")
 
 
 class GenAiMetrics(SourceExporter, MetricExporter):
-    """Adds `gen_ai.client.token.usage` and `gen_ai.client.operation.duration` to what `exporter` exports.
+    """Exporter that adds `gen_ai.client.token.usage` and `gen_ai.client.operation.duration` to another one.
 
-        metrics = GenAiMetrics(OTLPMetricExporter())
-        provider = MeterProvider([PeriodicExportingMetricReader(metrics)])
-        exporter = OpenTelemetryExporter(provider)
-        for each in (metrics, exporter):
-            each.add(progress, query="ask")
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
+        >>> from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        >>> from pillarbox.aio.observe.exporters import OpenTelemetryExporter
+        >>> from pillarbox.aio.observe.gen_ai import GenAiMetrics
+        >>> metrics = GenAiMetrics(OTLPMetricExporter("http://localhost:4318/v1/metrics"))
+        >>> reader = PeriodicExportingMetricReader(metrics, export_interval_millis=60_000)
 
-    For calls whose `Usage` names an operation. A reader exports only where its provider has an instrument;
-    those of `OpenTelemetryExporter` do. The counts of buckets are exact where the bounds are those of our
-    histograms, and otherwise off by less than an eighth of a bound; the sums of tokens are exact.
+    exporter: a MetricExporter.
 
-    exporter: a MetricExporter. Raises TypeError for another one.
+    It counts calls whose `Usage` names an operation. A reader exports only if its provider has an instrument;
+    those of `OpenTelemetryExporter` are enough: `add` the same sources to both. The counts of buckets are
+    exact if the bounds are those of our histograms, and otherwise off by less than an eighth of a bound; the
+    sums of tokens are exact.
+
+    Any thread. Raises TypeError for another kind of exporter.
     """
 
     def __init__(self, exporter: MetricExporter) -> None:

@@ -63,19 +63,28 @@ def report(
     rate: float | None = None,
     mode: int | None = None,
 ) -> Path:
-    """Write one HTML page about `source` to `path`, and give the path back. Any thread.
+    """Write one HTML page about `source` to `path` and return the path. Any thread.
 
-    source: a `Progress`, a `Watch`, the iterator of `async_map`, or totals. The first two know how it went
-        over time. It may still run.
-    title: what stands above. rate: rows a second that were allowed, drawn beside what the slots allow.
-    mode: of the file, such as 0o644 where others read it; None for that of the file that is there, or 0600.
+    source: a `Progress`, a `Watch`, the iterator of `async_map`, or totals. The first two have the course
+        over time. The job may still run.
+    title: the heading. rate: the allowed rows per second, drawn beside the limit of the slots.
+    mode: of the file, such as 0o644 for other readers; None for that of the existing file, or 0600.
 
-    The page shows rows a second against the limit (capacity by mean latency, in each span of time), what the
-    time of the slots was spent on, calls in flight, latencies, retries, errors, tasks and cost. An existing
-    file is replaced.
+        >>> from pillarbox import async_map
+        >>> from pillarbox.aio.observe import Watch, report
+        >>> async def call(row):
+        ...     return row + 1
+        >>> with async_map([1, 2, 3], call) as results, Watch(results) as watch:
+        ...     numbers = list(results)
+        >>> report(watch, "report.html", title="Three numbers").name
+        'report.html'
 
-    Needs the package jinja2 (extra `report`): raises ImportError without. Raises TypeError or ValueError for
-    a bad argument, OSError where it cannot be written.
+    The page shows rows per second against the limit (capacity by mean latency, in each span of time), the use
+    of the slots' time, calls in flight, latencies, retries, errors, tasks and cost. An existing file is
+    replaced.
+
+    Needs the package jinja2 (extra `report`): raises ImportError without it. Raises TypeError or ValueError
+    for a bad argument, OSError if the file cannot be written.
     """
     try:
         import jinja2

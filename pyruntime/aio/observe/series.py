@@ -136,17 +136,20 @@ class Series:
 
 
 class Watch:
-    """Keeps the course of the totals of `source` over time, while its `with` block runs.
+    """Record the totals of `source` over time while its `with` block runs.
 
-        with async_map(rows, fn) as results, Watch(results) as watch:
-            for result in results:
-                ...
-        report(watch, "report.html")
+        >>> from pillarbox import async_map
+        >>> from pillarbox.aio.observe import Watch
+        >>> async def call(row):
+        ...     return row + 1
+        >>> with async_map([1, 2, 3], call) as results, Watch(results) as watch:
+        ...     numbers = list(results)
+        >>> watch.totals.results, watch.totals.errors
+        (3, 0)
 
-    source: the iterator of `async_map`, or what else `read_totals` takes.
-    interval: seconds between two looks.
+    source: the iterator of `async_map`, a `Progress`, or totals. interval: seconds between two samples.
 
-    Raises TypeError or ValueError at once for a bad argument.
+    Any thread. Raises TypeError or ValueError at once for a bad argument.
     """
 
     _totals: Totals

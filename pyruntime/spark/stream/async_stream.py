@@ -69,46 +69,63 @@ def async_stream(
     limits: SharedLimits | None = UNSET,
     options: Options | None = None,
 ) -> DataFrame:
-    """Call `fn` with each row of the stream `df`; slow calls leave with a later micro-batch than fast ones.
+    r"""Call `fn` with each row of a stream; slow calls are emitted by a later micro-batch than fast ones.
 
-    fn, schema, keep, options: as for `async_map`. The limits hold for each executor.
-    key: the columns whose rows belong together: with `ordered`, rows of one key leave in the order in which
-        they came. None for the whole row. A ledger knows a row here as a whole, so it has no key.
-    max_wait: seconds by which slow calls may hold a micro-batch up, in all. What has not finished by then
-        stays in Spark's state, its call goes on, and it leaves with a later micro-batch.
+    df: a streaming DataFrame. fn, schema, keep, options: as for `async_map`. The limits apply to each
+        executor.
+    key: the columns whose rows belong together: with `ordered`, rows with equal keys are emitted in the order
+        of their arrival. None for the whole row. A ledger identifies a row here by its whole content, so it
+        has no `key`.
+    max_wait: seconds for which slow calls may delay a micro-batch, in all. Rows whose calls have not finished
+        by then are kept in Spark's state, their calls continue, and a later micro-batch emits them.
 
-    What leaves with a micro-batch is settled by what the one before it has committed, so each action of
-    foreachBatch and each replay has the same rows: a sink that is idempotent by batch number has each row
-    once, whatever is killed. A row leaves with the second micro-batch that begins after its call's end, at
-    the latest; while rows are pending micro-batches follow one another, and none is made when none are. With
-    the trigger `availableNow` the query ends when all has been emitted. Rows leave later than they came, so a
-    watermark belongs behind `async_stream`, with a delay that covers the longest call.
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from pillarbox import async_stream
+        >>> from pillarbox.spark import stream_settings
+        >>> async def call(row):
+        ...     return row.value.upper()
+        >>> stream_settings(spark, partitions=1)
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> size = (folder / "1.txt").write_text("a\nb\n")
+        >>> results = async_stream(spark.readStream.text(str(folder)), call, schema="upper string")
+        >>> query = results.writeStream.queryName("upper").format("memory").trigger(availableNow=True).start()
+        >>> query.awaitTermination()
+        >>> spark.table("upper").sort("upper").collect()
+        [Row(upper='A'), Row(upper='B')]
 
-    A row of the committed state that nothing can go on from, such as a null where the schema says NOT NULL,
-    ends the query with an error that names it; `Errors(bad_state=folder)` puts it aside, once, and goes on.
+    The rows of a micro-batch are fixed by the commit of the previous one, so each action of foreachBatch and
+    each replay has the same rows: a sink that is idempotent by batch number has each row once, whichever
+    process is killed. A row is emitted by the second micro-batch that begins after the end of its call, at
+    the latest. Micro-batches follow one another while rows are pending, and only then. With the trigger
+    `availableNow` the query ends when all rows have been emitted. Rows are emitted later than they arrived,
+    so a watermark belongs after `async_stream`, with a delay that covers the longest call.
 
-    A call that has not ended when its executor dies is made again, or found in the ledger. Needs PySpark 4.2
-    or later with pandas and protobuf, and the state store of RocksDB. The limit by `max_wait` and the state
+    A row of the committed state that cannot be continued, such as a null in a column that is NOT NULL, ends
+    the query with an error that names it; `Errors(bad_state=folder)` stores it there, once, and continues.
+
+    A call that has not ended when its executor dies is repeated, or found in the ledger. Needs PySpark 4.2
+    or later with pandas and protobuf, and the state store of RocksDB. The limit `max_wait` and the state
     are Flink's asynchronous operator (FLIP-12) in Spark's micro-batches.
 
-    On the driver. Raises TypeError or ValueError at once for a bad argument, for a DataFrame that is no
-    stream, and for a session that lacks what is needed; in a task what `async_map` raises, and
+    On the driver. Raises TypeError or ValueError at once for a bad argument, for a DataFrame that is not
+    streaming, and for a session that lacks a requirement; in a task the errors of `async_map`, and
     `StreamStateError`.
 
     Options:
-    ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
-        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
-    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
-    retry: a number of attempts or a `Retry`; None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
-    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
-        called again by whoever runs the same rows again.
-    limits: a `Coordinator`, or one `at` an address: `rate` and `budget` hold for all tasks that share it
-        together, otherwise `rate` for each task alone.
+    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
+    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
+        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
+    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
+    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
+    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
+        "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
+        of the same rows does not repeat the call.
+    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
+        Without it `rate` applies to each task alone.
     """
     given = given_options(locals())
     check_frame(df)

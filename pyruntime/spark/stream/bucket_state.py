@@ -110,7 +110,14 @@ class StreamPlan:
 
 
 class StreamStateError(PillarboxError):
-    """The state of a stream cannot be read: `reason` says why."""
+    """Error of a stream whose state cannot be read. `reason` says why.
+
+        >>> from pillarbox.spark.stream.bucket_state import StreamStateError
+        >>> print(StreamStateError("it has version 9"))
+        the state of async_stream in the checkpoint cannot be read: it has version 9
+
+    It ends the query; the checkpoint is unchanged.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pillarbox.validate import check_int
+from pillarbox.validate import check_int, suggesting_names
 
 log = logging.getLogger("pillarbox")
 
@@ -21,18 +21,21 @@ PARTITIONS_UNKNOWN = 4
 """Partitions where nothing says how many tasks run at a time, as over Spark Connect."""
 
 
+@suggesting_names
 def stream_settings(spark: SparkSession, partitions: int | None = None) -> None:
-    """Set what `async_stream` needs in a session: the state store of RocksDB, and partitions of the state.
+    """Set the session's requirements of `async_stream`: the RocksDB state store and partitions of state.
 
-        stream_settings(spark)
-        async_stream(stream, call, schema="answer string").writeStream.start()
+    partitions: of the state, 1 to 16; by default the largest of 1, 2, 4, 8 and 16 that is not above the
+        number of tasks that run at a time. Spark's default is 200, each of which takes part in every
+        micro-batch. A query keeps the number of its first start in its checkpoint.
 
-    partitions: of the state, 1 to 16; by default 1, 2, 4, 8 or 16, of these the most that are not above the
-        tasks that run at a time. Spark makes 200 unless told, each of which takes part in every micro-batch.
-        The number of a query's first start stays with its checkpoint.
+        >>> from pillarbox.spark import stream_settings
+        >>> stream_settings(spark, partitions=2)
+        >>> spark.conf.get("spark.sql.shuffle.partitions")
+        '2'
 
-    Both settings hold for all queries and shuffles of the session that are planned from now on. Raises
-    TypeError or ValueError for a bad number.
+    Both settings apply to all queries and shuffles of the session that are planned from now on. On the
+    driver. Raises TypeError or ValueError for a bad number.
     """
     if partitions is None:
         at_a_time = PARTITIONS_UNKNOWN
