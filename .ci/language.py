@@ -146,7 +146,7 @@ def public_names() -> set[str]:
 
 
 def public_docstrings(text: str, suffix: str, names: set[str]) -> Iterator[tuple[int, str]]:
-    """The docstrings of public functions and classes, and of the public members of these, each with its line."""
+    """The docstrings of public functions, classes and their public members, each with its line."""
     if suffix == ".pyx":
         in_public = False
         for match in CYTHON_DEFINITION.finditer(text):

@@ -77,12 +77,12 @@ class Source(ABC, Generic[S, C]):
 
     @property
     def split_serializer(self) -> Serializer[S]:
-        """The serializer by which its splits are written down."""
+        """The serializer of its splits."""
         return DataclassSerializer(self.split_type)
 
     @property
     def checkpoint_serializer(self) -> Serializer[C]:
-        """The serializer of what its enumerator knows. Here for what JSON can hold."""
+        """The serializer of its enumerator's knowledge; by default for JSON values."""
         return JsonSerializer()
 
     def arrow_schema(self) -> pa.Schema:
