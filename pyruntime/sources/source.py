@@ -13,10 +13,11 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from inspect import formatannotation, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pillarbox.dataclass_fields import MISSING
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.split import DataclassSerializer, JsonSerializer, Serializer, Split
