@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -205,6 +205,7 @@ format: env  ## let ruff correct what it can
 
 docs: build typing  ## the documentation, into site/
 	$(PY) docs/picture.py
+	$(PY) docs/figures_page.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 bench: build  ## measure, and write a report with plots into out/bench
@@ -223,6 +224,9 @@ bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openai
 
 bench-small: build  ## small tasks beside Spark's identity, over TCP and Unix sockets: two minutes
 	@$(WITH_JAVA) $(PY) -m bench.small
+
+figures: build  ## the figures of README beside other clients, with their picture: downloads 500 MB, ten minutes
+	@$(WITH_JAVA) $(PY) -m bench.figures $(if $(REUSE),--reuse)
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)

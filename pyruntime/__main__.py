@@ -1,4 +1,4 @@
-"""The command `pillarbox`, also as `python -m pillarbox`: `ledger` and `doctor`. For the main thread."""
+"""The command `pillarbox`, also as `python -m pillarbox`: `doctor`, `ledger`, `pack`. For the main thread."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pillarbox", description="Pillarbox on the command line.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # What a command needs is imported when it is called.
-    commands.add_parser("doctor", add_help=False, help="check this machine: versions, Java, workers, folders")
+    commands.add_parser("doctor", add_help=False, help="check this machine, or the executors of a cluster")
     commands.add_parser("ledger", add_help=False, help="the files in which finished calls are kept")
+    commands.add_parser("pack", add_help=False, help="one file that brings Pillarbox to Spark's executors")
     words, rest = parser.parse_known_args(arguments)
     if words.command == "doctor":
         from pillarbox.doctor import main as doctor
 
         return doctor(rest)
+    if words.command == "pack":
+        from pillarbox.pack import main as pack
+
+        return pack(rest)
     from pillarbox.ledger.cli import main as ledger
 
     return ledger(rest)

@@ -2,8 +2,9 @@
 
 The first thing to run where something does not work. Every check is made in the way in which a job would
 meet it: a worker's Python is started and imports Pillarbox, a folder is written to and synced, and a small
-job runs on a local Spark, through the operator. Nothing is changed; no package is imported but by the
-processes that it starts, so a broken one breaks its check and not the command.
+job runs on a local Spark, through the operator. With `--cluster` the checks are made on each executor of a
+cluster, which needs no Pillarbox for that. Nothing is changed; no package is imported but by the processes
+that it starts, so a broken one breaks its check and not the command.
 """
 
 # Why each check does what a job does, where a look would be cheaper. `os.access` tells what permissions
@@ -17,6 +18,7 @@ processes that it starts, so a broken one breaks its check and not the command.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -24,18 +26,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from pillarbox.redaction import visible
+from pillarbox.redaction import redacted, visible
 
 MIN_JAVA = 17
 MIN_FREE_BYTES = 2**30
 COMMAND_TIMEOUT_S = 60
 JOB_TIMEOUT_S = 180
+CLUSTER_TIMEOUT_S = 600
 MAX_LINES_SHOWN = 12
 
 KERNEL = """
@@ -109,29 +113,34 @@ def _run(command: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> tuple[bo
     return True, done.stdout.strip() or done.stderr.strip()
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers_of(version: str) -> tuple[int, ...]:
+    """The first three numbers of a version."""
     return tuple(int(each) for each in re.findall(r"\d+", version)[:3])
+
+
+def requirements_of_spark() -> Iterator[tuple[str, str]]:
+    """The packages that the extra `spark` asks for, each with the oldest version."""
+    for requirement in metadata.requires("pillarbox") or ():
+        wanted = re.fullmatch(r"(\w+)>=([\d.]+); extra == ['\"]spark['\"]", requirement)
+        if wanted is not None:
+            yield wanted[1], wanted[2]
 
 
 def packages() -> Iterator[Finding]:
     """Python, Pillarbox, and the packages that its extra `spark` asks for, in the versions it asks for."""
-    needed = _numbers(metadata.metadata("pillarbox")["Requires-Python"])
+    needed = numbers_of(metadata.metadata("pillarbox")["Requires-Python"])
     python = f"{platform.python_version()} at {sys.executable}"
     good = sys.version_info[:2] >= needed
     yield Finding("Python", good, python, "" if good else f"use Python {needed[0]}.{needed[1]} or later")
     yield Finding("pillarbox", True, f"{metadata.version('pillarbox')} at {Path(__file__).parent}")
-    for requirement in metadata.requires("pillarbox") or ():
-        wanted = re.fullmatch(r"(\w+)>=([\d.]+); extra == ['\"]spark['\"]", requirement)
-        if wanted is None:
-            continue
-        name, least = wanted.groups()
+    for name, least in requirements_of_spark():
         advice = f"{least} or later is needed: pip install 'pillarbox[spark]'"
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield Finding(name, False, "not installed", advice)
             continue
-        good = _numbers(version) >= _numbers(least)
+        good = numbers_of(version) >= numbers_of(least)
         yield Finding(name, good, version, "" if good else advice)
 
 
@@ -168,7 +177,7 @@ def worker() -> Iterator[Finding]:
         yield Finding("worker's Python", False, said, advice)
         return
     version, pillarbox, _ = said.split(" ", 2)
-    good = _numbers(version)[:2] == sys.version_info[:2] and pillarbox == metadata.version("pillarbox")
+    good = numbers_of(version)[:2] == sys.version_info[:2] and pillarbox == metadata.version("pillarbox")
     advice = "" if good else "let PYSPARK_PYTHON name the Python of the driver: minor versions must be equal"
     yield Finding("worker's Python", good, f"{version} with pillarbox {pillarbox} ({program})", advice)
 
@@ -220,16 +229,84 @@ def job() -> Iterator[Finding]:
     yield Finding("job on a local Spark", ran, said + took, "" if ran else "see its last lines above")
 
 
+def cluster(
+    master: str | None, conf: Sequence[str], ledger: str | None, host: str, advertise: str | None
+) -> Iterator[Finding]:
+    """The executors of a cluster have what a job needs and reach the driver; 40 rows run through them."""
+    asked = {
+        "master": master,
+        "conf": dict(each.split("=", 1) for each in conf),
+        "ledger": ledger,
+        "host": host,
+        "advertise": advertise,
+    }
+    # Spark writes much to standard error; the last of it says why it has failed, if it has.
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "pillarbox.cluster_check"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as running,
+    ):
+        timer = threading.Timer(CLUSTER_TIMEOUT_S, running.kill)
+        timer.start()
+        try:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            running.stdin.write(json.dumps(asked))
+            running.stdin.close()
+            for line in running.stdout:
+                # Java and what a shell prints at its start write there too.
+                if line.startswith('["'):
+                    yield Finding(*json.loads(line))
+        finally:
+            timer.cancel()
+            running.kill()
+        if running.wait():
+            errors.seek(0)
+            said = "\n".join(redacted(errors.read()).strip().splitlines()[-MAX_LINES_SHOWN:])
+            yield Finding("cluster", False, said, "see its last lines above")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Check this machine and print what was found; returns 1 if anything is wrong. The main thread."""
     parser = argparse.ArgumentParser(prog="pillarbox doctor", description=(__doc__ or "").split("\n\n")[1])
     parser.add_argument("--ledger", metavar="LOCATION", help="check also that a ledger can be written there")
     parser.add_argument("--quick", action="store_true", help="run no Spark job")
+    parser.add_argument("--cluster", action="store_true", help="check the executors of a cluster")
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="the cluster, as spark://host:7077 (default: that of spark-defaults.conf)",
+    )
+    parser.add_argument(
+        "--conf",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a setting of the session on the cluster, as `pillarbox pack` prints them; may come often",
+    )
+    parser.add_argument(
+        "--host", default="0.0.0.0", help="where a Coordinator or Progress of the job would listen"
+    )
+    parser.add_argument("--advertise", metavar="NAME", help="the name by which executors know this machine")
     words = parser.parse_args(arguments)
-    checks: list[Callable[[], Iterator[Finding]]] = [packages, kernel, java, worker]
-    checks.append(lambda: folders(words.ledger))
-    if not words.quick:
-        checks.append(job)
+    if not words.cluster and (words.master or words.conf or words.advertise):
+        parser.error("--master, --conf and --advertise are for --cluster")
+    for each in words.conf:
+        if "=" not in each:
+            parser.error(f"--conf {each}: must be NAME=VALUE")
+    checks: list[Callable[[], Iterator[Finding]]] = [packages, kernel, java]
+    if words.cluster:
+        given = (words.master, words.conf, words.ledger, words.host, words.advertise)
+        checks.append(lambda: cluster(*given))
+    else:
+        checks += [worker, lambda: folders(words.ledger)]
+        if not words.quick:
+            checks.append(job)
     wrong = 0
     for check in checks:
         for finding in check():

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote, quote_plus, unquote
 
 from pillarbox.secret_shapes import has_long_word, is_random, without_keys
+from pillarbox.user_frames import links, user_frames
 
 MASK = "***"
 
@@ -536,6 +537,21 @@ class Redact:
     def printed(self, error: BaseException) -> str:
         """Return the traceback of `error` and of its causes, without private data."""
         return self.text(_printed_without_texts(error) if self.rows else _printed(error))
+
+    def shown(self, error: BaseException) -> str:
+        """The lines of the user's code through which `error` came, and those that it was raised from.
+
+        Without the text of `error` itself, and without what must not be seen. Empty where there are none.
+        """
+        lines: list[str] = []
+        for each in links(error):
+            if each is not error:
+                text = " ".join(self.told(each).split())
+                lines.append(f"  raised from {type(each).__name__}: {text}")
+            lines += user_frames(each)
+            if not self.rows:
+                lines += [f"  {note}" for note in getattr(each, "__notes__", ())]
+        return self.text("\n".join(lines))
 
     def sealed(self, error: BaseException) -> BaseException:
         """`error`, or, where its text or traceback changes, a stand-in with both in its text and no cause.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
+K = TypeVar("K", bound=type)
 
 # Alternatives to plain functions: a validation library would cost every worker its import, and its errors
 # tell of models and fields rather than of `capacity=0`; descriptors on the dataclasses would hide the order
@@ -150,8 +151,25 @@ _NAMES_ELSEWHERE = {
     "ledger": ("checkpoint", "cache", "cache_dir"),
     "budget": ("max_cost", "max_calls"),
     "schema": ("returnType", "return_type", "output_schema", "result_type"),
+    "attempts": ("retries", "max_retries", "num_retries", "max_attempts", "tries", "stop"),
+    "per_second": ("rate", "rate_limit", "rps", "qps", "requests_per_second"),
+    "size": ("rows", "batch_size", "chunk_size", "max_rows", "max_size"),
+    "initial": ("backoff", "delay", "base", "wait", "pause"),
+    "mode": ("on_error", "how"),
+    "key": ("api_key", "apikey", "token", "auth", "bearer"),
+    "base_url": ("url", "base", "api_base", "endpoint", "address"),
+    "prompt": ("template", "question", "text"),
+    "answer": ("response_format", "response_model", "output_type", "schema"),
+    "http": ("timeout", "proxy", "verify", "session"),
+    "total_timeout": ("timeout",),
+    "most": ("maximum", "max", "max_capacity", "upper"),
+    "least": ("minimum", "min", "min_capacity", "lower"),
+    "uid": ("id", "name"),
 }
-_MEANT = {theirs: ours for ours, names in _NAMES_ELSEWHERE.items() for theirs in names}
+_MEANT: dict[str, list[str]] = {}
+for _ours, _names in _NAMES_ELSEWHERE.items():
+    for _theirs in _names:
+        _MEANT.setdefault(_theirs, []).append(_ours)
 
 
 def suggesting_names(fn: C) -> C:
@@ -159,9 +177,21 @@ def suggesting_names(fn: C) -> C:
 
     Its value is not: it may be a secret.
     """
-    parameters = inspect.signature(fn).parameters.values()
-    known = {each.name for each in parameters}
+    return _refusing_others(fn, {*inspect.signature(fn).parameters})
 
+
+def suggesting_options(options: type) -> Callable[[C], C]:
+    """Return a decorator like `suggesting_names` for a function that takes the arguments of `options` too."""
+
+    def decorate(fn: C) -> C:
+        parameters = inspect.signature(fn).parameters.values()
+        own = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
+        return _refusing_others(fn, own | ({*inspect.signature(options).parameters} - {"self"}))
+
+    return decorate
+
+
+def _refusing_others(fn: C, known: set[str]) -> C:
     @functools.wraps(fn)
     def call(*arguments: Any, **named: Any) -> Any:
         if not named.keys() <= known:
@@ -172,11 +202,18 @@ def suggesting_names(fn: C) -> C:
     return cast("C", call)
 
 
+def naming_arguments(cls: K) -> K:
+    """Decorate a class: an argument that it lacks is named in a TypeError, with the one that was meant."""
+    initialize = cls.__init__  # type: ignore[misc]
+    cls.__init__ = suggesting_names(initialize)  # type: ignore[misc]
+    return cls
+
+
 def unknown_name(function: str, name: str, known: set[str]) -> str:
     """Return the error of an argument that a function lacks, with the one that was meant, if one is near."""
     # By the name that other libraries have for it first.
-    meant = _MEANT.get(name)
-    if meant not in known:
+    meant = next((each for each in _MEANT.get(name, ()) if each in known), None)
+    if meant is None:
         meant = next(iter(difflib.get_close_matches(name, known, n=1)), None)
     if meant is not None:
         return f"{function}: there is no argument {name!r}; did you mean {meant!r}?"

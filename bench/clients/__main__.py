@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.chunks import ROOT, machine
-from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, LOOKUPS, QUESTIONS, SLOW, Job
+from bench.clients.contenders import EMBEDDINGS, ENVIRONMENTS, FEWER, LOOKUPS, QUESTIONS, Job
 from bench.clients.server import RawServer
 from bench.cpu import tree_time
 from bench.peers.environments import EnvironmentFailed, python_of
@@ -85,7 +85,7 @@ def measure(
                         if name not in processes:
                             processes[name] = _started(name, logs)
                         # The first round warms up.
-                        count = max(1, rows // SLOW.get(name, 1))
+                        count = max(1, rows // FEWER.get(name, 1))
                         used = processes[name].measure(Job(name, server.url, count), service)
                     except (PeerFailed, EnvironmentFailed) as error:
                         failed[name] = str(error)

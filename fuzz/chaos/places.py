@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol
@@ -113,13 +114,19 @@ class Local:
 
 
 class Cluster:
-    """A standalone cluster, from `__enter__` to `__exit__`. Raises RuntimeError if it does not start."""
+    """A standalone cluster, from `__enter__` to `__exit__`. Raises RuntimeError if it does not start.
+
+    variables: the environment of its processes; None for that of a harness.
+    """
 
     name = "cluster"
     has_second_attempts = True
 
-    def __init__(self, folder: Path, package: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, package: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.package = package
+        self._variables = environment(folder, package) if variables is None else variables
         self._folder = folder
         self._started: list[subprocess.Popen[bytes]] = []
         self.master = ""
@@ -178,7 +185,7 @@ class Cluster:
                 subprocess.Popen(
                     [str(home / "bin" / "spark-class"), program, *options],
                     env={
-                        **environment(self._folder, self.package),
+                        **self._variables,
                         "SPARK_HOME": str(home),
                         "SPARK_LOCAL_IP": host,
                         "SPARK_DAEMON_MEMORY": "256m",

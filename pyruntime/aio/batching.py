@@ -24,6 +24,7 @@ from pillarbox.validate import (
     check_function_or_none,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ TIMER_SLACK_S = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Batch:
     """Call the function with a list of rows; it returns a list of as many results, by position.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pillarbox.validate import check_positive_int
+from pillarbox.validate import check_positive_int, naming_arguments
 
 MIN_SAMPLES = 64
 """Latencies that a mean is made of, at least: fewer are noise."""
@@ -35,6 +35,7 @@ MIN_OVERLOAD_WINDOW = 16
 """Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Adaptive:
     """Adapt the number of calls in flight: additive increase, multiplicative decrease.

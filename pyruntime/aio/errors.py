@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.user_frames import shows_all_frames
 from pillarbox.wire import Kind, leaves, status_of
 
 _ROW_CHARACTERS = 200
@@ -68,9 +69,16 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _trace_of(error: BaseException, redact: Redact) -> str:
-    """The traceback of `error` as text: no line of it, and not the whole, is longer than can be read."""
-    lines = [cut(line, MESSAGE_CHARACTERS) for line in redact.printed(error).split("\n")]
+def frames_of(error: BaseException, redact: Redact = DEFAULT) -> str:
+    """The frames of the user's code of `error` as text; with `PILLARBOX_FULL_TRACEBACK` its whole traceback.
+
+    Each line is indented. No line of it, and not the whole, is longer than can be read.
+    """
+    if shows_all_frames():
+        text = "\n".join(f"  {line}" for line in redact.printed(error).split("\n"))
+    else:
+        text = redact.shown(error)
+    lines = [cut(line, MESSAGE_CHARACTERS) for line in text.split("\n")] if text else []
     if len(lines) > _TRACE_LINES:
         half = _TRACE_LINES // 2
         lines = [*lines[:half], f"  … ({len(lines) - 2 * half:,} lines)", *lines[-half:]]
@@ -105,8 +113,9 @@ class CallFailed(_ErrorOfFields):
         0 1 ZeroDivisionError('integer division or modulo by zero')
 
     `row` is the text of the row, shortened; `attempts` counts the attempts. `cause` (and `__cause__`, with
-    its traceback) is the error of the last attempt. `trace` is the traceback as text if the error comes from
-    another process, which loses `__cause__`. `detail` gives more information if there is any.
+    its traceback) is the error of the last attempt. `trace` has the frames of your code in that traceback
+    as text if the error comes from another process, which loses `__cause__`. `detail` gives more information
+    if there is any.
 
     Texts are redacted as `Redact` defines. `cause` is the error itself; if redaction changes its text,
     `__cause__` is a substitute with the same class name. Any thread.
@@ -123,8 +132,9 @@ class CallFailed(_ErrorOfFields):
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        trace = "" if self.trace is None else f"\n\nThe original traceback:\n{self.trace}"
-        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.reason}{trace}"
+        said = f"call failed after {times}{where}: {type(self.cause).__name__}: {self.reason}"
+        # One line, and the frames: a reader of the text finds both from the mark at its end.
+        return said if self.trace is None else f"{' '.join(said.split())}\n{self.trace}"
 
     @property
     def reason(self) -> str:
@@ -146,7 +156,8 @@ class CallFailed(_ErrorOfFields):
             "type": type(self.cause).__name__,
             "message": self.reason[:MESSAGE_CHARACTERS],
         }
-        trace = f"{_trace_of(self.cause, self.redact)}\n{_marked(told)}"
+        frames = frames_of(self.cause, self.redact)
+        trace = f"{frames}\n{_marked(told)}" if frames else _marked(told)
         found = CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
         found.redact = self.redact
         return found.redacted()
@@ -445,11 +456,37 @@ def from_text(text: str) -> CallFailed | CallTimeout | None:
                 )
             if told["error"] == "CallFailed":
                 cause = error_of(str(told["type"]), str(told["message"]))
-                trace = text[:place].rpartition("The original traceback:\n")[2].rstrip()
+                trace = "\n".join(_frames_before(text, place))
                 return CallFailed(int(told["attempts"]), cause, _row(told["row"]), trace)
         except (KeyError, TypeError, ValueError):
             continue
     return None
+
+
+def shown_in(text: str) -> tuple[str, list[str]] | None:
+    """The sentence and the lines of the frames of the last marked error in `text`; None without one."""
+    place = text.rfind(_MARK)
+    if place < 0:
+        return None
+    frames = _frames_before(text, place)
+    before = text[:place].rstrip("\n").split("\n")
+    sentence = before[-1 - len(frames)] if len(frames) < len(before) else ""
+    return sentence, frames
+
+
+def _frames_before(text: str, place: int) -> list[str]:
+    """The indented lines in front of the place of a mark."""
+    found: list[str] = []
+    for line in reversed(text[:place].rstrip("\n").split("\n")):
+        if not line.startswith("  "):
+            break
+        found.append(line)
+    return found[::-1]
+
+
+def marked(text: str, error: BaseException) -> str:
+    """`text`, which is of an error of any other class, with the line by which `shown_in` finds it."""
+    return f"{text}\n{_marked({'error': type(error).__name__})}"
 
 
 def _row(row: object) -> str | None:

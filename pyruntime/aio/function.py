@@ -5,6 +5,7 @@ For any thread, but for `enter_function` and what converts raw results, which ar
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -68,6 +69,36 @@ def refuse_awaitable(name: str, result: Any) -> None:
             f"{name} is a plain function and returned an awaitable: "
             "make it `async def`, so that it runs on the event loop"
         )
+
+
+def refuse_coroutine(name: str, result: Any) -> None:
+    """Raise TypeError if `result`, which the async function called `name` gave, is a coroutine itself."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"{name} returned the coroutine of {result.__qualname__}, which was not awaited: "
+            f"write `return await {result.__name__}(...)`"
+        )
+
+
+def never_returns(fn: Any) -> bool:
+    """Return True if no path through the function `fn` returns a value: a `return` is missing, or not meant.
+
+    False for a function that only raises, for generators, and for what has no code of Python.
+    """
+    code = getattr(fn, "__code__", None) or getattr(_call_of(fn), "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        return False
+    returned = []
+    before: dis.Instruction | None = None
+    for each in dis.get_instructions(code):
+        if each.opname == "RETURN_CONST":
+            returned.append(each.argval)
+        elif each.opname == "RETURN_VALUE":
+            is_constant = before is not None and before.opname == "LOAD_CONST"
+            returned.append(before.argval if is_constant and before is not None else fn)
+        before = each
+    return bool(returned) and all(value is None for value in returned)
 
 
 def is_async_generator(fn: Callable[..., Any]) -> bool:

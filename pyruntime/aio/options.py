@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_limit_of_time,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
     suggesting_names,
 )
 
@@ -96,6 +97,7 @@ class Intervals:
     holding: HolderTimes = HOLDER_TIMES
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Timeout:
     """Limit the time of a row's calls.
@@ -128,6 +130,7 @@ class Timeout:
             check_function_or_none("fallback", self.fallback)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Errors:
     """Define the treatment of rows that fail for good.
@@ -198,6 +201,7 @@ class Errors:
         return check_redact(self.redact)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Budget:
     """Limit, or only count, the calls and the cost of a whole job.
@@ -240,6 +244,7 @@ class Budget:
         return not (self.max_calls is None and self.max_cost is None)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Buffer:
     """Limit the rows that are admitted and not yet emitted.
@@ -268,6 +273,7 @@ class Buffer:
             check_positive_int("max_bytes", self.max_bytes)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Dedupe:
     """Share one call among equal rows.

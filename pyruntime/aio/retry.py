@@ -37,6 +37,7 @@ from pillarbox.validate import (
     check_number,
     check_positive_int,
     check_positive_number,
+    naming_arguments,
 )
 from pillarbox.wire import is_permanent, leaves, retry_after_of
 
@@ -53,6 +54,7 @@ _ROUNDING = 1e-9
 _ROWS, _RETRIES = 0, 1
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class RetryBudget:
     """Limit the retries of one task: in any `seconds`, `least` plus a `share` of the rows begun.
@@ -85,6 +87,7 @@ class RetryBudget:
         check_positive_number("seconds", self.seconds)
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Retry:
     """Retry failed calls, with exponential backoff and full jitter.

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.aio.call_threads import CallThreads, joined
 from pillarbox.aio.calls import CURRENT, Call, CurrentCall
-from pillarbox.aio.function import refuse_awaitable
+from pillarbox.aio.function import refuse_awaitable, refuse_coroutine
 from pillarbox.aio.usage import Result
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
@@ -453,8 +453,11 @@ class CoroutineRunner(Runner):
                 span = gen_ai.begin((call,)) if gen_ai.span_share else None
                 try:
                     result = await fn(call.row)
-                    if type(result) not in _PLAIN_TYPES and hasattr(type(result), "__aiter__"):
-                        result = await _gather(result)
+                    if type(result) not in _PLAIN_TYPES:
+                        if hasattr(type(result), "__aiter__"):
+                            result = await _gather(result)
+                        else:
+                            refuse_coroutine(self._name, result)
                 except BaseException as error:
                     if self._loop.is_closed():
                         # The task is being collected after its loop; nobody waits for the call.

@@ -60,7 +60,7 @@ from pillarbox.clients.replies import (
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.structure import STRUCTURES, Form, forms_of
 from pillarbox.clients.transport import Http, HttpStatusError, Response, without_query
-from pillarbox.validate import check_choice, check_int, check_text
+from pillarbox.validate import check_choice, check_int, check_text, naming_arguments
 from pillarbox.wire import Kind, read_answer
 
 __all__ = [
@@ -128,6 +128,7 @@ class _Learned:
     has_told: bool = False
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Chat(Client):
     """Client of a language model: one question for each row, as a function that the operator calls with rows.

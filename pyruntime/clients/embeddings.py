@@ -87,7 +87,14 @@ from pillarbox.clients.vectors import (
     rows_not_finite,
     weighted_mean,
 )
-from pillarbox.validate import check_bool, check_choice, check_int, check_positive_int, check_text
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_positive_int,
+    check_text,
+    naming_arguments,
+)
 from pillarbox.wire import Kind, is_permanent, may_have_poison_row
 
 log = logging.getLogger("pillarbox")
@@ -169,6 +176,7 @@ class _Learned:
     suggests: bool = False
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Embeddings(Client):
     """Client of an embedding service: vectors of texts, as a function that the operator calls with batches.

@@ -46,7 +46,7 @@ from pillarbox.clients.fields import (
 from pillarbox.clients.secret import HINT, Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.transport import Http, Response, status_error
 from pillarbox.redaction import has_secret, redacted, shown_address, visible
-from pillarbox.validate import check_choice, check_text
+from pillarbox.validate import check_choice, check_text, naming_arguments
 
 Parse: TypeAlias = Literal["json", "text", "bytes"] | Callable[[bytes], Any]
 Treatment: TypeAlias = Literal["result", "null", "error"]
@@ -59,6 +59,7 @@ PARAMETER = "?"
 """In front of the names of query parameters, where they stand among the headers of `SecretHeaders`."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class HttpLookup(Client):
     """Client of any HTTP service: one request for each row, as a function that the operator calls with rows.

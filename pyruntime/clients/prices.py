@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pillarbox.clients.usage_fields import count_in, tokens_in
-from pillarbox.validate import check_number
+from pillarbox.validate import check_number, naming_arguments
 
 TOKENS_OF_PRICES = 1e6
 """Tokens to which prices refer."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Price:
     """Prices of a model per million tokens, in a currency of the user's choice.

@@ -29,7 +29,14 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 from pillarbox.clients.charsets import charset_of, content_type_of, shown_text
 from pillarbox.lacks import shortage_of_descriptors
 from pillarbox.redaction import redacted, without_secrets
-from pillarbox.validate import check_bool, check_choice, check_limit_of_time, check_positive_int, check_text
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_limit_of_time,
+    check_positive_int,
+    check_text,
+    naming_arguments,
+)
 from pillarbox.wire import EXHAUSTED_ERRNOS, Kind, exhaustion_in, read_error
 
 _log = logging.getLogger("pillarbox")
@@ -69,6 +76,7 @@ DIRECT = "direct"
 """The value of `proxy` for no proxy, whatever the environment says."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Http:
     """Options of the HTTP transport of one client.

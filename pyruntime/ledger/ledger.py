@@ -49,6 +49,7 @@ from pillarbox.validate import (
     check_int,
     check_limit_of_time,
     check_positive_int,
+    naming_arguments,
 )
 
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
@@ -116,6 +117,7 @@ class Cache:
         return -(int((self.max_age - now) * US) // step) * step
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Ledger:
     """Store of finished calls: a restart does not repeat a call whose result it has.

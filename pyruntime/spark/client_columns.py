@@ -43,7 +43,7 @@ from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.operator_plan import name_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.schema import check_column, check_frame, parse_schema, spark_type, value_reader
-from pillarbox.validate import check_text
+from pillarbox.validate import check_text, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,6 +54,7 @@ VECTOR = T.ArrayType(T.FloatType())
 """The type of a vector in Spark."""
 
 
+@suggesting_options(Options)
 def embed_text(
     df: DataFrame,
     text: str | Sequence[str],
@@ -115,6 +116,7 @@ def embed_text(
     )
 
 
+@suggesting_options(Options)
 def lookup(
     df: DataFrame,
     *,
@@ -344,6 +346,7 @@ class _FieldPicker(AroundClient):
         )
 
 
+@suggesting_options(Options)
 def ask(
     df: DataFrame,
     *,

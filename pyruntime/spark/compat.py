@@ -19,7 +19,9 @@ Constants, and functions for the driver. What `column_task` gives is for a task'
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -216,3 +218,33 @@ def _batch_of(result: tuple[Any, Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([result[0].attrs[_ARRAY]], ["_0"])
+
+
+def send_text_alone() -> None:
+    """Have PySpark's worker send an error to the driver by its text, without a traceback.
+
+    In a worker, whose task ends with this error now: PySpark ends the process behind it.
+    """
+    if VERSION >= (4, 0):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        # As a module it has another name where a daemon has not started it.
+        if frame.f_code.co_name == "main" and "traceback" in frame.f_globals and "outfile" in frame.f_locals:
+            frame.f_globals["traceback"] = _TextAlone
+            return
+        frame = frame.f_back
+
+
+class _TextAlone:
+    """Stands for the module `traceback` in a worker of PySpark 3.5 that ends with an error."""
+
+    @staticmethod
+    def format_exception(kind: type[BaseException], error: BaseException, tb: Any) -> list[str]:
+        return traceback.format_exception_only(kind, error)
+
+    @staticmethod
+    def format_exc() -> str:
+        kind, error, _ = sys.exc_info()
+        return "".join(traceback.format_exception_only(kind, error))

@@ -76,6 +76,7 @@ from pillarbox.spark.micro_batches import (
 from pillarbox.spark.operator_plan import use_driver_python
 from pillarbox.spark.schema import arrow_field
 from pillarbox.spark.task_connection import prompt_connection
+from pillarbox.validate import suggesting_names
 
 AnySource = Source[Any, Any]
 
@@ -518,6 +519,7 @@ class BatchReader(DataSourceReader):
         return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())
 
 
+@suggesting_names
 def register_source(
     spark: SparkSession,
     source: AnySource | type[AnySource] | Collection[str | type[AnySource]] | None = None,

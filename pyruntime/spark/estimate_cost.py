@@ -33,7 +33,7 @@ from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import check_frame, condition_of, parse_schema
 from pillarbox.spark.worker import run_job
-from pillarbox.validate import check_positive_int
+from pillarbox.validate import check_positive_int, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,6 +83,7 @@ class Estimate:
         return "\n".join(lines)
 
 
+@suggesting_options(Options)
 def estimate_cost(
     df: DataFrame,
     fn: Callable[[Any], Any],

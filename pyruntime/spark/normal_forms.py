@@ -143,7 +143,8 @@ def is_plain(result):
     except KeyError:
         return False
 """
-        exec(source, self.names)
+        # The name of its file is that of no user's.
+        exec(compile(source, f"<frozen {__name__}>", "exec"), self.names)
         return self.names["convert"], self.names["convert_all"], self.names["is_plain"]
 
     def test(self, kind: T.DataType, nullable: bool, source: str, *, inside: bool = False) -> str:

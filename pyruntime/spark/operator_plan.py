@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import hashlib
 import inspect
+import logging
 import os
 import sys
 import threading
@@ -31,7 +32,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.function import check_function
+from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.options import Latency, Options
@@ -43,7 +44,11 @@ from pillarbox.spark.outcomes import outcomes_of
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
+from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import through_prompt_connection
+from pillarbox.spark.worker_errors import in_words
+
+log = logging.getLogger("pillarbox")
 
 
 def check_sendable(fn: Callable[..., Any], options: Options) -> str:
@@ -54,6 +59,11 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     Raises TypeError.
     """
     check_function(fn, in_batches=options.batch is not None)
+    if never_returns(fn) and collector_parameter(fn) is None:
+        log.warning(
+            "%s never returns a value, so that each of its results is null; is a `return` missing?",
+            name_of(fn),
+        )
     try:
         pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -136,8 +146,8 @@ def _run_named(
 
 
 def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """The results of `run`, whose errors Spark can write, over a prompt connection. In a worker."""
-    return through_prompt_connection(errors_in_utf8(run)(batches))
+    """The results of `run`, whose errors Spark can write and show, over a prompt connection. In a worker."""
+    return in_words(through_prompt_connection(errors_in_utf8(run)(batches)))
 
 
 class Shipment:
@@ -150,6 +160,7 @@ class Shipment:
         self._run = run
         self._called = called
         self.__name__ = name
+        show_errors_in_words()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The result of the function, on the driver."""
@@ -174,10 +185,12 @@ def _loader() -> Callable[[bytes, str], Any]:
         except ModuleNotFoundError as error:
             # The worker ends with this error, and tells the driver its text without a traceback.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            package = str(error.name).split(".")[0]
+            words = "pillarbox pack" if package == "pillarbox" else f"pillarbox pack --include {package}"
             raise ModuleNotFoundError(
                 f"{name} cannot run: the Python of Spark's worker, {sys.executable} on "
-                f"{socket.gethostname()}, has no module {str(error.name)!r}; install it there, or set "
-                "PYSPARK_PYTHON to a Python that has it",
+                f"{socket.gethostname()}, has no module {str(error.name)!r}; send it along (`{words}`), "
+                "install it there, or set PYSPARK_PYTHON to a Python that has it",
                 name=error.name,
             ) from None
 

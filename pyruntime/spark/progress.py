@@ -35,7 +35,7 @@ from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields, numb
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService
-from pillarbox.validate import check_bool, check_function_or_none
+from pillarbox.validate import check_bool, check_function_or_none, naming_arguments
 
 log = logging.getLogger("pillarbox")
 
@@ -67,6 +67,7 @@ class ProgressTotals(Totals):
     """Tasks that have ended, one for each operator in them."""
 
 
+@naming_arguments
 class Progress(Watch):
     """Show the progress of jobs while its `with` block runs.
 

@@ -265,7 +265,12 @@ class RowEncoder:
     def misfit(self, result: Any, error: Exception | str) -> ResultError:
         """The error of a result that does not fit, as `error` says."""
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
-        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
+        hint = ""
+        if result is None:
+            hint = "; is a `return` missing in the function?"
+        elif "coroutine" in str(error):
+            hint = "; a coroutine was not awaited: write `await` in front of its call"
+        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}{hint}")
 
     def _row(self, row: Any) -> tuple[Any, ...]:
         values = self._values(row)

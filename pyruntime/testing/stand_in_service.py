@@ -28,7 +28,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.testing.stand_in_values import SchemaRefused, count_tokens, embed, reply
-from pillarbox.validate import check_int, check_number, check_positive_int, check_positive_number, check_text
+from pillarbox.validate import (
+    check_int,
+    check_number,
+    check_positive_int,
+    check_positive_number,
+    check_text,
+    suggesting_names,
+)
 
 HOST = "127.0.0.1"
 DIMENSIONS = 256
@@ -202,6 +209,7 @@ class StandInService:
         return f"<{type(self).__name__} {self.url}{' closed' if self.ending.is_set() else ''}>"
 
 
+@suggesting_names
 def serve(
     *,
     port: int = 0,

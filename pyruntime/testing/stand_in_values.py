@@ -75,6 +75,7 @@ FORMATS = {
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NUMBER = re.compile(r"(?<![\w.:-])-?\d+(?:,\d{3})*(?:\.\d+)?(?!\w|-\d|:\d)")
+_VALUE = r"([^,;\n]+?)(?=[,;\n]|[.!?](?:\s|$)|$)"
 _CLAUSE = re.compile(r"[;\n]+|(?<=[.!?])\s+")
 _ALTERNATIVES = re.compile(r"\b(\w+(?:, \w+)*),? or (\w+)\b")
 
@@ -204,8 +205,8 @@ class _Subject:
     def named(self, name: str) -> str | None:
         """The text under a name: `name: ...` or `name is ...`, up to the end of the clause."""
         words = r"[\s_-]*".join(map(re.escape, re.split(r"[\s_-]+", name)))
-        found = re.search(rf"\b{words}\b\s*(?:[:=]|\bis\b)\s*([^,;\n]+)", self.text, re.IGNORECASE)
-        return found[1].strip().rstrip(".") if found else None
+        found = re.search(rf"\b{words}\b\s*(?:[:=]|\bis\b)\s*{_VALUE}", self.text, re.IGNORECASE)
+        return found[1].strip() if found else None
 
 
 class _Maker:

@@ -59,7 +59,7 @@ def test_embed_writes_a_vector_for_every_verse_in_order(tmp_path: Path) -> None:
     output = run("embed", "--rows", "40", "--out", str(tmp_path), "--query", "the birth of Jesus")
     assert "40 verses" in output
     assert "embed: 40/40 rows" in output
-    assert "The three verses nearest to “the birth of Jesus”" in output
+    assert "The three verses closest to “the birth of Jesus”" in output
     assert output.count("  ok ") == 4
     table = pq.read_table(tmp_path / "embed")
     assert table.drop(["vector"]).equals(data.verses(40))
@@ -104,7 +104,7 @@ def test_without_the_embedding_packages_the_lookup_job_runs_instead(
     assert command_line.run(options, Screen(plain=True))
     assert asked == {"rows": 50 if rows else None, "out": tmp_path / "out"}
     (said,) = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(rf"The embedding job cannot run here: .*{missing}.* Here is the lookup job .*", said)
+    assert re.fullmatch(rf"The embedding job cannot run here: .*{missing}.* Running the lookup job .*", said)
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits on processes that are not children")
@@ -174,7 +174,7 @@ def test_the_checks_of_embed_see_a_lost_a_repeated_and_a_moved_row() -> None:
     verses, good = verses_with_vectors()
     assert embed_failures(verses, good) == []
     assert len(embed_failures(verses, good.slice(1))) == 3
-    assert "every verse once" in embed_failures(verses, pa.concat_tables([good, good.slice(0, 1)]))
+    assert "every verse exactly once" in embed_failures(verses, pa.concat_tables([good, good.slice(0, 1)]))
     moved = pa.concat_tables([good.slice(1, 19), good.slice(0, 1)])
     assert embed_failures(verses, moved) == ["in the order of the input, texts unchanged"]
 
@@ -202,7 +202,7 @@ def test_the_checks_of_lookup_see_a_wrong_plane_and_a_lost_row() -> None:
     assert seen.startswith("plane: every row as a plain join gives it")
     assert failed(lookup.checks(flights, good.slice(1), expected))[0] == "rows out = rows in = 200"
     twice = pa.concat_tables([good.slice(0, 199), good.slice(0, 1)])
-    assert "every flight once" in failed(lookup.checks(flights, twice, expected))
+    assert "every flight exactly once" in failed(lookup.checks(flights, twice, expected))
 
 
 def test_the_nearest_verses_come_nearest_first() -> None:

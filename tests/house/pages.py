@@ -25,21 +25,21 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INSTALL = re.compile(r"pip install '?pillarbox\[([\w, -]+)\]'?")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TIMEOUT_S = 500
-ONLY_INSTALLED = '''"""Imports nothing that `pip install` of the page would not have installed."""
+ONLY_INSTALLED = '''"""Finds no module that `pip install` of the page would not have installed."""
 
 import sys
+from importlib.machinery import PathFinder
 
 MISSING = frozenset({missing!r})
 
 
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name in MISSING:
-            raise ModuleNotFoundError(f"No module named {{name!r}}: the page does not install it", name=name)
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in MISSING else super().find_spec(name, path, target)
 
 
-sys.meta_path.insert(0, Finder)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 '''
 
 
@@ -111,7 +111,7 @@ class Java:
             self._gateway.proc.wait()
 
     def environment(self) -> dict[str, str]:
-        """What a script's environment has besides, so that its Spark runs in this Java."""
+        """The variables by which the Spark of a script runs in this Java."""
         if self._gateway is None:
             from pyspark.conf import SparkConf
             from pyspark.java_gateway import launch_gateway
@@ -122,6 +122,9 @@ class Java:
                 "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._folder}",
                 "spark.local.dir": str(self._folder / "local"),
                 "spark.log.level": "ERROR",
+                # A reader's Spark has a task for each core; two, as of the other tests, show the same.
+                "spark.master": "local[2]",
+                "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
@@ -137,10 +140,7 @@ class Java:
 
     def stop_spark(self) -> None:
         """End the Spark of the script that has ended."""
-        if self._gateway is not None:
-            context = self._gateway.jvm.org.apache.spark.SparkContext.getActive()
-            if context.isDefined():
-                context.get().stop()
+        self._gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
 
 
 def run(text: str, examples: list[tuple[int, str]], folder: Path, java: Java) -> None:
@@ -159,7 +159,8 @@ def run(text: str, examples: list[tuple[int, str]], folder: Path, java: Java) ->
         (hooks / "sitecustomize.py").write_text(ONLY_INSTALLED.format(missing=missing))
         environment["PYTHONPATH"] = str(hooks)
     code = page.read_text()
-    if "SparkSession" in code:
+    uses_spark = "SparkSession" in code
+    if uses_spark:
         environment |= java.environment()
     try:
         while True:
@@ -170,7 +171,8 @@ def run(text: str, examples: list[tuple[int, str]], folder: Path, java: Java) ->
             if queries.NOT_CONNECTED.search(output) is None:
                 raise AssertionError(f"exit status {status}\n{output[-8000:]}")
     finally:
-        java.stop_spark()
+        if uses_spark:
+            java.stop_spark()
 
 
 def _output(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "secret_shapes": set(),
-    "redaction": {"secret_shapes"},
+    "user_frames": set(),
+    "redaction": {"secret_shapes", "user_frames"},
     "validate": set(),
     "thread_start": set(),
     "wire_table": set(),
@@ -26,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "task": {"validate", "thread_start", "mailbox", "kernel"},
     "rpc": {"validate", "thread_start", "lacks", "redaction"},
     "aio": {
+        "user_frames",
         "validate",
         "thread_start",
         "redaction",
@@ -42,6 +44,7 @@ BELOW: dict[str, set[str]] = {
     "sources": {"validate", "thread_start", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
     "": {
         "spark",
+        "user_frames",
         "validate",
         "thread_start",
         "lacks",
@@ -57,6 +60,7 @@ BELOW: dict[str, set[str]] = {
         "kernel",
     },
     "spark": {
+        "user_frames",
         "validate",
         "thread_start",
         "lacks",

@@ -104,8 +104,8 @@ def test_a_worker_without_pillarbox_says_in_one_line_what_is_missing_where(
     lines = [line for line in str(caught.value).splitlines() if line.strip()]
     assert lines[-1] == (
         f"ModuleNotFoundError: lookup cannot run: the Python of Spark's worker, {sys.executable} on "
-        f"{socket.gethostname()}, has no module 'pillarbox'; install it there, or set PYSPARK_PYTHON to a "
-        "Python that has it"
+        f"{socket.gethostname()}, has no module 'pillarbox'; send it along (`pillarbox pack`), install it "
+        "there, or set PYSPARK_PYTHON to a Python that has it"
     )
     # The other line is Spark's: "An exception was thrown from the Python worker".
     assert len(lines) <= 2, lines

@@ -47,7 +47,7 @@ from pillarbox.rpc.agreement import AGREEMENT, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
-from pillarbox.validate import check_duration, check_int, check_text
+from pillarbox.validate import check_duration, check_int, check_text, naming_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -443,6 +443,7 @@ class CoordinatorHandle(SharedLimits):
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
 
 
+@naming_arguments
 class Coordinator(RpcServer, SharedLimits):
     """Share `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 

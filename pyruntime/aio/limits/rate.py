@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pillarbox.aio.waits import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
-from pillarbox.validate import check_function_or_none, check_positive_number
+from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
 # asked: a timer that adds tokens would wake each task up many times a second, and be late under load. A
@@ -37,6 +37,7 @@ SLOTS = 10
 """Parts of the time over which `SlidingCounts` counts."""
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class Rate:
     """Limit the calls per second, the units per minute, or both. A call begins when both have room for it.

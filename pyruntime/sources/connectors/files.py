@@ -47,6 +47,7 @@ from pillarbox.sources.reader import ReaderContext
 from pillarbox.sources.simple import LoopReader
 from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Source, check_options, option, read_options
 from pillarbox.sources.split import Serializer
+from pillarbox.validate import naming_arguments
 
 # CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.
 FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": TextFormat}
@@ -57,6 +58,7 @@ WHOLE = re.compile(r"-?[0-9]{1,18}")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, Known]):
     """The rows of files, in Arrow batches. A file must not change once it has its name.

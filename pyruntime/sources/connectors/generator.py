@@ -26,6 +26,7 @@ from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.simple import ListingEnumerator, SimpleSource
 from pillarbox.sources.source import Boundedness, check_options, option
 from pillarbox.sources.split import OffsetSplit
+from pillarbox.validate import naming_arguments
 
 EVENT_TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema({"id": pa.int64(), "split": pa.int32(), "event_time": EVENT_TIME, "value": pa.float64()})
@@ -52,6 +53,7 @@ class GeneratorSplit(OffsetSplit):
         return None if self.rows is None else ROW_BYTES * self.rows
 
 
+@naming_arguments
 @dataclass(frozen=True)
 class GeneratorSource(SimpleSource[GeneratorSplit]):
     """Rows `id`, `split`, `event_time` and `value`: a number from 0 to 1 that its id and `seed` decide.

@@ -49,6 +49,7 @@ from pillarbox.sources.connectors.log import (
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
 from pillarbox.sources.source import option, read_options, words
+from pillarbox.validate import naming_arguments
 
 TYPES = {
     "key": pa.binary(),
@@ -717,6 +718,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         self._untold = {}
 
 
+@naming_arguments
 @dataclass(eq=False, repr=False)
 class KafkaSource(LogSource[KafkaSplit]):
     """Records of Kafka topics, those of each partition in the order of their offsets.

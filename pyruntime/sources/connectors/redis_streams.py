@@ -56,6 +56,7 @@ from pillarbox.sources.connectors.redis_pattern import matches
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.reader import Fetched
 from pillarbox.sources.source import option, words
+from pillarbox.validate import naming_arguments
 
 LAST_SEQUENCE = 2**64 - 1
 
@@ -704,6 +705,7 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         return found
 
 
+@naming_arguments
 @dataclass(eq=False, repr=False)
 class RedisStreamSource(LogSource[RedisStreamSplit]):
     """Entries of Redis streams, each stream in the order of its ids. Redis 6.2 or later; one server.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pillarbox.validate import check_int
+from pillarbox.validate import check_int, suggesting_names
 
 log = logging.getLogger("pillarbox")
 
@@ -21,6 +21,7 @@ PARTITIONS_UNKNOWN = 4
 """Partitions where nothing says how many tasks run at a time, as over Spark Connect."""
 
 
+@suggesting_names
 def stream_settings(spark: SparkSession, partitions: int | None = None) -> None:
     """Set the session's requirements of `async_stream`: the RocksDB state store and partitions of state.
 

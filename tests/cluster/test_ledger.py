@@ -1,0 +1,104 @@
+"""Contracts of a ledger on a cluster: no call is paid twice, on a shared folder and in a real object
+store."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import Workers, ended
+from tests.servers import fixtures
+from tests.servers.s3_server import KEY, SECRET, S3Server
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+s3 = fixtures.s3
+
+ROWS = 400
+CAPACITY = 16
+JOB = """
+from pillarbox import Ledger
+from pillarbox.spark import async_map
+
+place, calls, gate, rows, capacity = sys.argv[1:6]
+
+async def answer(row):
+    while os.path.exists(gate) and row.id % 100 >= 50:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.005)
+    appended(calls, row.id)
+    return {"n": 2 * row.id}
+
+ledger = Ledger(place, uid="answer", run="first", key=["id"])
+frame = async_map(
+    spark.range(0, int(rows), 1, 4), answer,
+    schema="n long", keep=["id"], ledger=ledger, capacity=int(capacity),
+)
+found = sorted((row.id, row.n) for row in frame.collect())
+assert found == [(n, 2 * n) for n in range(int(rows))]
+print("done")
+"""
+
+
+def paid(calls: Path) -> Counter[str]:
+    return Counter(calls.read_text().split()) if calls.exists() else Counter()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A file while whose existence half of the rows wait."""
+    path = tmp_path / "gate"
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def kill_executors(workers: Workers, calls: Path) -> None:
+    """Kill both executors, when half of the rows of the first two tasks have been called."""
+    wait_until(lambda: len(paid(calls)) == 100)
+    for pid in workers.executors():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.contract
+def test_killed_executors_cost_no_call_twice_that_the_shared_folder_has(
+    workers: Workers, tmp_path: Path, gate: Path
+) -> None:
+    place, calls = tmp_path / "ledger", tmp_path / "calls"
+    driver = workers.start(JOB, place, calls, gate, ROWS, CAPACITY, settings=workers.packed)
+    kill_executors(workers, calls)
+    gate.unlink()
+    assert ended(driver)[-1] == "done"
+    once = paid(calls)
+    assert set(once) == {str(n) for n in range(ROWS)}
+    # In each of two tasks those in flight, and those that ended just before.
+    assert sum(once.values()) - ROWS <= 4 * CAPACITY
+    assert workers.run(JOB, place, calls, gate, ROWS, CAPACITY, settings=workers.packed)[-1] == "done"
+    assert paid(calls) == once
+
+
+@pytest.mark.contract
+def test_killed_executors_and_a_restart_cost_no_call_twice_that_the_bucket_has(
+    workers: Workers, tmp_path: Path, gate: Path, s3: S3Server
+) -> None:
+    place, calls = s3.url(f"{s3.bucket()}/calls"), tmp_path / "calls"
+    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    settings = {
+        f"spark.executorEnv.{name}": value for name, value in keys.items()
+    } | workers.packed_for_objects
+    script = f"os.environ.update({keys!r})\n{JOB}"
+    driver = workers.start(script, place, calls, gate, ROWS, CAPACITY, settings=settings)
+    kill_executors(workers, calls)
+    gate.unlink()
+    assert ended(driver)[-1] == "done"
+    once = paid(calls)
+    assert set(once) == {str(n) for n in range(ROWS)}
+    assert sum(once.values()) - ROWS <= 4 * CAPACITY
+    assert workers.run(script, place, calls, gate, ROWS, CAPACITY, settings=settings)[-1] == "done"
+    assert paid(calls) == once
