@@ -1,9 +1,9 @@
 """Check the language of code and pages: docstrings, names of constants, phrases; run by `make lint`.
 
 A docstring begins with an imperative or a noun phrase, a constant's name says which bound it is and in
-which unit, and a sentence says "is not a column" rather than "is no column". The pages of `PAGES` have no
-pronoun for a thing or a person that a noun would name. Prints each line that breaks a rule, and ends with
-1 if there is one.
+which unit, and a sentence says "is not a column" rather than "is no column". The pages of `PAGES`, and the
+first lines of public docstrings, have no pronoun for a thing or a person that a noun would name. Prints each
+line that breaks a rule, and ends with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION = re.compile(r"\s*(What|Who|How|Where|Which|When|Whose|Why|Whether)\b")
 CYTHON_DOCSTRING = re.compile(r'^ *r?"""(.*)', re.MULTILINE)
+CYTHON_DEFINITION = re.compile(
+    r'^(?P<indent> *)(?:cdef class|class|def) (?P<name>\w+).*:\n(?: *r?"""(?P<docstring>.*))?', re.MULTILINE
+)
+IN_REFERENCE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BARE_CONSTANTS = {
     *("PATIENCE", "GRACE", "AGAIN", "BEAT", "SILENCE", "LOOK", "KEEP", "FOREVER"),
     *("MOST", "LEAST", "LONGEST", "SHORTEST"),
@@ -131,6 +136,42 @@ def docstrings(text: str, suffix: str) -> Iterator[tuple[int, str]]:
             yield value.lineno, value.value
 
 
+def public_names() -> set[str]:
+    """The last parts of the public names: those of the reference, and those that the kernel exports."""
+    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    found = {name.rpartition(".")[2] for name in IN_REFERENCE.findall(pages)}
+    for node in ast.parse((ROOT / "kernel" / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            found.update(ast.literal_eval(node.value))
+    return found
+
+
+def public_docstrings(text: str, suffix: str, names: set[str]) -> Iterator[tuple[int, str]]:
+    """The docstrings of public functions, classes and their public members, each with its line."""
+    if suffix == ".pyx":
+        in_public = False
+        for match in CYTHON_DEFINITION.finditer(text):
+            if not match["indent"]:
+                in_public = match["name"] in names
+            if in_public and match["name"][0] != "_" and match["docstring"] is not None:
+                yield text.count("\n", 0, match.start("docstring")) + 1, match["docstring"]
+        return
+    for node in ast.parse(text).body:
+        if isinstance(node, DEFINITIONS) and node.name in names:
+            members = node.body if isinstance(node, ast.ClassDef) else []
+            described = [each for each in members if isinstance(each, DEFINITIONS) and each.name[0] != "_"]
+            for each in [node, *described]:
+                if docstring := ast.get_docstring(each):
+                    yield each.body[0].lineno, docstring
+
+
+def complaints_of_public(text: str, suffix: str, names: set[str]) -> Iterator[tuple[int, str]]:
+    """The first lines of public docstrings that have a pronoun in place of a noun, each with the rule."""
+    for line, docstring in public_docstrings(text, suffix, names):
+        for _, word in pronouns(NOT_PROSE.sub("", docstring.strip().split("\n")[0])):
+            yield line, f"{word!r} in a first line: name the thing or the person by a noun"
+
+
 def complaints_of_page(text: str) -> Iterator[tuple[int, str]]:
     """The lines of a page that have a pronoun in place of a noun, each with the rule."""
     sentences = prose(text)
@@ -183,15 +224,25 @@ def files() -> list[Path]:
 
 def main() -> int:
     """Print the complaints; 1 if there are any."""
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {complaint}"
-        for path in files()
-        for line, complaint in complaints(path.read_text(), path.suffix)
-    ] + [
-        f"{page}:{line}: {complaint}"
-        for page in sorted(PAGES)
-        for line, complaint in complaints_of_page((ROOT / page).read_text())
-    ]
+    names = public_names()
+    found = (
+        [
+            f"{path.relative_to(ROOT)}:{line}: {complaint}"
+            for path in files()
+            for line, complaint in complaints(path.read_text(), path.suffix)
+        ]
+        + [
+            f"{path.relative_to(ROOT)}:{line}: {complaint}"
+            for path in files()
+            if path.suffix in (".py", ".pyx") and path.relative_to(ROOT).parts[0] in ("kernel", "pyruntime")
+            for line, complaint in complaints_of_public(path.read_text(), path.suffix, names)
+        ]
+        + [
+            f"{page}:{line}: {complaint}"
+            for page in sorted(PAGES)
+            for line, complaint in complaints_of_page((ROOT / page).read_text())
+        ]
+    )
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 

@@ -7,6 +7,7 @@ Descriptions of arguments become a list, and examples blocks of code.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -47,19 +48,17 @@ def _lines(lines: list[str]) -> Iterator[str]:
                 yield ""
             continue
         argument = ARGUMENTS.match(line)
-        # A sentence may have a colon too: arguments are named in the signature or begin a paragraph's line.
         if argument and not line.endswith(":"):
             if not in_list:
                 yield ""
             in_list = True
             names = ", ".join(f"`{name}`" for name in argument[1].split(", "))
-            yield f"- {names}: {line[argument.end():]}"
+            yield f"- {names}: {line[argument.end() :]}"
         elif line.startswith("    ") and in_list:
             yield line
         else:
             if in_list and line:
                 yield ""
-            in_list = in_list and not line
             in_list = False
             yield line
 
@@ -83,7 +82,9 @@ def _complete(parameters: Parameters, signature: inspect.Signature) -> None:
             del parameters[each.name]
             for name in _option_names(signature):
                 if name not in [known.name for known in parameters]:
-                    shown = Parameter(name, kind=ParameterKind.keyword_only, default=repr(OPTIONS[name].default))
+                    shown = Parameter(
+                        name, kind=ParameterKind.keyword_only, default=repr(OPTIONS[name].default)
+                    )
                     shown.annotation = str(OPTIONS[name].annotation).replace("'", '"')
                     parameters.add(shown)
             continue
@@ -103,10 +104,17 @@ class ReferenceSignatures(Extension):
     def on_function(self, *, func: Function, **more: Any) -> None:
         """Show the defaults of a function, and its docstring as Markdown."""
         func.overloads = None
+        _take_embedded_signature(func)
         self._finish(func, func.path)
 
     def on_class(self, *, cls: Class, **more: Any) -> None:
-        """Show the docstring of a class as Markdown."""
+        """Show how a class is called, and its docstring as Markdown."""
+        made, initialized = cls.members.get("__new__"), cls.members.get("__init__")
+        if isinstance(initialized, Function) and _is_of_object(initialized):
+            # Of Cython, which has none of its own: such a class is not made by a call.
+            cls.del_member("__init__")
+        elif isinstance(made, Function) and initialized is None and not _is_of_object(made):
+            cls.set_member("__init__", Function("__init__", parameters=made.parameters))
         if cls.docstring is not None:
             cls.docstring.value = markdown(inspect.cleandoc(cls.docstring.value))
 
@@ -122,6 +130,32 @@ class ReferenceSignatures(Extension):
             # Of a class in Cython no signature is known; the stub has the defaults.
             return
         _complete(func.parameters, signature)
+
+
+def _take_embedded_signature(func: Function) -> None:
+    """Take the arguments of a function in Cython from the first line of its docstring, where they stand."""
+    if func.docstring is None or not func.docstring.value.startswith(f"{func.name}("):
+        return
+    line, _, func.docstring.value = func.docstring.value.partition("\n")
+    tree = ast.parse(f"def {line}: ...").body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    defaults = [None] * (len(tree.args.args) - len(tree.args.defaults)) + tree.args.defaults
+    func.parameters = Parameters(
+        *(
+            Parameter(
+                each.arg,
+                kind=ParameterKind.positional_or_keyword,
+                annotation=None if each.annotation is None else ast.unparse(each.annotation),
+                default=None if default is None else ast.unparse(default),
+            )
+            for each, default in zip(tree.args.args, defaults, strict=True)
+        )
+    )
+
+
+def _is_of_object(func: Function) -> bool:
+    """True for what each class has from `object`, as an inspection of a compiled class finds it."""
+    return [each.name for each in func.parameters if each.name not in ("self", "cls")] == ["args", "kwargs"]
 
 
 def _runtime(path: str) -> Any:

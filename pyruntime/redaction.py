@@ -520,7 +520,7 @@ class Redact:
             raise TypeError(f"rows={self.rows!r}: must be True or False")
 
     def text(self, text: str) -> str:
-        """`text` without what must not be seen. Never raises."""
+        """Return `text` without private data. Never raises."""
         text = redacted(text)
         if self.fn is None:
             return text
@@ -531,11 +531,11 @@ class Redact:
         return visible(found) if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
-        """The text of `error` without what must not be seen. Never raises, as an error's own text may."""
+        """Return the text of `error` without private data. Never raises, although its own text may."""
         return self.text(_text_without_data(error) if self.rows else _text_of(error))
 
     def printed(self, error: BaseException) -> str:
-        """The traceback of `error` and of those that it was raised from, without what must not be seen."""
+        """Return the traceback of `error` and of its causes, without private data."""
         return self.text(_printed_without_texts(error) if self.rows else _printed(error))
 
     def shown(self, error: BaseException) -> str:

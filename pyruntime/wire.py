@@ -118,7 +118,7 @@ class Reading(NamedTuple):
 
     @property
     def is_of_all_rows(self) -> bool:
-        """True if every other row would meet the event too, where nobody acts."""
+        """True if every other row would meet the event too, unless a person acts."""
         return TRAITS[self.kind].of_all_rows
 
 
@@ -312,10 +312,10 @@ def read_error(error: BaseException) -> Reading:
         >>> read_error(TimeoutError()).kind.name
         'LATE'
 
-    It knows the errors of Pillarbox' transports, which have their `kind`, and those of aiohttp, httpx, openai
-    and anthropic, requests, urllib3, urllib, botocore and gRPC, also as the cause of another error, and any
-    error with attributes `status` and `headers`. A group of errors is read as the first of its members with
-    information. Any thread; raises nothing.
+    It knows the errors of Pillarbox' transports, of aiohttp, httpx, openai, anthropic, requests, urllib3,
+    urllib, botocore and gRPC, also as the cause of another error, and any error with attributes `status` and
+    `headers`. A group of errors is read as the first of its members with information. Any thread; raises
+    nothing.
     """
     first: Reading | None = None
     for each in leaves(error):
@@ -598,10 +598,9 @@ def status_of(error: BaseException) -> int | None:
 def is_overload(error: BaseException) -> bool:
     """Return True if `error` says that the service receives too many calls: all should slow down.
 
+        >>> from urllib.error import HTTPError
         >>> from pillarbox.wire import is_overload
-        >>> class Refused(Exception):
-        ...     status = 429
-        >>> is_overload(Refused()), is_overload(TimeoutError())
+        >>> is_overload(HTTPError("https://host/", 429, "slow", {}, None)), is_overload(TimeoutError())
         (True, False)
 
     The statuses 429, 503 (with or without Retry-After: RFC 9110 uses it for overload) and 529 do, a 403
@@ -638,17 +637,16 @@ def is_unsent(error: BaseException) -> bool:
 def is_permanent(error: BaseException) -> bool:
     """Return True if the service would answer the same call in the same way again, by `error`.
 
+        >>> from urllib.error import HTTPError
         >>> from pillarbox.wire import is_permanent
-        >>> class Refused(Exception):
-        ...     status = 401
-        >>> is_permanent(Refused()), is_permanent(ConnectionResetError())
+        >>> is_permanent(HTTPError("https://host/", 401, "no", {}, None)), is_permanent(TimeoutError())
         (True, False)
 
-    That is the case for 400, 401, 403, 404, 422 and similar (a table is in the documentation), redirects, 429
-    with `insufficient_quota` in its body, INVALID_ARGUMENT, NOT_FOUND and others of gRPC, a name that does
-    not exist, an untrusted certificate, and an error whose attribute `is_permanent` is True. Not if the
-    service names a time to call again (`Retry-After`), nor for other errors without a status. In a chain of
-    errors the first one with a status or a code decides. Any thread; raises nothing.
+    That is the case for 400, 401, 403, 404, 422 and similar, redirects, 429 with `insufficient_quota` in its
+    body, INVALID_ARGUMENT, NOT_FOUND and others of gRPC, a name that does not exist, an untrusted
+    certificate, and an error whose attribute `is_permanent` is True. Not if the service names a time to call
+    again (`Retry-After`), nor for other errors without a status. In a chain of errors the first one with a
+    status or a code decides. Any thread; raises nothing.
     """
     return any(reading.is_final for reading in _readings(error))
 
@@ -674,20 +672,17 @@ def of_all_rows(error: BaseException) -> bool:
 def retry_after_of(error: BaseException) -> float | None:
     """Return the seconds, 0 or more, for which the service asked to wait; None if `error` has no such time.
 
+        >>> from urllib.error import HTTPError
         >>> from pillarbox.wire import retry_after_of
-        >>> class Refused(Exception):
-        ...     status, headers = 429, {"retry-after-ms": "1500"}
-        >>> retry_after_of(Refused())
+        >>> retry_after_of(HTTPError("https://host/", 429, "slow", {"retry-after-ms": "1500"}, None))
         1.5
 
     It reads `Retry-After` (RFC 9110, 10.2.3: seconds or an HTTP date) and, before it, `retry-after-ms` and
     `x-ms-retry-after-ms`, the same in milliseconds; after it LiteLLM's `llm_provider-retry-after`. Of a
     repeated header the longest counts. A date becomes a delay at once, against the `Date` of the same answer,
     so that a wrong clock on this machine does not matter; against this machine's clock if the answer has
-    none. An unreadable header is ignored. `RateLimit-Reset` and similar headers are not read: they are
-    seconds with some services and a point in time with others.
-
-    It knows the errors that `read_error` knows. Any thread; raises nothing.
+    none. An unreadable header is ignored, and so are `RateLimit-Reset` and similar ones, whose unit differs
+    by service. It knows the errors of `read_error`. Any thread; raises nothing.
     """
     for each in leaves(error):
         for part in _chain(each):

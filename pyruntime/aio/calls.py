@@ -333,10 +333,10 @@ class CurrentCall:
 
     @property
     def identity(self) -> str:
-        """32 hexadecimal digits that name the row, in each attempt of it and in each run.
+        """32 hexadecimal digits that name the row, the same in each attempt of it and in each run.
 
-        Those of its key where there is a ledger, otherwise of its content: rows that are equal share it then.
-        Of a batch those of its rows together. Tells nothing of the content.
+        With a ledger they are those of its key, otherwise of its content: equal rows then share them.
+        For a batch they are those of its rows together. They do not reveal the content.
         """
         if self._identity is None:
             names = [_identity_of(call) for call in self._calls]
@@ -350,15 +350,15 @@ class CurrentCall:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that the attempt before has ended with; None in the first.
+        """The error of the previous attempt; None in the first.
 
-        Of a batch that of the first row which has one.
+        For a batch that of the first row with an error.
         """
         return next((call.error for call in self._calls if call.error is not None), None)
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `timeout`, or the time of one attempt, ends the call; None without such a limit."""
+        """Seconds until `timeout`, or the limit of one attempt, ends the call; None without such a limit."""
         limits, now = self._scheduler.options.timeout, self._scheduler.clock()
         left = []
         for call in self._calls:
@@ -382,24 +382,24 @@ class CurrentCall:
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """The logger "pillarbox.call", whose records have the row's identity, attempt, error and time left.
 
-        As the attributes `row`, `attempt`, `last_error` (redacted) and `seconds_left`; row and attempt stand
-        in the message as well.
+        They are the attributes `row`, `attempt`, `last_error` (redacted) and `seconds_left`; row and attempt
+        are in the message as well.
         """
         return _CallLogger(self)
 
     def bill_request(self, usage: Usage, seconds: float, *, knows_cost: bool) -> None:
-        """Count what a request of the call used, which has been answered after so long.
+        """Count the usage of a request of the call that took `seconds`.
 
-        For clients whose result is what a user wants of them by hand too, and cannot say it besides: others
-        give a `Result`. knows_cost: False where `usage` has tokens alone, and no price.
+        For clients whose result is also for direct use and cannot carry its usage: others
+        return a `Result`. knows_cost: False if `usage` has tokens alone, and no price.
         """
         self._scheduler.bill_request(self._calls, usage, seconds, knows_cost)
 
     def suggest_rows(self, share: float) -> None:
-        """Have later batches of the function hold so many times the rows of this call, at most.
+        """Limit later batches of the function to this multiple of the rows of this call.
 
-        For clients that know what a service takes, and have to divide more. share: infinite for no bound. Has
-        no effect without batches. Any thread.
+        For clients that know a service's limit and would have to divide larger ones. share: infinite for no
+        limit. No effect without batches. Any thread.
         """
         # The loop may have ended, of a thread that goes on.
         with suppress(RuntimeError):

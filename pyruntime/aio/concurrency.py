@@ -75,7 +75,7 @@ class Adaptive:
             )
 
     def open(self, clock: Callable[[], float] = time.monotonic) -> AdaptiveController:
-        """Make what finds the limit of one operator. `clock` gives seconds and never goes back."""
+        """Return a controller of the limit of one operator. `clock` returns seconds and is monotonic."""
         return AdaptiveController(self, clock)
 
 

@@ -13,7 +13,6 @@ any thread.
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
 import json
 import re
@@ -21,14 +20,11 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, get_args
 
+import pillarbox.dataclass_fields  # noqa: F401
 from pillarbox.aio.errors import MESSAGE_CHARACTERS, cut, shorten
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.fields import HalfCharacter, whole_json
 from pillarbox.clients.transport import MissingExtra
-
-# A dataclass of a script or notebook is sent to Spark's workers by value, and what its fields have for "no
-# default" is compared by `is`: it pickles by its name, as an object of a module does, to be the same there.
-copyreg.pickle(type(dataclasses.MISSING), lambda missing: "MISSING")
 
 MAX_SAID = 5
 """Mistakes of one answer that its error names: a model mends few at a time."""

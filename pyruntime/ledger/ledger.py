@@ -375,7 +375,7 @@ class Ledger:
         stalled_after: float = STALLED_AFTER_S,
         hung_after: float = HUNG_AFTER_S,
     ) -> Lease | None:
-        """The lease of what `name` means, such as a task's first key; None where nothing can be leased."""
+        """Return the lease of the thing called `name`, such as a task's first key; None without leases."""
         folder = self.folder(scope)
         if not isinstance(folder, LocalFolder):
             return None

@@ -434,7 +434,7 @@ class MailboxProcessor:
         _log("an error was reported to a task that takes no mail any more: %s", error)
 
     def prepare_close(self) -> None:
-        """Quiesce: no mail is accepted from now on, what is there can still be run. Any thread."""
+        """Quiesce: refuse mail from now on; waiting mail can still be run. Any thread."""
         self.mailbox.quiesce()
 
     def drain(self) -> None:

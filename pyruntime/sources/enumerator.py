@@ -100,36 +100,35 @@ class SplitEnumerator(ABC, Generic[S, C]):
 
     @abstractmethod
     def discover(self, checkpoint: C, most: int) -> tuple[Sequence[S], C]:
-        """At most `most` splits that `checkpoint` does not know, and a checkpoint that does. May block.
+        """Return at most `most` splits that `checkpoint` does not know, and one that does. May block.
 
-        No splits: that is all there is now. A checkpoint that does not know the splits with it, or a split
-        that is found again, is an error that ends the job: such a discovery would have no end. One that was
-        read to its end may come again when a discovery has found nothing since, or when the enumerator has
-        set another `checkpoint`, in `let_go` or `handle_finished`, that knows it no more.
+        No splits means that there are no more now. A checkpoint that does not know the returned splits, or a
+        split that was returned before, is an error that ends the job: such a discovery would have no end. A
+        split that was read to its end may be returned again when a discovery has found nothing since, or when
+        the enumerator has set another `checkpoint`, in `let_go` or `handle_finished`, that does not know it.
 
-        On the discovery thread, one call at a time. What it raises ends the job when nothing is known yet;
-        later it is logged, and tried again after the interval. After one that has found splits another
-        follows at once, or as soon as somebody needs more, so that a checkpoint never has to hold a long
-        list.
+        On the discovery thread, one call at a time. An error ends the job if nothing is known yet; later it
+        is logged, and `discover` is called again after the interval. After a discovery with splits another
+        follows at once, or as soon as readers need more, so that a checkpoint never has to hold a long list.
         """
 
     def assigned_to(self, split: S) -> int | None:
-        """The reader that is to have a split by the source's own rule; None: whichever asks for one."""
+        """Return the reader of a split by the source's own rule; None: the first reader that requests one."""
         return None
 
     def choose(self, pending: Sequence[S], reader: ReaderInfo) -> int:
-        """Choose the split that a reader gets which asks for one: its place in `pending`, never empty.
+        """Choose the split for a reader that requests one: its place in `pending`, never empty.
 
-        Here the first that is near to it, or else the first.
+        By default the first that is near to it, otherwise the first.
         """
         return next((at for at, split in enumerate(pending) if reader.host in split.hosts), 0)
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
-        """The front of `split` that can be read now, at most so much of it; None if nothing is there now.
+        """Return the front of `split` that can be read now, within the limit; None if there is none.
 
-        For micro-batches: what comes next is read from the `stop` of what this returns; the same range must
-        give the same rows at any later time. At least one row must fit, whatever the limit. May ask the
-        service. Here: all of a split that has a `stop`. Raises NotImplementedError for one that has none.
+        For micro-batches: the next one is read from the `stop` of the returned split; the same range must
+        give the same rows at any later time. At least one row must fit, whatever the limit. May call the
+        service. By default: all of a split that has a `stop`. Raises NotImplementedError for one without.
         """
         if split.stop is None:
             raise NotImplementedError(
@@ -139,54 +138,54 @@ class SplitEnumerator(ABC, Generic[S, C]):
         return split
 
     def let_go(self, splits: Sequence[S]) -> Collection[str]:
-        """The ids of those of `splits` that are gone, so that nothing of them will ever come. Here: none.
+        """Return the ids of those of `splits` that no longer exist and will never have rows. By default none.
 
-        For micro-batches, of all open splits of which nothing is read in the one that is planned. Asks the
-        service nothing: `advance` has. They are in no offset from then on. In the same step `checkpoint` must
-        forget what may come again by their names: that is another split then, which `discover` finds, though
-        it may have the same id. To let go of one that is not gone is to lose its rows, or read them twice.
+        For micro-batches, of all open splits that the planned one does not read. It does not call the
+        service: `advance` has. From then on they are in no offset. In the same step `checkpoint` must
+        forget names that may be used again: that is then another split, which `discover` finds, though
+        it may have the same id. To let go of one that still exists loses its rows, or reads them twice.
         """
         return ()
 
     def handle_finished(self, splits: Sequence[S]) -> None:
-        """Readers have read these to their end, before a checkpoint that is complete: nobody gets them again.
+        """Handle splits that were read to their end before a complete checkpoint: no reader gets them again.
 
-        For tasks. `checkpoint` may forget now what may come again by their names: `discover` finds that as
-        another split, which may have the same id. Earlier than now a reader may still go back to them.
+        For tasks. `checkpoint` may now forget names that may be used again: `discover` finds that as
+        another split, which may have the same id. Earlier a reader may still return to them.
         """
 
     def handle_restored(self, unread: Collection[S]) -> None:
-        """These are all the splits that are still to be read, once after a restore, before everything else.
+        """Handle all splits that are still to be read, once after a restore, before all other calls.
 
-        For tasks. The readers' parts of a checkpoint may be ahead of what `checkpoint` knows: a split that it
-        knows and that is not here has been read to its end, and `handle_finished` does not come for it.
+        For tasks. The readers' parts of a checkpoint may be ahead of `checkpoint`: a split that it
+        knows and that is not here has been read to its end, and `handle_finished` is not called for it.
         """
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Hear what a reader says. Raises TypeError here: a source with events has an enumerator for them."""
+        """Handle an event of a reader. Raises TypeError here: a source with events overrides it."""
         raise TypeError(f"{type(self).__name__} knows no event {event.kind!r}")
 
     def handle_split_request(self, subtask: int) -> None:
-        """A reader asks for a split. Called before the framework answers, by `choose`, where any waits."""
+        """Note that a reader requests a split. The framework answers afterwards, by `choose`."""
 
     def add_splits_back(self, splits: Sequence[S], subtask: int) -> None:
-        """A reader has died; these splits, which it had since the last checkpoint, wait again already."""
+        """Note that a reader has died: these splits, which it had since the last checkpoint, wait again."""
 
     def add_reader(self, reader: ReaderInfo) -> None:
-        """A reader is there."""
+        """Note that a reader has started."""
 
     def snapshot(self) -> C:
-        """Give what `restore_enumerator` is given: what is known. The splits that wait are kept apart."""
+        """Return the knowledge that `restore_enumerator` takes. Waiting splits are stored separately."""
         return self.checkpoint
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Tell the service what is durable downstream: up to these positions by split id.
+        """Notify the service of the positions, by split id, up to which rows are durable downstream.
 
-        Comes at least once or, after a crash, not at all. What it raises is logged.
+        Called at least once or, after a crash, not at all. Its errors are logged.
         """
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release all resources. Idempotent."""
 
 
 # -- messages between a reader and the coordinator, and a reader's part of a checkpoint -----------------

@@ -521,10 +521,7 @@ class FetchingReader(SourceReader[S]):
         self._bell.ring()
 
     def close(self) -> None:
-        """End the threads: wake what they fetch, and wait for them, `grace` seconds in all. Idempotent.
-
-        Any thread. A thread that does not end is logged by its name and left alone.
-        """
+        """End the threads: wake their fetches, and wait for them, `grace` seconds in all. Idempotent."""
         with self._guard:
             if self._closed:
                 return

@@ -113,34 +113,34 @@ class SplitReader(ABC, Generic[S]):
 
     @abstractmethod
     def fetch(self) -> Sequence[Fetched]:
-        """The next rows of its splits that are not paused; blocks until there are some.
+        """Return the next rows of its splits that are not paused; blocks until there are some.
 
-        May give nothing now and then, and must where it was woken up. Nothing that it has taken from the
-        service may be lost by that: it gives it, or the next call does. One call should take seconds at most,
-        and give a batch: thousands of rows or about a megabyte. What it raises ends the task.
+        May return nothing from time to time, and must after a wake-up. Rows already taken from the service
+        must not be lost then: this call returns them, or the next. One call should take seconds at most, and
+        return a batch: thousands of rows or about a megabyte. An error ends the task.
         """
 
     @abstractmethod
     def handle_splits_changes(self, change: SplitsAdded[S]) -> None:
-        """Take splits up, before the next `fetch`."""
+        """Add splits, before the next `fetch`."""
 
     def wake_up(self) -> None:
-        """Have a `fetch` that blocks return soon; the next one, if none is running. Any thread.
+        """Make a blocking `fetch` return soon; the next one, if none is running. Any thread.
 
-        It must not wait for its fetcher to go on.
+        It must not wait for its fetcher.
         """
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Fetch nothing of the splits `pause` until they are in `resume`. Named by their ids.
+        """Fetch nothing of the splits `pause` until they are in `resume`. Both are ids.
 
-        Needed for event-time alignment of a reader that has more than one split at a time: it is called
-        before the first fetch then, with none, so that one that cannot is refused at once. Raises
+        Needed for event-time alignment of a reader that has more than one split at a time: it is then called
+        before the first fetch without ids, so that a reader without it is refused at once. Raises
         NotImplementedError here.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def close(self) -> None:
-        """Let go of everything. Called once, after the last `fetch`, also after a failure."""
+        """Release all resources. Called once, after the last `fetch`, also after a failure."""
 
 
 @dataclass(frozen=True)

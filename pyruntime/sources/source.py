@@ -13,10 +13,11 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from inspect import formatannotation, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pillarbox.dataclass_fields import MISSING
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.split import DataclassSerializer, JsonSerializer, Serializer, Split
@@ -77,12 +78,12 @@ class Source(ABC, Generic[S, C]):
 
     @property
     def split_serializer(self) -> Serializer[S]:
-        """The serializer by which its splits are written down."""
+        """The serializer of its splits."""
         return DataclassSerializer(self.split_type)
 
     @property
     def checkpoint_serializer(self) -> Serializer[C]:
-        """The serializer of what its enumerator knows. Here for what JSON can hold."""
+        """The serializer of its enumerator's knowledge; by default for JSON values."""
         return JsonSerializer()
 
     def arrow_schema(self) -> pa.Schema:

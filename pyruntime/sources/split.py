@@ -66,15 +66,15 @@ class Split:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machines that are near to it."""
+        """The names of the machines near its data."""
         return ()
 
     def starting_at(self: S, position: Any) -> S:
-        """The rest of it, from `position` on."""
+        """Return the rest of it, from `position` on."""
         return replace(self, start=position)
 
     def up_to(self: S, position: Any) -> S:
-        """The front of it, up to `position`."""
+        """Return the front of it, up to `position`."""
         return replace(self, stop=position)
 
 

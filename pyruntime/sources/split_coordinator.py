@@ -616,12 +616,12 @@ class SourceCoordinator(Generic[S]):
         self._thread = EnumeratorThread(source, self._coordinator, restored=restored, failed=failed)
 
     def start(self) -> SourceCoordinator[S]:
-        """Make the enumerator and begin to discover. Any thread, once. Raises what the source raises."""
+        """Make the enumerator and begin to discover. Any thread, once. Raises the errors of the source."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """End it; readers that are still there fail. Any thread but the enumerator's. Idempotent."""
+        """End the coordinator; readers still at work fail. Any thread but the enumerator's. Idempotent."""
         self._thread.close(RuntimeError(f"the coordinator of {self._source!r} has been closed"))
 
     def __enter__(self) -> SourceCoordinator[S]:
@@ -632,43 +632,43 @@ class SourceCoordinator(Generic[S]):
 
     @property
     def parallelism(self) -> int:
-        """The number of readers that are there, or will be."""
+        """The number of readers."""
         return self._coordinator.parallelism
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that has ended it, if any has."""
+        """The error that has ended it; None while it runs or after a normal end."""
         return self._thread.failure
 
     def link(self, subtask: int) -> CoordinatorLink[S]:
-        """The link of a reader. Any thread. Raises ValueError for a place that is none."""
+        """Return the link of a reader. Any thread. Raises ValueError for an unknown place."""
         if not 0 <= subtask < self.parallelism:
             raise ValueError(f"subtask={subtask!r}: must be from 0 to {self.parallelism - 1}")
         return CoordinatorLink(self._thread, self._coordinator, subtask)
 
     def snapshot(self, states: Mapping[int, Any]) -> dict[str, Any]:
-        """A checkpoint of the whole run, as what JSON can hold. Waits for the enumerator's thread.
+        """Return a checkpoint of the whole run, as JSON values. Waits for the enumerator's thread.
 
-        states: by subtask, what the readers' `SourceInput.snapshot_state` gave, each at a moment of its own.
-            One is needed of each reader that is there and was given splits.
+        states: by subtask, the readers' `SourceInput.snapshot_state`, each of its own moment.
+            One is needed of each reader that runs and was given splits.
 
-        Raises ValueError for a state that is missing or is from an earlier life of its reader, and what has
-        ended the coordinator.
+        Raises ValueError for a state that is missing or is from an earlier life of its reader, and the error
+        that has ended the coordinator.
         """
         serializer = self._source.split_serializer
         parts = {at: state_from_json(state, serializer) for at, state in states.items()}
         return checkpoint_to_json(self._source, self._thread.call(self._coordinator.snapshot, parts))
 
     def complete(self, checkpoint: Mapping[str, Any]) -> None:
-        """Say that `checkpoint`, which `snapshot` gave, is durable: a reader's death undoes what came later.
+        """Confirm that `checkpoint`, from `snapshot`, is durable: a reader's death undoes later progress.
 
-        Before a reader is started from it: one that comes earlier is refused.
+        Call it before a reader is started from it: an earlier one is refused.
         Raises ValueError for one that was given up, because a reader has died since; then take another.
         """
         self._thread.call(self._coordinator.complete, checkpoint["number"])
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Have the enumerator tell the service what is durable. Any thread. What that raises is logged."""
+        """Make the enumerator notify the service of durable positions. Any thread. Its errors are logged."""
         self._thread.execute(self._coordinator.notify_committed, positions)
 
 

@@ -148,7 +148,7 @@ class SourceInput(Generic[S]):
     # -- as an input; mailbox thread --------------------------------------------------------------
 
     def emit_next(self, output: TaskOutput) -> InputStatus:
-        """Emit the next rows, if there are any. Raises what the reader and the coordinator raise."""
+        """Emit the next rows, if there are any. Raises the errors of the reader and the coordinator."""
         if not self._started:
             self._start()
         if self._inbox:
@@ -195,17 +195,17 @@ class SourceInput(Generic[S]):
     # -- checkpoints; mailbox thread ----------------------------------------------------------------
 
     def snapshot_state(self) -> Any:
-        """Return the position of the reader as JSON can hold it, with the versions of what has written it."""
+        """Return the position of the reader as JSON values, with the versions of its serializers."""
         skip = {split_id: each.skip + each.out for split_id, each in self._splits.items()}
         splits = tuple(rest_of(reading.split, reading.position) for reading in self._splits.values())
         state = ReaderState(self._taken_up, splits, {name: rows for name, rows in skip.items() if rows})
         return state_to_json(state, self._serializer)
 
     def restore_state(self, state: Any) -> None:
-        """Show the coordinator, at the start, what was read. Before the first `emit_next`.
+        """Report the earlier position to the coordinator, before the first `emit_next`.
 
-        The splits to read come from the coordinator all the same, as it may deal them out anew. Raises
-        ValueError for what `snapshot_state` has not written, RuntimeError after the first `emit_next`.
+        The splits to read still come from the coordinator, which may assign them anew. Raises
+        ValueError for a value that is not from `snapshot_state`, RuntimeError after the first `emit_next`.
         """
         if self._started:
             raise RuntimeError("the input runs already; it can be restored only before")

@@ -262,7 +262,7 @@ class AsyncUdf:
 
     @property
     def func(self) -> Callable[..., Any]:
-        """The function that was given; in Spark's workers, once registered, what SQL calls for it."""
+        """The wrapped function; in Spark's workers, once registered, the function that SQL calls for it."""
         if self._in_sql is None:
             return self._fn
         run = compat.column_task(self._in_sql.run, self.returnType)

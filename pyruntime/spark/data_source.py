@@ -463,7 +463,7 @@ class PillarboxSource(DataSource):
 
     @errors_in_utf8
     def schema(self) -> StructType:
-        """The columns that the source has. Raises what making the source from its options raises."""
+        """Return the columns of the source. Raises the errors of making the source from its options."""
         # Only whether the class can be loaded is asked: to look for columns might ask a service.
         if LOADED in self.options:
             return StructType()

@@ -139,18 +139,18 @@ class Progress(Watch):
 
     @property
     def totals(self) -> ProgressTotals:
-        """The totals of all tasks, as last seen. Any thread."""
+        """The totals of all tasks, as last reported. Any thread."""
         return self._totals
 
     @property
     def tasks(self) -> list[TaskTotals]:
-        """The totals of each task that runs and of the last thousand that have ended. Any thread."""
+        """The totals of each running task and of the last thousand that have ended. Any thread."""
         return self._service.tasks()
 
     def batch(self, query: str, number: int) -> Totals:
-        """The totals of one micro-batch of a streaming query, of those not long gone. Any thread.
+        """Return the totals of one recent micro-batch of a streaming query. Any thread.
 
-        query: the query's id, as `query.id` gives it. number: the batch's, as in `lastProgress["batchId"]`.
+        query: the query's id, `query.id`. number: the batch's, as in `lastProgress["batchId"]`.
         """
         return self._service.batch(query, number)
 
@@ -161,7 +161,7 @@ class Progress(Watch):
         title: str | None = None,
         mode: int | None = None,
     ) -> Path:
-        """Write what has been seen as one HTML page: see `pillarbox.aio.observe.report`. Any thread."""
+        """Write the progress so far as one HTML page: see `pillarbox.aio.observe.report`. Any thread."""
         from pillarbox.aio.observe.html_report import report
 
         return report(self, path, title=self._label if title is None else title, mode=mode)

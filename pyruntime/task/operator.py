@@ -77,7 +77,7 @@ class Operator:
     context: OperatorContext
 
     def setup(self, context: OperatorContext) -> None:
-        """Take the context. Called first of all, once."""
+        """Take the context. The first call, once."""
         self.context = context
 
     @property
@@ -86,10 +86,10 @@ class Operator:
         return self.context.output
 
     def restore_state(self, state: Any) -> None:
-        """Take over a state that `snapshot_state` returned."""
+        """Restore a state that `snapshot_state` returned."""
 
     def open(self) -> None:
-        """Get ready for elements. The operators behind this one are open already."""
+        """Prepare for elements. The next operators are open already."""
 
     @property
     def has_room(self) -> bool:
@@ -102,7 +102,7 @@ class Operator:
         return self.context.output.is_available
 
     def process(self, record: Any) -> None:
-        """Work on one record."""
+        """Process one record."""
         raise NotImplementedError(f"{type(self).__qualname__} is an operator without `process`")
 
     def process_batch(self, batch: RowBatch) -> bool:
@@ -114,43 +114,43 @@ class Operator:
         raise NotImplementedError(f"{type(self).__qualname__} takes its rows one by one")
 
     def process_watermark(self, timestamp: float) -> None:
-        """Work on a watermark, in seconds of event time. Hands it on, unless overridden."""
+        """Process a watermark, in seconds of event time. By default passes it on."""
         self.context.output.emit_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Hear that nothing comes for a while, or that this is over. Hands it on, unless overridden."""
+        """Process the begin or the end of idleness. By default passes it on."""
         self.context.output.emit_status(idle)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> Any:
-        """The state as it is now, as a value that the operator does not change any more. Must not yield.
+        """Return the present state, as a value that the operator does not change any more. Must not yield.
 
-        May raise `CheckpointDeclined`: then no snapshot of the task is taken, and the task goes on.
+        May raise `CheckpointDeclined`: then no snapshot of the task is taken, and the task continues.
         """
         return None
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint with this operator's snapshot, and with it every older one, is complete everywhere."""
+        """Note that a checkpoint with this operator's snapshot, and all older ones, are complete."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint that was begun will not complete."""
+        """Note that a checkpoint that was begun will not complete."""
 
     def end_input(self) -> Future[Any] | None:
-        """No element comes any more. A future says when all that is under way has come out; None: at once.
+        """Note the end of the elements. The future completes when all work is emitted; None: at once.
 
-        Timers still fire and checkpoints are still taken while that future is waited for. After a restore
+        Timers still fire and checkpoints are still taken until that future completes. After a restore
         this may be called again, unless `finish` had returned.
         """
         return None
 
     def finish(self) -> None:
-        """Emit the last of what is left: nothing is under way any more and no timer fires.
+        """Emit the rest: no element is in progress any more and no timer fires.
 
-        A checkpoint taken after it says so, and a task restored from that does not call it again. What mail
-        put here has still to emit must therefore be in the state, to be put again by `open`.
+        A checkpoint taken later records this, and a task restored from it does not call it again. So the
+        state must contain the elements that mail put here has still to emit, to be put again by `open`.
         """
 
     def stop(self) -> None:
-        """Emit nothing from now on: the task ends, well or not. Called before `close`; must not wait."""
+        """Emit nothing from now on: the task ends, normally or not. Called before `close`; must not wait."""
 
     def close(self) -> Future[Any] | asyncio.Future[Any] | None:
         """Let go of everything; nothing is emitted any more.

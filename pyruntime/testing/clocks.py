@@ -132,7 +132,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._clock.advance(seconds)
 
     def run_ready(self, turns: int) -> bool:
-        """Run what is ready, in so many turns at most, without letting time pass; True if nothing is left."""
+        """Run the callbacks that are ready, in at most `turns` turns, at one time; True if none is left."""
         for _ in range(turns):
             if not self._is_ready():
                 return True

@@ -86,29 +86,29 @@ class OperatorHarness:
     # -- what goes in -------------------------------------------------------------------------
 
     def push(self, *records: Any) -> None:
-        """Have the operator process records."""
+        """Process records."""
         self.input.push(*records)
         self.run()
 
     def push_watermark(self, timestamp: float) -> None:
-        """Have the operator process a watermark, in seconds."""
+        """Process a watermark, in seconds."""
         self.input.push_watermark(timestamp)
         self.run()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and what is due happen."""
+        """Advance the time and run the timers that are due."""
         self.clock.advance(seconds)
         self.run()
 
     def set_time(self, seconds: float) -> None:
-        """Let time pass until the clock reads `seconds`."""
+        """Advance the time until the clock reads `seconds`."""
         self.clock.set(seconds)
         self.run()
 
     def end_input(self) -> None:
-        """Come to the end of the data and of the input; the task then finishes, if nothing is under way.
+        """End the data and the input; the task then finishes, unless work is in progress.
 
-        `run_until` waits for what is: `harness.run_until(lambda: harness.ended)`.
+        `run_until` waits for that work: `harness.run_until(lambda: harness.ended)`.
         """
         self.input.push_status(InputStatus.END_OF_INPUT)
         self.run()
@@ -158,12 +158,12 @@ class OperatorHarness:
         return copy
 
     def complete(self, snapshot: TaskSnapshot) -> None:
-        """Tell the operator that a checkpoint is complete."""
+        """Notify the operator that a checkpoint is complete."""
         self.task.notify_checkpoint_complete_async(snapshot.barrier.id)
         self.run()
 
     def abort(self, snapshot: TaskSnapshot) -> None:
-        """Tell the operator that a checkpoint will not complete."""
+        """Notify the operator that a checkpoint will not complete."""
         self.task.notify_checkpoint_aborted_async(snapshot.barrier.id)
         self.run()
 

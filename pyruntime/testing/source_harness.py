@@ -131,18 +131,18 @@ class SourceHarness(Generic[S, C]):
     # -- reading -----------------------------------------------------------------------------------
 
     def read_all(self) -> list[Any]:
-        """The rows of a bounded source, to its end. Raises ValueError for one that has no end."""
+        """Return the rows of a bounded source, to its end. Raises ValueError for one without an end."""
         if self.source.boundedness is not Boundedness.BOUNDED:
             raise ValueError("the source is unbounded: read(rows), or read_until(condition)")
         return self.read_until(lambda: False)
 
     def read(self, rows: int) -> list[Any]:
-        """At least so many more rows, or what there is up to the end. Raises TimeoutError."""
+        """Return at least `rows` more rows, or all up to the end. Raises TimeoutError."""
         wanted = len(self.rows) + rows
         return self.read_until(lambda: len(self.rows) >= wanted)
 
     def read_until(self, condition: Callable[[], bool]) -> list[Any]:
-        """The rows that come until `condition()` holds or the end has come. Raises TimeoutError."""
+        """Return the rows read until `condition()` is true or the end is reached. Raises TimeoutError."""
         before = len(self.rows)
         deadline = time.monotonic() + self._timeout
         while not condition() and not self.ended:
@@ -155,7 +155,7 @@ class SourceHarness(Generic[S, C]):
         return self.rows[before:]
 
     def step(self) -> bool:
-        """Find splits if nobody has any to read, give them out, poll each reader once; whether rows came."""
+        """Discover splits if no reader has any, assign them, poll each reader once; True if rows arrived."""
         self._hear()
         if not self.pending and self._due():
             self.discover()
@@ -198,7 +198,7 @@ class SourceHarness(Generic[S, C]):
         return [row for fetched in read_splits(reader, [split]) for row in rows_of(fetched.records)]
 
     def discover(self, most: int = MAX_SPLITS_PER_DISCOVERY) -> list[S]:
-        """Call `discover` once and take up what it returns. At most so many splits."""
+        """Call `discover` once and apply its result. `most`: splits, at most."""
         enumerator = self.enumerator
         found, checkpoint = enumerator.discover(enumerator.checkpoint, most)
         if len(found) > most:
@@ -216,9 +216,9 @@ class SourceHarness(Generic[S, C]):
     # -- micro-batches -------------------------------------------------------------------------------
 
     def micro_batch(self, limit: ReadLimit = NO_LIMIT) -> list[Any]:
-        """Read a micro-batch: of each split what `advance` finds now, within `limit`. Returns its rows.
+        """Read a micro-batch: of each split the part that `advance` returns, within `limit`.
 
-        Not to be mixed with `step`, which gives the splits to readers instead.
+        Do not mix it with `step`, which assigns the splits to readers instead.
         """
         return [row for piece in self.plan(limit) for row in self.read_split(piece)]
 
@@ -252,7 +252,7 @@ class SourceHarness(Generic[S, C]):
     # -- checkpoints and failures --------------------------------------------------------------------
 
     def snapshot(self) -> Any:
-        """The position of everything behind the rows that came: what JSON can hold, gone through JSON."""
+        """Return the position after the rows so far, as JSON values that went through JSON."""
         self._hear()
         splits = [split for reader in self.readers.values() for split in reader.splits()]
         waiting = [Waiting(split) for split in (*splits, *self._open.values(), *self.pending)]
@@ -260,7 +260,7 @@ class SourceHarness(Generic[S, C]):
         return json.loads(json.dumps(checkpoint_to_json(self.source, checkpoint)))
 
     def restart_reader(self, subtask: int = 0) -> None:
-        """Have a new reader go on where the rows end that this one has given. What it had fetched is lost."""
+        """Make a new reader continue after the last row that this one returned. Its fetched rows are lost."""
         reader = self.readers.pop(subtask)
         splits = [self.written(split) for split in reader.splits()]
         reader.close()

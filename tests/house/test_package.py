@@ -215,3 +215,15 @@ def test_a_name_without_description_is_found() -> None:
             """Have a description."""
 
     assert undescribed("planted", Planted) == ["planted", "planted.method", "planted.value"]
+
+
+@pytest.mark.parametrize("module", ["pillarbox.clients.answers", "pillarbox.sources.source"])
+def test_a_field_without_a_default_stays_so_behind_a_pickle(module: str) -> None:
+    script = (
+        f"import dataclasses, pickle, {module}\n"
+        "print(pickle.loads(pickle.dumps(dataclasses.MISSING)) is dataclasses.MISSING)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["True"]

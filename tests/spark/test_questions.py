@@ -107,6 +107,29 @@ def test_the_fields_of_an_answer_are_columns_and_null_where_nothing_was_asked(
     assert len(service.requests) == 8
 
 
+SCRIPT = """
+import dataclasses
+
+@dataclasses.dataclass
+class Word:
+    text: str
+    letters: int = 0
+
+@dataclasses.dataclass
+class Review:
+    words: int
+    first: str = "none"
+    rest: list[Word] = dataclasses.field(default_factory=list)
+"""
+
+
+def test_a_dataclass_of_a_script_is_an_answer(texts: DataFrame, service: ChatService) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(SCRIPT, "script", "exec", dont_inherit=True), names)
+    found = ask(texts.limit(1), client=chat_of(service, answer=names["Review"]), keep=["id"]).collect()
+    assert [tuple(row) for row in found] == [(0, 2, "row", [])]
+
+
 @pytest.mark.contract
 def test_a_job_at_a_service_that_knows_a_weaker_form_alone_loses_no_row(
     spark: SparkSession, service: ChatService

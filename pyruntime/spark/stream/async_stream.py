@@ -69,7 +69,7 @@ def async_stream(
     limits: SharedLimits | None = UNSET,
     options: Options | None = None,
 ) -> DataFrame:
-    r"""Call `fn` with each row of a stream; slow calls are emitted by a later micro-batch than fast ones.
+    """Call `fn` with each row of a stream; slow calls are emitted by a later micro-batch than fast ones.
 
     df: a streaming DataFrame. fn, schema, keep, options: as for `async_map`. The limits apply to each
         executor.
@@ -79,20 +79,15 @@ def async_stream(
     max_wait: seconds for which slow calls may delay a micro-batch, in all. Rows whose calls have not finished
         by then are kept in Spark's state, their calls continue, and a later micro-batch emits them.
 
-        >>> import tempfile
-        >>> from pathlib import Path
         >>> from pillarbox import async_stream
         >>> from pillarbox.spark import stream_settings
         >>> async def call(row):
-        ...     return row.value.upper()
-        >>> stream_settings(spark, partitions=1)
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> size = (folder / "1.txt").write_text("a\nb\n")
-        >>> results = async_stream(spark.readStream.text(str(folder)), call, schema="upper string")
-        >>> query = results.writeStream.queryName("upper").format("memory").trigger(availableNow=True).start()
-        >>> query.awaitTermination()
-        >>> spark.table("upper").sort("upper").collect()
-        [Row(upper='A'), Row(upper='B')]
+        ...     return row.value * 2
+        >>> stream_settings(spark)
+        >>> stream = spark.readStream.format("rate").load()
+        >>> results = async_stream(stream, call, schema="double long", keep=["value"], max_wait=5.0)
+        >>> results.isStreaming, results.columns
+        (True, ['value', 'double'])
 
     The rows of a micro-batch are fixed by the commit of the previous one, so each action of foreachBatch and
     each replay has the same rows: a sink that is idempotent by batch number has each row once, whichever
