@@ -106,7 +106,7 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
     that it was raised from are looked at too. None where no call has failed.
 
     `cause` has the type's name and the text of the function's error, shortened to 1,000 characters; it is of
-    the same class where Python itself has it. `trace` is the original traceback. Any thread of the driver.
+    the same class where Python itself has it. `trace` has the frames of your code. Any thread of the driver.
     """
     # Errors of Python may be raised from one another in a circle.
     seen: set[int] = set()
