@@ -125,8 +125,8 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
         (1, "ZeroDivisionError('integer division or modulo by zero')")
 
     `cause` has the name of the class and the text of the function's error, shortened to 1,000 characters; it
-    is of the same class if the class is Python's own. `trace` is the original traceback. Any thread of the
-    driver.
+    is of the same class if the class is Python's own. `trace` has the frames of your code. Any thread of
+    the driver.
     """
     # Errors of Python may be raised from one another in a circle.
     seen: set[int] = set()

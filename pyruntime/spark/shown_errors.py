@@ -23,10 +23,10 @@ from pillarbox.aio.errors import shown_in
 from pillarbox.user_frames import FULL_TRACEBACK, shows_all_frames, user_frames
 
 try:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 except ImportError:
     # PySpark's client for Connect comes without it.
-    Py4JError = PySparkException  # type: ignore[assignment,misc]
+    Py4JError = PySparkException
 
 MAX_LINES = 12
 MAX_CHARACTERS = 600
@@ -59,7 +59,8 @@ def lines_of(error: BaseException) -> list[str] | None:
         sentence = f"{named['name']}: {sentence[named.end() :]}"
     if len(sentence) > MAX_CHARACTERS:
         sentence = f"{sentence[: MAX_CHARACTERS - 1]}…"
-    action = user_frames(error)[:2]
+    action = user_frames(error)
+    action = action[max((n for n, line in enumerate(action) if _FRAME.match(line)), default=0) :]
     hint = f"(all frames: set {FULL_TRACEBACK}=1 for the driver and its workers)"
     room = MAX_LINES - 2 - (1 + len(action) if action else 0)
     within = _with_sources(frames)

@@ -22,8 +22,7 @@ from pillarbox import (
     Timeout,
     async_map,
 )
-from pillarbox.clients import Chat, Embeddings, Http, HttpLookup
-from pillarbox.clients.prices import Price
+from pillarbox.clients import Chat, Embeddings, Http, HttpLookup, Price
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.testing import serve

@@ -55,6 +55,7 @@ from pillarbox.spark.stream.bucket_state import (
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.row_digests import Digests, digests_of, row_digests
 from pillarbox.spark.task_connection import make_prompt
+from pillarbox.spark.worker_errors import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,6 +165,9 @@ class BucketProcessor(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Spark's: one bucket, with its input or without."""
+        return in_words(self._advance(int(key[0]), rows))
+
+    def _advance(self, bucket: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         import pandas as pd
 
         plan = self._plan
@@ -181,7 +185,7 @@ class BucketProcessor(StatefulProcessor):
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH)
         number = -1 if batch is None else int(batch)
-        state = self._read_state(None if found is None else bytes(found[0]), int(key[0]), number, time_ms)
+        state = self._read_state(None if found is None else bytes(found[0]), bucket, number, time_ms)
         for blob in state.leaving:
             yield pd.DataFrame({ROWS: [blob]})
         for blob in state.dead_letters:
@@ -195,7 +199,7 @@ class BucketProcessor(StatefulProcessor):
         known = None
         # Where nothing waits any more, what the bucket has waited for is released.
         if all_rows is not None or found is not None:
-            known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
+            known = self._calls().advance(bucket, time_ms, all_rows, waiting, ticked=ticked)
             if all_rows is not None:
                 known = known.beside(all_rows, plan.kept)
         # spec: StreamState!Record
