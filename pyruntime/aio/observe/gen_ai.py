@@ -40,13 +40,25 @@ SCOPE = InstrumentationScope("pillarbox.gen_ai")
 class GenAiMetrics(SourceExporter, MetricExporter):
     """Exporter that adds `gen_ai.client.token.usage` and `gen_ai.client.operation.duration` to another one.
 
+        >>> import io
         >>> from opentelemetry.sdk.metrics import MeterProvider
-        >>> from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
-        >>> from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        >>> from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+        >>> from pillarbox import Result, Usage, async_map
         >>> from pillarbox.aio.observe.exporters import OpenTelemetryExporter
         >>> from pillarbox.aio.observe.gen_ai import GenAiMetrics
-        >>> metrics = GenAiMetrics(OTLPMetricExporter("http://localhost:4318/v1/metrics"))
-        >>> reader = PeriodicExportingMetricReader(metrics, export_interval_millis=60_000)
+        >>> async def call(row):
+        ...     return Result(row, Usage(input_tokens=7, operation="chat", model="small"))
+        >>> out = io.StringIO()
+        >>> metrics = GenAiMetrics(ConsoleMetricExporter(out=out))
+        >>> provider = MeterProvider([PeriodicExportingMetricReader(metrics)])
+        >>> exporter = OpenTelemetryExporter(provider)
+        >>> with async_map([1, 2, 3], call) as results:
+        ...     for each in (metrics, exporter):
+        ...         each.add(results, query="ask")
+        ...     answers = list(results)
+        >>> provider.force_flush(), "gen_ai.client.token.usage" in out.getvalue()
+        (True, True)
+        >>> provider.shutdown()
 
     exporter: a MetricExporter.
 
