@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pillarbox.kernel import Collector, PillarboxError
     from pillarbox.ledger import Ledger
     from pillarbox.redaction import Redact
-    from pillarbox.spark import async_stream, async_udf
+    from pillarbox.spark.async_udf import async_udf
+    from pillarbox.spark.stream.async_stream import async_stream
 
 __version__ = "0.2.0"
 

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, get_args
 
-import pillarbox.dataclass_fields  # noqa: F401
 from pillarbox.aio.errors import MESSAGE_CHARACTERS, cut, shorten
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.fields import HalfCharacter, whole_json
 from pillarbox.clients.transport import MissingExtra
+from pillarbox.dataclass_fields import MISSING  # noqa: F401
 
 MAX_SAID = 5
 """Mistakes of one answer that its error names: a model mends few at a time."""
