@@ -30,7 +30,7 @@ MINUTES ?= 5
 # Faults of `make chaos`, at least.
 FAULTS ?= 200
 # The suite of `make long`: test-slow, spec, sanitize, mutation, test-spark-3.5 (4.0, 4.1),
-# test-freethreaded or chaos.
+# test-cluster, test-freethreaded or chaos.
 SUITE ?= spec
 # The seed of `make long`; empty is the date.
 SEED ?=
@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-cluster test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -129,6 +129,11 @@ test-spark-part: ## the part of `make test-spark` that the gate runs
 test-spark-3.5: ; @$(MAKE) --no-print-directory test-spark SPARK=3.5
 test-spark-4.0: ; @$(MAKE) --no-print-directory test-spark SPARK=4.0
 test-spark-4.1: ; @$(MAKE) --no-print-directory test-spark SPARK=4.1
+
+# One process: each has a cluster of its own.
+test-cluster: build  ## the tests on a standalone cluster whose workers have no Pillarbox, with PySpark 4.3 and 3.5
+	@$(WITH_JAVA) $(PY) -m pytest $(HYPOTHESIS_SEED) tests/cluster
+	@$(MAKE) --no-print-directory test-spark SPARK=3.5 PYTEST="-n 0 tests/cluster"
 
 $(OLD)/.made: build/requirements constraints.txt .ci/spark-$(SPARK).txt setup.py | env
 	test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)

@@ -323,7 +323,7 @@ def _own(found: dict[str, str]) -> Finding:
     if found["version"] != here:
         advice = f"functions travel by names of modules: install {here} there, or send it: `pillarbox pack`"
         return Finding("pillarbox", False, f"{found['version']}, and the driver has {here}", advice)
-    return Finding("pillarbox", True, f"{here} ({os.path.dirname(found['file'])})")
+    return Finding("pillarbox", True, f"{here} ({found['folder']})")
 
 
 def _package(name: str, least: str, found: dict[str, str]) -> Finding:
@@ -342,11 +342,11 @@ def _memory(spark: SparkSession, report: dict[str, Any]) -> Finding:
     said = []
     if found["available"] is not None:
         limits.append(found["available"] // cores)
-        said.append(f"{found['available'] // MIB:,} MiB free on the machine")
+        said.append(f"{_shown(found['available'])} free on the machine")
     if found["limit"] is not None:
         left = found["limit"] - (found["used"] or 0)
         limits.append(left // cores)
-        said.append(f"{left // MIB:,} MiB left of the {found['limit'] // MIB:,} of its control group")
+        said.append(f"{_shown(left)} left of the {_shown(found['limit'])} of its control group")
     setting = conf.get("spark.executor.pyspark.memory")
     if setting:
         limits.append(_bytes(setting) // cores)
@@ -361,6 +361,11 @@ def _memory(spark: SparkSession, report: dict[str, Any]) -> Finding:
     return Finding(
         "memory for Python workers", good, "; ".join(said) or "no limit known", "" if good else advice
     )
+
+
+def _shown(size: int) -> str:
+    """A size in words, rounded down: where there is enough, executors are to look alike."""
+    return f"{size // (1024 * MIB)} GiB" if size >= 2048 * MIB else f"{size // MIB:,} MiB"
 
 
 def _bytes(size: str) -> int:

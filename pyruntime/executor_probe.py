@@ -29,10 +29,12 @@ def imported(name: str, within: str | None = None) -> dict[str, str]:
             __import__(within)
     except BaseException as error:
         return {"error": type(error).__name__ + ": " + str(error).split("\n")[0]}
-    return {
-        "version": str(getattr(module, "__version__", "unknown")),
-        "file": str(getattr(module, "__file__", "")),
-    }
+    # Each executor has a working folder of its own; what lies in it is named alike on all of them.
+    folder = os.path.dirname(str(getattr(module, "__file__", "")))
+    here = os.getcwd() + os.sep
+    if folder.startswith(here):  # noqa: FURB188 `removeprefix` came with Python 3.9
+        folder = folder[len(here) :]
+    return {"version": str(getattr(module, "__version__", "unknown")), "folder": folder}
 
 
 def number_in(path: str) -> int | None:

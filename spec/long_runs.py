@@ -85,6 +85,7 @@ SUITES = (
     Suite("test-spark-3.5", "the tests with PySpark 3.5 and the oldest pyarrow and pandas"),
     Suite("test-spark-4.0", "the tests with PySpark 4.0 and the oldest pyarrow and pandas"),
     Suite("test-spark-4.1", "the tests with PySpark 4.1 and the oldest pyarrow and pandas"),
+    Suite("test-cluster", "the tests on a cluster whose workers have no Pillarbox, with PySpark 4.3 and 3.5"),
     Suite("test-freethreaded", "the tests below Spark on a CPython without a GIL"),
     Suite("chaos", "jobs on real Sparks under kills, full disks and bad services"),
 )

@@ -94,7 +94,8 @@ FACE = {"pillarbox", "pillarbox.spark"}
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
     "pyspark": {"", "spark"},
-    "pyarrow": {"spark", "sources", "ledger", "clients"},
+    # The doctor looks at a ledger's place, as a process of its own.
+    "pyarrow": {"", "spark", "sources", "ledger", "clients"},
     "pandas": {"spark", "sources"},
     "asyncio": {
         "",

@@ -137,7 +137,14 @@ def test_the_command_prints_the_settings_and_warns_of_another_python(
     (tmp_path / "wheels").mkdir()
     wheel(tmp_path / "wheels", OTHER, "manylinux_2_28_x86_64")
     command = [sys.executable, "-m", "pillarbox", "pack", "--output", str(tmp_path / "p.zip")]
-    other = ["--python", OTHER, "--platform", "manylinux_2_28_x86_64", "--find-links", str(tmp_path / "wheels")]
+    other = [
+        "--python",
+        OTHER,
+        "--platform",
+        "manylinux_2_28_x86_64",
+        "--find-links",
+        str(tmp_path / "wheels"),
+    ]
     same = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert same.returncode == 0, same.stderr
     assert f"spark-submit --conf {f'spark.archives={tmp_path}/p.zip#pillarbox-pack'!r}" in same.stdout

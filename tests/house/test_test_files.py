@@ -21,6 +21,7 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.clients.openai_api": {"AnswerError"},
         "pillarbox.clients.secret": {"SecretUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
+        "pillarbox.pack": {"Pack", "pack"},
         "pillarbox.sources.connectors.files": {"FileSource"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},
         "pillarbox.sources.connectors.kafka": {"KafkaSource"},
