@@ -53,7 +53,7 @@ def _lines(lines: list[str]) -> Iterator[str]:
                 yield ""
             in_list = True
             names = ", ".join(f"`{name}`" for name in argument[1].split(", "))
-            yield f"- {names}: {line[argument.end():]}"
+            yield f"- {names}: {line[argument.end() :]}"
         elif line.startswith("    ") and in_list:
             yield line
         else:
@@ -83,7 +83,9 @@ def _complete(parameters: Parameters, signature: inspect.Signature) -> None:
             del parameters[each.name]
             for name in _option_names(signature):
                 if name not in [known.name for known in parameters]:
-                    shown = Parameter(name, kind=ParameterKind.keyword_only, default=repr(OPTIONS[name].default))
+                    shown = Parameter(
+                        name, kind=ParameterKind.keyword_only, default=repr(OPTIONS[name].default)
+                    )
                     shown.annotation = str(OPTIONS[name].annotation).replace("'", '"')
                     parameters.add(shown)
             continue

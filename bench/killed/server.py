@@ -32,7 +32,12 @@ class CountingServer:
         self._texts = set(texts)
         self.asked: Counter[str] = Counter()
         self.answered: set[str] = set()
+        self._transports: set[Any] = set()
         self._watched: tuple[int, threading.Event] | None = None
+
+    def connected(self, transport: Any) -> None:
+        """Keep a connection, to close it at the end."""
+        self._transports.add(transport)
 
     def watch(self, count: int) -> threading.Event:
         """The event of so many answered texts."""
@@ -65,10 +70,17 @@ class CountingServer:
     async def _listen(self) -> asyncio.Server:
         return await self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
 
+    async def _end(self) -> None:
+        self._server.close()
+        for transport in self._transports:
+            transport.abort()
+        # A transport closes its socket in the next turn of the loop.
+        await asyncio.sleep(0)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(20)
         self._loop.close()
@@ -77,6 +89,10 @@ class CountingServer:
 class _Connection(RawHttp):
     def __init__(self, server: CountingServer) -> None:
         self._server = server
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._server.connected(transport)
 
     def respond(self, head: bytes, body: bytes) -> None:
         asked = json.loads(body)

@@ -31,7 +31,9 @@ def exported(package: str) -> list[str]:
 
 def in_reference() -> list[str]:
     """The full names of the classes and functions of the reference, page by page."""
-    names = [name for page in sorted(REFERENCE.glob("*.md")) for name in IN_REFERENCE.findall(page.read_text())]
+    names = [
+        name for page in sorted(REFERENCE.glob("*.md")) for name in IN_REFERENCE.findall(page.read_text())
+    ]
     return [name for name in names if _is_described(found(name))]
 
 

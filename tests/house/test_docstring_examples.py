@@ -65,9 +65,7 @@ def test_the_example_of_a_public_name_runs(
 def test_the_reference_has_each_name_that_a_package_exports_but_those_of_the_kernel() -> None:
     described = {id(found(name)) for name in in_reference()}
     packages = [package for package in PACKAGES if package != "pillarbox.kernel"]
-    missing = [
-        name for package in packages for name in exported(package) if id(found(name)) not in described
-    ]
+    missing = [name for package in packages for name in exported(package) if id(found(name)) not in described]
     assert missing == []
 
 
