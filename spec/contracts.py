@@ -60,12 +60,15 @@ SECTIONS = {
     "rpc": "Between processes",
     "clients": "Clients",
     "chaos": "Under faults",
+    "cluster": "On a cluster",
     "testing": "Test tools",
     "examples": "Examples",
     "house": "The package",
 }
 
-BELOW_SPARK = [section for section in SECTIONS if section not in ("spark", "chaos", "examples", "house")]
+BELOW_SPARK = [
+    section for section in SECTIONS if section not in ("spark", "chaos", "cluster", "examples", "house")
+]
 """The sections whose contracts have a test that needs neither Spark nor a server, nor much time."""
 
 HEAD = """\
