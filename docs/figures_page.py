@@ -194,11 +194,8 @@ def picture() -> str:
                 parts.append(
                     f"<path d='M{x},{top + LINE - 2:g} l6,-{LINE - 4} h7 l-6,{LINE - 4} z' fill='#fff'/>"
                 )
-            ratio = (
-                f"  {value / next(iter(values.values())):.0f} x"
-                if number and values and min(values.values())
-                else ""
-            )
+            ours = next(iter(values.values()))
+            ratio = f" ({value / ours:.0f} x)" if number and ours else ""
             parts.append(_text(LABELS + length + 6, top + 17, shown(value, measure.unit) + ratio))
             top += LINE
         top += 14

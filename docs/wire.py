@@ -15,7 +15,7 @@ from pillarbox.wire_table import FORM_STATUSES, NO_FORM_STATUSES, TABLE, TRAITS,
 PAGE = Path(__file__).resolve().parent / "wire.md"
 
 INTRODUCTION = """\
-# What a service says
+# Answers and errors of services
 
 Each answer, and each error of a call, is read as one *kind*. The kind decides what follows: whether the
 row is tried again, whether all calls wait, whether a batch is divided, whether every other row would meet

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,9 +60,9 @@ def gate(tmp_path: Path) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def kill_executors(workers: Workers, calls: Path) -> None:
+def kill_executors(workers: Workers, driver: subprocess.Popen[str], calls: Path) -> None:
     """Kill both executors, when half of the rows of the first two tasks have been called."""
-    wait_until(lambda: len(paid(calls)) == 100)
+    wait_until(lambda: len(paid(calls)) == 100 or driver.poll() is not None)
     for pid in workers.executors():
         os.kill(pid, signal.SIGKILL)
 
@@ -72,7 +73,7 @@ def test_killed_executors_cost_no_call_twice_that_the_shared_folder_has(
 ) -> None:
     place, calls = tmp_path / "ledger", tmp_path / "calls"
     driver = workers.start(JOB, place, calls, gate, ROWS, CAPACITY, settings=workers.packed)
-    kill_executors(workers, calls)
+    kill_executors(workers, driver, calls)
     gate.unlink()
     assert ended(driver)[-1] == "done"
     once = paid(calls)
@@ -94,7 +95,7 @@ def test_killed_executors_and_a_restart_cost_no_call_twice_that_the_bucket_has(
     } | workers.packed_for_objects
     script = f"os.environ.update({keys!r})\n{JOB}"
     driver = workers.start(script, place, calls, gate, ROWS, CAPACITY, settings=settings)
-    kill_executors(workers, calls)
+    kill_executors(workers, driver, calls)
     gate.unlink()
     assert ended(driver)[-1] == "done"
     once = paid(calls)
