@@ -148,7 +148,7 @@ def test_the_sdist_has_the_tests_that_try_what_was_built_from_it(
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         sdist.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
-    some = ["tests/kernel/test_deadlines.py", "tests/aio/test_retry.py"]
+    some = ["tests/kernel/test_deadlines.py", "tests/aio/test_exhausted_process.py"]
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick"]
     shown = run([*tests, *[name for name in some if (tree / name).exists()]], tree, installed)
     assert re.search(r"\d+ passed", shown)
