@@ -58,7 +58,7 @@ def test_a_pack_brings_packages_that_the_workers_lack_compiled_ones_too(workers:
 
     client = Embeddings(sys.argv[1] + "/v1", model="any", dimensions=16)
     df = spark.createDataFrame([(n, f"text {n}") for n in range(40)], "id long, text string")
-    rows = embed_text(df, "text", client).collect()
+    rows = embed_text(df, "text", into="vector", client=client).collect()
     print(len(rows), {len(row[-1]) for row in rows})
     """
     with ServerProcess("bench.demo.embedding_server") as service:
