@@ -195,6 +195,11 @@ def make_prompt() -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+def is_in_worker() -> bool:
+    """Return True if this thread runs a task of a Python worker of Spark's."""
+    return _connection() is not None
+
+
 def _is_loopback(host: str) -> bool:
     address = ipaddress.ip_address(host.partition("%")[0])
     # A JVM that listens for both families shows an address of IPv4 as one of IPv6.

@@ -16,6 +16,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures, frame
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import visible
 from pillarbox.spark.compat import send_text_alone
+from pillarbox.spark.task_connection import is_in_worker
 from pillarbox.user_frames import links, shows_all_frames, user_frames
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ def in_words(results: Iterator[T]) -> Iterator[T]:
         return
     except Exception as error:
         failure = error
-        if not shows_all_frames():
+        if is_in_worker() and not shows_all_frames():
             failure = _shown(error)
         if failure is error:
             raise
