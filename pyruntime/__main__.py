@@ -1,4 +1,4 @@
-"""The command `pillarbox`, also as `python -m pillarbox`: `doctor`, `ledger`, `pack`. For the main thread."""
+"""The command `pillarbox`, also as `python -m pillarbox`: its commands. For the main thread."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # What a command needs is imported when it is called.
     commands.add_parser("doctor", add_help=False, help="check this machine, or the executors of a cluster")
+    commands.add_parser("java-home", add_help=False, help="print a JAVA_HOME for Spark")
     commands.add_parser("ledger", add_help=False, help="the files in which finished calls are kept")
     commands.add_parser("pack", add_help=False, help="one file that brings Pillarbox to Spark's executors")
     words, rest = parser.parse_known_args(arguments)
@@ -27,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pillarbox.pack import main as pack
 
         return pack(rest)
+    if words.command == "java-home":
+        from pillarbox.java_home import main as java_home
+
+        return java_home(rest)
     from pillarbox.ledger.cli import main as ledger
 
     return ledger(rest)

@@ -19,7 +19,7 @@ it, and one of every other contract below Spark. The tests are read and not impo
 must be convicted by a contract; the mutants of the models stand beside the properties that they violate.
 
 A test may move, be renamed under the same sentence, or be replaced: the sentence is the contract. A sentence
-that any commit of the page has had is on the page, or is quoted in CHANGELOG.md.
+that any commit of the page has had is on the page, or in spec/ended_contracts.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FAST_TIER = f"{layers.FAST} and not thorough"
 """The marks by which `make test-fast` chooses."""
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/contracts.md"
-CHANGES = "CHANGELOG.md"
+ENDED = "spec/ended_contracts.md"
 
 SECTIONS = {
     "kernel": "The kernel",
@@ -72,7 +72,7 @@ HEAD = """\
 # Contracts
 
 Written by `python -m spec.contracts` from the tests that have the marker `contract`. A redesign may delete
-tests of internals. It deletes no line of this page without a line in the changelog that quotes the sentence.
+tests of internals. It deletes no line of this page without a line in `spec/ended_contracts.md`.
 
 The third column names the planted defects of the kernel that the test convicts, or mutants of a model. A
 contract below Spark is held by a test of `make test-fast`, unless the last column says what it needs: it is
@@ -250,9 +250,9 @@ def ever(root: Path = ROOT) -> set[str]:
     return sentences(done.stdout)
 
 
-def ended(before: set[str], now: set[str], changes: str) -> list[str]:
-    """The sentences that are gone, and are not quoted in the changelog."""
-    said = " ".join(changes.split())
+def ended(before: set[str], now: set[str], register: str) -> list[str]:
+    """The sentences that are gone, and are not in the register of those that have ended."""
+    said = " ".join(register.split())
     return sorted(sentence for sentence in before - now if sentence.rstrip(".") not in said)
 
 
@@ -262,8 +262,8 @@ def check(root: Path = ROOT) -> list[str]:
     found = []
     if not (root / PAGE).exists() or (root / PAGE).read_text() != text:
         found.append(f"{PAGE} is not what the tests say: run python -m spec.contracts")
-    gone = ended(ever(root), sentences(text), (root / CHANGES).read_text())
-    found += [f"a contract ended without a line in {CHANGES} that quotes it: {sentence}" for sentence in gone]
+    gone = ended(ever(root), sentences(text), (root / ENDED).read_text())
+    found += [f"a contract ended without a line in {ENDED} that has it: {sentence}" for sentence in gone]
     return found
 
 

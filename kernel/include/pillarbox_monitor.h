@@ -4,13 +4,21 @@
 // looks again, so a wake-up without cause is harmless.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <climits>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
 #include "pillarbox_atomic.h"
+
+#ifdef __linux__
+#include <pthread.h>
+
+#include <ctime>
+#else
+#include <condition_variable>
+#endif
 
 // PILLARBOX_NO_FUTEX takes what every platform has, for tests of it.
 #if defined(__linux__) && !defined(PILLARBOX_NO_FUTEX)
@@ -18,8 +26,6 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <ctime>
 #endif
 
 namespace pillarbox {
@@ -30,6 +36,55 @@ inline double steady_seconds() noexcept {
 }
 
 #ifndef PILLARBOX_SCHED
+
+// A condition whose waits end by the steady clock. Those of std::condition_variable end by the wall clock, which steps,
+// where the C library has no pthread_cond_clockwait: glibc before 2.30, for which wheels are built, and musl.
+#ifdef __linux__
+class Condition {
+public:
+    Condition() noexcept {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&condition_, &attributes);
+        pthread_condattr_destroy(&attributes);
+    }
+    ~Condition() { pthread_cond_destroy(&condition_); }
+    Condition(const Condition&) = delete;
+    Condition& operator=(const Condition&) = delete;
+
+    void wait_for(std::unique_lock<std::mutex>& held, double seconds) {
+        const double bounded = std::clamp(seconds, 0.0, 1e9);
+        const auto whole = static_cast<std::time_t>(bounded);
+        timespec end{};
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += whole;
+        end.tv_nsec += static_cast<long>((bounded - static_cast<double>(whole)) * 1e9);
+        if (end.tv_nsec >= 1'000'000'000) {
+            ++end.tv_sec;
+            end.tv_nsec -= 1'000'000'000;
+        }
+        pthread_cond_timedwait(&condition_, held.mutex()->native_handle(), &end);
+    }
+
+    void notify_all() noexcept { pthread_cond_broadcast(&condition_); }
+
+private:
+    pthread_cond_t condition_;
+};
+#else
+class Condition {
+public:
+    void wait_for(std::unique_lock<std::mutex>& held, double seconds) {
+        condition_.wait_for(held, std::chrono::duration<double>(seconds));
+    }
+
+    void notify_all() noexcept { condition_.notify_all(); }
+
+private:
+    std::condition_variable condition_;
+};
+#endif
 
 class Lock {
 public:
@@ -48,7 +103,7 @@ public:
     void sleep(Lock& lock, double seconds) {
         std::unique_lock<std::mutex> held(lock.mutex_, std::adopt_lock);
         ++sleeping_;
-        condition_.wait_for(held, std::chrono::duration<double>(seconds));
+        condition_.wait_for(held, seconds);
         --sleeping_;
         held.release();
     }
@@ -60,7 +115,7 @@ public:
     void wake() noexcept { condition_.notify_all(); }
 
 private:
-    std::condition_variable condition_;
+    Condition condition_;
     int sleeping_ = 0;
 };
 

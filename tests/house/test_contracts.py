@@ -31,7 +31,8 @@ def tree(root: Path, tests: str = TEST) -> Path:
     for folder in ("tests/aio", "docs"):
         (root / folder).mkdir(parents=True)
     (root / "tests/aio/test_one.py").write_text(tests)
-    (root / "CHANGELOG.md").write_text("# Changelog\n")
+    (root / "spec").mkdir()
+    (root / contracts.ENDED).write_text("# Contracts that have ended\n")
     return root
 
 
@@ -54,7 +55,7 @@ def test_a_contract_is_a_marker_and_its_sentence_the_name_of_the_test(tmp_path: 
     ]
 
 
-def test_a_line_that_goes_is_missed_until_the_changelog_quotes_it(tmp_path: Path) -> None:
+def test_a_line_that_goes_is_missed_until_the_register_of_ended_contracts_has_it(tmp_path: Path) -> None:
     root = tree(tmp_path)
     (root / contracts.PAGE).write_text(contracts.page(contracts.read(root), []))
     git(root, "init", "-q")
@@ -65,9 +66,11 @@ def test_a_line_that_goes_is_missed_until_the_changelog_quotes_it(tmp_path: Path
     (root / contracts.PAGE).write_text(contracts.page(contracts.read(root)[1:], []))
     git(root, "commit", "-qam", "Drop one")
     assert contracts.sentences((root / contracts.PAGE).read_text()) == now
-    assert contracts.ended(contracts.ever(root), now, "# Changelog") == ["A row is called once."]
-    quoted = '- Gone: "A row is\n  called once": it is called twice now.'
-    assert contracts.ended(contracts.ever(root), now, quoted) == []
+    assert contracts.ended(contracts.ever(root), now, "# Contracts that have ended") == [
+        "A row is called once."
+    ]
+    register = "- A row is\n  called once. It is called twice now."
+    assert contracts.ended(contracts.ever(root), now, register) == []
 
 
 @pytest.mark.contract("Every contract below Spark has a fast test, or names the server that it is about.")

@@ -98,7 +98,7 @@ def test_a_complaint_of_a_page_has_its_line() -> None:
 def test_the_checked_files_are_those_of_the_project() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in language.files()}
     assert {"pyruntime/__init__.py", "kernel/mailbox.pyx", "README.md"} <= names
-    assert "CHANGELOG.md" not in names
+    assert "spec/ended_contracts.md" not in names
 
 
 def test_the_pages_for_users_are_read_for_pronouns() -> None:

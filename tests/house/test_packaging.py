@@ -19,7 +19,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("kernel", "pyruntime", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+FOLDERS = (".ci", "bench", "docs", "examples", "fuzz", "kernel", "pyruntime", "spec", "tests")
+FILES = (
+    *(
+        ".gitattributes",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+    ),
+    *(
+        "MANIFEST.in",
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+        "constraints.txt",
+        "mkdocs.yml",
+        "pyproject.toml",
+    ),
+    "setup.py",
+)
 BUILT = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
 
 COMMAND_TIMEOUT_S = 500
@@ -49,11 +69,10 @@ def run(command: list[str], folder: Path, path: Path | None = None, **extra: str
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist, and the wheel that was built from the sdist."""
     copy = tmp_path_factory.mktemp("sources")
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=BUILT)
-        else:
-            shutil.copy2(ROOT / name, copy / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=BUILT)
+    for name in FILES:
+        shutil.copy2(ROOT / name, copy / name)
     folder = tmp_path_factory.mktemp("dist")
     parallel = tmp_path_factory.mktemp("config") / "parallel.cfg"
     parallel.write_text(f"[build_ext]\nparallel = {os.cpu_count() or 1}\n")
@@ -88,11 +107,13 @@ def test_the_wheel_holds_every_module_layout_stub_and_header_and_nothing_else(di
     assert {name for name in names if not name.endswith((".so", ".pyd"))} == expected_in_wheel()
 
 
-def test_the_sdist_holds_what_a_build_needs_and_no_build(dist: Path) -> None:
+def test_the_sdist_holds_every_file_of_the_project_and_no_build(dist: Path) -> None:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    needed = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kernel").rglob("*.h")}
-    assert needed | {"setup.py", "pyproject.toml", "LICENSE", "README.md"} <= names
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()} <= names
     assert [name for name in names if name.endswith((".so", ".cpp", ".pyc"))] == []
 
 
@@ -107,6 +128,61 @@ def test_the_metadata_names_the_licence_and_no_required_package(dist: Path) -> N
         line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]
     assert required == []
+
+
+def test_the_description_is_whole_where_the_repository_is_not(dist: Path) -> None:
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode()
+    fields, _, description = metadata.partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in fields
+    assert re.search(r"^Author: .+$", fields, re.MULTILINE)
+    assert fields.count("\nClassifier: ") > 10
+    assert description.startswith("# Pillarbox\n")
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", description) == []
+
+
+@pytest.mark.contract
+def test_the_sdist_has_the_tests_that_try_what_was_built_from_it(
+    dist: Path, installed: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    some = ["tests/kernel/test_deadlines.py", "tests/aio/test_retry.py"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick"]
+    shown = run([*tests, *[name for name in some if (tree / name).exists()]], tree, installed)
+    assert re.search(r"\d+ passed", shown)
+    assert "failed" not in shown
+
+
+@pytest.mark.contract(
+    "The pip install of README.md and of the page about installation works with the built wheel."
+)
+def test_what_the_readme_installs_runs(dist: Path, tmp_path: Path) -> None:
+    pages = [ROOT / "README.md", ROOT / "docs" / "install.md"]
+    wanted = {
+        name
+        for page in pages
+        for name in re.findall(r"pip install '(pillarbox\[[\w,]+\])'", page.read_text())
+    }
+    assert wanted
+    run([sys.executable, "-m", "venv", "venv"], tmp_path)
+    inside = str(tmp_path / "venv" / "bin" / "python")
+    pip = [
+        inside,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--find-links",
+        str(dist),
+        "-c",
+        str(ROOT / "constraints.txt"),
+    ]
+    run([*pip, *sorted(wanted)], tmp_path)
+    script = "import pillarbox.spark\nfrom pillarbox import async_map\nprint(list(async_map([-1, 2], abs)))"
+    assert run([inside, "-c", script], tmp_path).splitlines()[-1] == "[1, 2]"
+    assert "java-home" in run([inside, "-m", "pillarbox", "--help"], tmp_path)
 
 
 @pytest.mark.contract

