@@ -46,7 +46,7 @@ from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import through_prompt_connection
-from pillarbox.spark.worker_errors import in_words
+from pillarbox.spark.worker_errors import errors_in_words
 
 log = logging.getLogger("pillarbox")
 
@@ -147,7 +147,7 @@ def _run_named(
 
 def _run_in_utf8(run: Callable[[Iterator[Any]], Iterator[Any]], batches: Iterator[Any]) -> Iterator[Any]:
     """The results of `run`, whose errors Spark can write and show, over a prompt connection. In a worker."""
-    return in_words(through_prompt_connection(errors_in_utf8(run)(batches)))
+    return through_prompt_connection(errors_in_utf8(run)(batches), errors_in_words())
 
 
 class Shipment:

@@ -36,7 +36,7 @@ import struct
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -173,9 +173,12 @@ def prompt_connection() -> Iterator[None]:
         make_prompt()
 
 
-def through_prompt_connection(results: Generator[T, None, None]) -> Iterator[T]:
-    """Yield what a task gives, within `prompt_connection`; closes it."""
-    with prompt_connection(), closing(results):
+def through_prompt_connection(
+    results: Generator[T, None, None], within: AbstractContextManager[None]
+) -> Iterator[T]:
+    """Yield what a task gives, within `prompt_connection` and, outside of that, `within`; closes it."""
+    # One step for each batch.
+    with within, prompt_connection(), closing(results):
         yield from results
 
 

@@ -10,7 +10,7 @@ For the thread of a task.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from contextlib import contextmanager
 
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures, frames_of, marked
 from pillarbox.kernel import PillarboxError
@@ -19,18 +19,17 @@ from pillarbox.spark.compat import send_text_alone
 from pillarbox.spark.task_connection import is_in_worker
 from pillarbox.user_frames import links, shows_all_frames, user_frames
 
-T = TypeVar("T")
-
 IN_WORDS = (PillarboxError, TypeError, ValueError, RuntimeError, ImportError, MemoryError)
 """Classes of errors that Pillarbox raises with a text for the user."""
 _BEFORE_TRACEBACK = "\n\nThe original traceback:\n"
 
 
-def in_words(results: Iterator[T]) -> Iterator[T]:
-    """Yield what a task gives. Of an error the driver shows the text and the frames of the user's code."""
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Have the driver show the text and the frames of the user's code of an error that is raised within."""
     failure: BaseException
     try:
-        yield from results
+        yield
         return
     except Exception as error:
         failure = error

@@ -62,7 +62,7 @@ def test_tasks_whose_errors_are_all_given_are_warned_of(
     rows = async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="column").collect()
     assert [row._error.type for row in rows] == ["PermissionError"] * 40
     wait_until(lambda: "nothing succeeded: 40 of 40 rows failed" in caplog.text)
-    with pytest.raises(Exception, match="PermissionError: the key is wrong - so failed all 40 rows"):
+    with pytest.raises(Exception, match="PermissionError: the key is wrong - so failed all [0-9]+ rows"):
         async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="null").collect()
 
 

@@ -55,7 +55,7 @@ from pillarbox.spark.stream.bucket_state import (
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.row_digests import Digests, digests_of, row_digests
 from pillarbox.spark.task_connection import make_prompt
-from pillarbox.spark.worker_errors import in_words
+from pillarbox.spark.worker_errors import errors_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +165,8 @@ class BucketProcessor(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Spark's: one bucket, with its input or without."""
-        return in_words(self._advance(int(key[0]), rows))
+        with errors_in_words():
+            yield from self._advance(int(key[0]), rows)
 
     def _advance(self, bucket: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         import pandas as pd
