@@ -22,13 +22,17 @@ from .long_runs import WRITTEN
 
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
-LOW_MODULES = ("lacks", "redaction", "secret_shapes", "thread_start", "validate", "wire", "wire_table")
+LOW_MODULES = (
+    *("dataclass_fields", "lacks", "redaction", "secret_shapes", "thread_start", "user_frames", "validate"),
+    *("wire", "wire_table"),
+)
 """Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
 """The part of the other modules that stand in no package, the names of `pillarbox` among them."""
 TESTS: Mapping[str, tuple[str, ...]] = {
     "aio": ("tests/aio", "tests/limits", "tests/observe"),
     "bench": ("tests/bench", "tests/demo"),
+    "dataclass_fields": ("tests/clients", "tests/sources"),
     "examples": ("tests/examples",),
     "fuzz": ("tests/chaos",),
     "kernel": ("tests/kernel", "tests/native"),
@@ -38,6 +42,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "spark": ("tests/spark", "tests/cluster"),
     "spec": ("tests/spec", "tests/house"),
     "thread_start": ("tests/aio",),
+    "user_frames": ("tests/aio", "tests/spark/unit"),
     "validate": ("tests/aio",),
     "wire": ("tests/clients",),
     "wire_table": ("tests/clients",),
