@@ -338,7 +338,7 @@ ABOVE = {
     ),
     "the scheduler": of_calls(
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
-        "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process",
+        "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
     ),
     "the ledger session": (
         *of_calls("ledger_session", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
@@ -349,7 +349,7 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
-    "the clients": in_folder("clients", "chat", "cached_tokens"),
+    "the clients": in_folder("clients", "chat", "cached_tokens", "rests"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
     "the cache": (*of_calls("cache", "cache_pin"), *in_folder("ledger", "cache_upkeep")),

@@ -92,10 +92,7 @@ async def hangs() -> None:
 # -- one of several ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract(
-    "One address of three that fails costs the job its share, and no row.",
-    convicts=["paused_for_one_address"],
-)
+@pytest.mark.contract("One address of three that fails costs the job its share, and no row.")
 @pytest.mark.parametrize(
     "reply",
     [
