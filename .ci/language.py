@@ -225,24 +225,15 @@ def files() -> list[Path]:
 def main() -> int:
     """Print the complaints; 1 if there are any."""
     names = public_names()
-    found = (
-        [
-            f"{path.relative_to(ROOT)}:{line}: {complaint}"
-            for path in files()
-            for line, complaint in complaints(path.read_text(), path.suffix)
-        ]
-        + [
-            f"{path.relative_to(ROOT)}:{line}: {complaint}"
-            for path in files()
-            if path.suffix in (".py", ".pyx") and path.relative_to(ROOT).parts[0] in ("kernel", "pyruntime")
-            for line, complaint in complaints_of_public(path.read_text(), path.suffix, names)
-        ]
-        + [
-            f"{page}:{line}: {complaint}"
-            for page in sorted(PAGES)
-            for line, complaint in complaints_of_page((ROOT / page).read_text())
-        ]
-    )
+    found = []
+    for path in files():
+        name, text = path.relative_to(ROOT), path.read_text()
+        said = [*complaints(text, path.suffix)]
+        if path.suffix in (".py", ".pyx") and name.parts[0] in ("kernel", "pyruntime"):
+            said += complaints_of_public(text, path.suffix, names)
+        if name.as_posix() in PAGES:
+            said += complaints_of_page(text)
+        found += [f"{name}:{line}: {complaint}" for line, complaint in said]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 

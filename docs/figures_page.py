@@ -10,6 +10,7 @@ measure, docs/costs.md the one of Spark's worker.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import statistics
@@ -97,9 +98,16 @@ HOME = MEASURES[:3]
 """The measures of the first page, of README and of the picture."""
 
 
+@functools.cache
+def measured() -> dict[str, dict[str, list[float]]]:
+    """The rounds of the file, by the keys of measures."""
+    found: dict[str, dict[str, list[float]]] = json.loads(MEASURED.read_text())["figures"]
+    return found
+
+
 def rounds(measure: Measure) -> dict[str, list[float]]:
     """The rounds of each contender that was measured."""
-    found = json.loads(MEASURED.read_text())["figures"][measure.key]
+    found = measured()[measure.key]
     return {name: found[key] for name, key in measure.contenders.items() if key in found}
 
 
@@ -112,13 +120,13 @@ def home_table() -> str:
     """The table of the first page."""
     lines = [HEAD, "|---|--:|---|"]
     for measure in HOME:
-        values = {name: statistics.median(each) for name, each in rounds(measure).items()}
-        (_, ours), *others = values.items()
+        found = rounds(measure)
+        (_, ours), *others = [(name, statistics.median(each)) for name, each in found.items()]
         beside = [
             f"{name} {shown(value, measure.unit)}" + (f" ({value / ours:.1f} x)" if ours else "")
             for name, value in others
         ]
-        ours_of_rounds = next(iter(rounds(measure).values()))
+        ours_of_rounds = next(iter(found.values()))
         # A count that differs from round to round is not said by its median alone.
         spread = "" if measure.unit else f" ({min(ours_of_rounds):,} to {max(ours_of_rounds):,})"
         lines.append(f"| {measure.title} | **{shown(ours, measure.unit)}**{spread} | {'; '.join(beside)} |")
