@@ -22,45 +22,23 @@ import wheels
 
 FOLDER = wheels.WORK / "first-minute"
 SCRIPT = """
-import http.server, json, threading
+from array import array
 
 from pyspark.sql import SparkSession
 
 from pillarbox.clients import Embeddings
 from pillarbox.spark import embed_text
+from pillarbox.testing import serve
+from pillarbox.testing.stand_in_values import embed
 
-
-class Service(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        texts = asked["input"]
-        vectors = [{"object": "embedding", "index": n, "embedding": [float(len(text)), float(n), 1.0]}
-                   for n, text in enumerate(texts)]
-        answer = json.dumps({"object": "list", "model": asked["model"], "data": vectors}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *words):
-        pass
-
-
-if __name__ == "__main__":
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    rows = [(n, "a pillar box " * (n % 7 + 1)) for n in range(200)]
-    texts = spark.createDataFrame(rows, "id long, text string")
-    client = Embeddings(f"http://127.0.0.1:{server.server_port}/v1", "words", dimensions=None)
-    embed_text(texts, "text", into="vector", client=client).write.mode("overwrite").saveAsTable("vectors")
-    rows = spark.table("vectors").collect()
-    assert len(rows) == 200 and all(row.vector[0] == len(row.text) for row in rows)
-    print(len(rows), "vectors")
-    spark.stop()
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+texts = spark.createDataFrame([(n, f"pillar box {n}") for n in range(200)], "id long, text string")
+client = Embeddings(serve(dimensions=16).url, "any-model")
+embed_text(texts, "text", into="vector", client=client).write.mode("overwrite").saveAsTable("vectors")
+rows = spark.table("vectors").collect()
+assert len(rows) == 200 and all(row.vector == list(array("f", embed(row.text, 16))) for row in rows)
+print(len(rows), "vectors")
+spark.stop()
 """
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pillarbox.testing.stand_in_service import DIMENSIONS, StandInService
+from pillarbox.testing.stand_in_service import DIMENSIONS, serve
 
 DESCRIPTION = """\
 Serve embeddings, chat completions and look-ups on loopback, without a model: vectors and answers are made of
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faults.add_argument("--seed", type=int, default=0, help="another one draws other requests to fail")
     words = parser.parse_args(arguments)
     try:
-        service = StandInService(**vars(words))
+        service = serve(**vars(words))
     except (ValueError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -136,41 +136,18 @@ class _Faults:
 class StandInService:
     """Service of embeddings, chat and look-ups on loopback. Any thread; a context manager.
 
-        >>> from pillarbox.testing import StandInService
-        >>> with StandInService() as service:
+        >>> from pillarbox.testing import serve
+        >>> with serve() as service:
         ...     service.url.startswith("http://127.0.0.1:"), service.statistics().requests
         (True, 0)
 
-    It begins at once, and ends by `close`, at the end of the `with` block, or with the process. `url` is its
-    base URL, up to the version, as `Embeddings`, `Chat` and other clients of OpenAI's protocol take it.
-    requests: the last 1,000 that it received, in order. See `serve` for the arguments.
+    Made by `serve`. It begins at once, and ends by `close`, at the end of the `with` block, or with the
+    process. `url` is its base URL, up to the version, as `Embeddings`, `Chat` and other clients of OpenAI's
+    protocol take it. requests: the last 1,000 that it received, in order.
     """
 
-    def __init__(
-        self,
-        *,
-        port: int = 0,
-        dimensions: int = DIMENSIONS,
-        key: str | None = None,
-        rate_429: float | None = None,
-        status_500: float = 0.0,
-        hang: float = 0.0,
-        slow: float = 0.0,
-        cut: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        check_int("port", port, 0, 65_535)
-        self.dimensions = check_positive_int("dimensions", dimensions)
-        self.key = None if key is None else check_text("key", key)
-        if rate_429 is not None:
-            check_positive_number("rate_429", rate_429)
-        shares = {"status_500": status_500, "hang": hang, "cut": cut}
-        for name, share in shares.items():
-            check_number(name, share, minimum=0.0, what="share from 0 to 1")
-        if sum(shares.values()) > 1.0:
-            raise ValueError(f"{shares}: shares of all requests, together at most 1")
-        self.seconds = check_number("slow", slow, minimum=0.0, what="number of seconds")
-        self.faults = _Faults(rate_429, check_int("seed", seed, 0), **shares)
+    def __init__(self, faults: _Faults, port: int, dimensions: int, key: str | None, seconds: float) -> None:
+        self.faults, self.dimensions, self.key, self.seconds = faults, dimensions, key, seconds
         self.requests: deque[ServedRequest] = deque(maxlen=KEPT_REQUESTS)
         self.ending = threading.Event()
         self.books = _Books()
@@ -248,17 +225,20 @@ def serve(
     `/planes/{tailnum}/owner` (text in ISO-8859-1), `/planes` (POST of one or more tail numbers), and
     `/statistics`.
     """
-    return StandInService(
-        port=port,
-        dimensions=dimensions,
-        key=key,
-        rate_429=rate_429,
-        status_500=status_500,
-        hang=hang,
-        slow=slow,
-        cut=cut,
-        seed=seed,
-    )
+    check_int("port", port, 0, 65_535)
+    check_positive_int("dimensions", dimensions)
+    if key is not None:
+        check_text("key", key)
+    if rate_429 is not None:
+        check_positive_number("rate_429", rate_429)
+    shares = {"status_500": status_500, "hang": hang, "cut": cut}
+    for name, share in shares.items():
+        check_number(name, share, minimum=0.0, what="share from 0 to 1")
+    if sum(shares.values()) > 1.0:
+        raise ValueError(f"{shares}: shares of all requests, together at most 1")
+    seconds = check_number("slow", slow, minimum=0.0, what="number of seconds")
+    faults = _Faults(rate_429, check_int("seed", seed, 0), **shares)
+    return StandInService(faults, port, dimensions, key, seconds)
 
 
 class _Books:
@@ -496,12 +476,18 @@ def _plane(name: Any) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=4_096)
-def _packed(text: str, dimensions: int) -> bytes:
-    """A vector as float32, little end first."""
-    vector = array.array("f", embed(text, dimensions))
+def _vector(text: str, dimensions: int) -> array.array[float]:
+    """A vector as float32."""
+    return array.array("f", embed(text, dimensions))
+
+
+def _base64(vector: array.array[float]) -> str:
+    """The numbers with the little end first, as the protocol has them."""
     if sys.byteorder != "little":
+        # The one that is given is kept for other requests.
+        vector = vector[:]
         vector.byteswap()
-    return vector.tobytes()
+    return base64.b64encode(vector).decode()
 
 
 def _embeddings(service: StandInService, body: dict[str, Any]) -> bytes:
@@ -522,14 +508,8 @@ def _embeddings(service: StandInService, body: dict[str, Any]) -> bytes:
         raise _Refused(HTTPStatus.BAD_REQUEST, f"encoding_format={encoding!r}: must be 'float' or 'base64'")
     data = []
     for at, text in enumerate(texts):
-        packed = _packed(text, dimensions)
-        if encoding == "base64":
-            value: Any = base64.b64encode(packed).decode()
-        else:
-            floats = array.array("f", packed)
-            if sys.byteorder != "little":
-                floats.byteswap()
-            value = floats.tolist()
+        vector = _vector(text, dimensions)
+        value = _base64(vector) if encoding == "base64" else vector.tolist()
         data.append({"object": "embedding", "index": at, "embedding": value})
     tokens = sum(map(count_tokens, texts))
     service.books.answered([each.encode("utf-8", "surrogatepass") for each in texts], tokens)
