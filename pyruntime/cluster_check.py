@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.doctor import Finding, numbers_of, requirements_of_spark
+from pillarbox.doctor import Finding, closest_folder, numbers_of, requirements_of_spark
 from pillarbox.redaction import reason_of, redacted
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ MIN_THREADS = 32
 MIN_DESCRIPTORS = 256
 MIN_FREE_BYTES = 256 * MIB
 
-# The worker's Python may be absent, too old for the probe, or end in the middle of an import. A shell says
-# so.
+# The worker's Python may be absent, too old for the probe, or end in an import: a shell says so.
 SHELL = r"""
 while read -r id; do
   if command -v "$1" >/dev/null 2>&1; then
@@ -64,8 +63,8 @@ LAUNCH = (
     "import sys, os\n"
     "if sys.version_info < (3, 7):\n"
     "    import json, socket\n"
-    "    print(json.dumps({'executor': sys.argv[1], 'host': socket.gethostname(), 'executable': "
-    "sys.executable,"
+    "    print(json.dumps({'executor': sys.argv[1], 'host': socket.gethostname(),"
+    " 'executable': sys.executable,"
     " 'python': list(sys.version_info[:3])}))\n"
     "else:\n"
     "    exec(compile(os.environ['PILLARBOX_PROBE_SOURCE'], 'executor_probe', 'exec'))\n"
@@ -100,8 +99,7 @@ def check_cluster(
                 False,
                 f"none has registered with {spark.sparkContext.master} within {REGISTER_TIMEOUT_S:g} s",
                 "see in the cluster's UI whether it has free cores and memory, and whether executors reach "
-                "the "
-                "driver: spark.driver.host must be an address of this machine that they can connect to",
+                "the driver: spark.driver.host must be an address of this machine that they can connect to",
             )
             return
         yield Finding("executors", True, ", ".join(f"{name} on {where}" for name, where in executors.items()))
@@ -135,8 +133,7 @@ def _settings(spark: SparkSession) -> Iterator[Finding]:
             False,
             f"{wanted} is set, and Spark starts {context.pythonExec}",
             "in a program that spark-submit did not start the setting does nothing: set PYSPARK_PYTHON in "
-            "the "
-            "environment of the driver",
+            "the environment of the driver",
         )
     files = context.getConf().get("spark.submit.pyFiles") or ""
     if ".whl" in files:
@@ -206,10 +203,7 @@ def _mark(ledger: str, stack: ExitStack) -> tuple[str, str] | Finding:
             files.open_output_stream(name).close()
             stack.callback(files.delete_file, name)
             return ledger, mark
-        folder = Path(ledger.removeprefix("file://"))
-        # A ledger that does not exist is made in the closest folder that does.
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
+        folder = closest_folder(ledger)
         (folder / mark).touch()
         stack.callback((folder / mark).unlink)
         return str(folder), mark
@@ -304,9 +298,9 @@ def _python(report: dict[str, Any]) -> Iterator[Finding]:
             "Python",
             False,
             f"{found}, and the driver has {here}",
-            f"PySpark runs no function then: start the driver with Python "
-            f"{'.'.join(version.split('.')[:2])}, "
-            f"or let PYSPARK_PYTHON name a Python {here} of the executors",
+            "PySpark runs no function then: start the driver with Python "
+            f"{'.'.join(version.split('.')[:2])}, or let PYSPARK_PYTHON name a Python "
+            f"{here} of the executors",
         )
     else:
         libc = f" on {report['platform']}, {report['libc'] or 'another libc than glibc'}"
@@ -354,8 +348,7 @@ def _memory(spark: SparkSession, report: dict[str, Any]) -> Finding:
     good = not limits or min(limits) >= MIN_WORKER_BYTES
     advice = (
         f"a Python worker takes {MIN_WORKER_BYTES // MIB} MiB and what its rows take, and one runs for each "
-        "of "
-        f"{cores} cores: raise spark.executor.memoryOverhead (or spark.executor.pyspark.memory), or lower "
+        f"of {cores} cores: raise spark.executor.memoryOverhead (or spark.executor.pyspark.memory), or lower "
         "spark.executor.memory, which is for Java"
     )
     return Finding(
@@ -458,8 +451,7 @@ def _job(spark: SparkSession, host: str, advertise: str | None) -> Finding:
             rows = frame.collect()
         seen = progress.totals.results
     except Exception as error:
-        said = [line.strip() for line in redacted(str(error)).splitlines() if line.strip()]
-        return Finding(check, False, "\n".join(said[:6]), "see the executors' logs")
+        return Finding(check, False, _first_lines(error, 6), "see the executors' logs")
     right = sorted(row.n for row in rows) == [2 * n for n in range(ROWS)]
     found = f"{len(rows)} rows in {tasks} tasks in {time.perf_counter() - began:.1f} s"
     if not right:
@@ -485,30 +477,34 @@ def _session(asked: Mapping[str, Any], folder: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def _findings(asked: Mapping[str, Any], folder: str) -> Iterator[Finding]:
+    try:
+        spark = _session(asked, folder)
+    except Exception as error:
+        advice = "name the cluster with --master, as spark://host:7077, yarn or k8s://https://host:6443"
+        yield Finding("session", False, _first_lines(error, 4), advice)
+        return
+    yield Finding("session", True, f"Spark {spark.version} at {spark.sparkContext.master}")
+    try:
+        places = {name: asked[name] for name in ("ledger", "host", "advertise")}
+        yield from check_cluster(spark, **places)
+    finally:
+        with suppress(Exception):
+            spark.stop()
+
+
+def _first_lines(error: BaseException, most: int) -> str:
+    """The first lines of an error's text that are not empty, redacted."""
+    said = [line.strip() for line in redacted(str(error)).splitlines() if line.strip()]
+    return "\n".join(said[:most])
+
+
 def main() -> int:
-    """Print the findings of what standard input asks for, a line of JSON each."""
+    """Read the request from standard input, and print each finding as a line of JSON."""
     asked = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="pillarbox-doctor-") as folder:
-        try:
-            spark = _session(asked, folder)
-        except Exception as error:
-            text = redacted(str(error))
-            said = [line.strip() for line in text.splitlines() if line.strip()][:4]
-            advice = "name the cluster with --master, as spark://host:7077, yarn or k8s://https://host:6443"
-            print(json.dumps(Finding("session", False, "\n".join(said), advice)), flush=True)
-            return 0
-        print(
-            json.dumps(Finding("session", True, f"Spark {spark.version} at {spark.sparkContext.master}")),
-            flush=True,
-        )
-        try:
-            for finding in check_cluster(
-                spark, ledger=asked["ledger"], host=asked["host"], advertise=asked["advertise"]
-            ):
-                print(json.dumps(finding), flush=True)
-        finally:
-            with suppress(Exception):
-                spark.stop()
+        for finding in _findings(asked, folder):
+            print(json.dumps(finding), flush=True)
     return 0
 
 

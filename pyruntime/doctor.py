@@ -200,11 +200,15 @@ def folders(ledger: str | None) -> Iterator[Finding]:
         advice = "" if ran else "check the address, the credentials in the environment, and what they may do"
         yield Finding("ledger", ran, said, advice)
         return
+    yield _writable("ledger", str(closest_folder(ledger)))
+
+
+def closest_folder(ledger: str) -> Path:
+    """Return the folder of a local ledger; of one that does not exist, the closest that does."""
     path = Path(ledger.removeprefix("file://"))
-    # A ledger that does not exist is made in the closest folder that does.
     while not path.exists() and path != path.parent:
         path = path.parent
-    yield _writable("ledger", str(path))
+    return path
 
 
 def _writable(check: str, folder: str) -> Finding:

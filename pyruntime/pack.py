@@ -28,6 +28,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,8 @@ BUILD_SUFFIXES = frozenset({".pyc", ".pyx", ".pxd", ".pyi", ".h", ".cpp"})
 """Files of a package that nothing reads at run time."""
 OF_SPARK = frozenset({"pyspark", "py4j", "pillarbox"})
 """Distributions that are never copied: a worker has Spark's own, and Pillarbox is packed by itself."""
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The version of this process, in the form in which `Pack.python` has it."""
 PIP_TIMEOUT_S = 600
 MAX_LINES_SHOWN = 8
 OLDEST_MANYLINUX = 5
@@ -117,24 +120,22 @@ def pack(
     """
     names = list(include)
     _check(names, python, platform)
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    version = python or PYTHON
     with tempfile.TemporaryDirectory(prefix="pillarbox-pack-") as scratch:
-        found = _installed(names, platform) if python in (None, here) else None
+        found = _installed(names, platform) if version == PYTHON else None
         if found is None:
-            found = _fetched(names, python or here, platform, find_links, Path(scratch))
+            found = _fetched(names, version, platform, find_links, Path(scratch))
         files, packed = found
         if not any(_is_compiled(name) for name in files if name.startswith("pillarbox/kernel/")):
             raise ValueError(
-                f"Pillarbox is not built for Python {python or here} here: no compiled module is in its "
-                "kernel; "
+                f"Pillarbox is not built for Python {version} here: its kernel has no compiled module; "
                 "install it anew, or run `make build` in a checkout"
             )
         tag = platform or _platform_here()
-        version = metadata.version("pillarbox")
-        stem = f"pillarbox-{version}-cp{(python or here).replace('.', '')}-{tag}.zip"
+        stem = f"pillarbox-{metadata.version('pillarbox')}-cp{version.replace('.', '')}-{tag}.zip"
         to = _destination(path, stem)
         _write(to, files)
-        return Pack(to, python or here, tag, _oldest_glibc(files.values()), tuple(packed))
+        return Pack(to, version, tag, _oldest_glibc(files.values()), tuple(packed))
 
 
 def _check(names: list[str], python: str | None, platform: str | None) -> None:
@@ -199,13 +200,10 @@ def _oldest_glibc(files: Iterable[Path]) -> str | None:
 
 
 def _platform_here() -> str:
-    import sysconfig
-
     return re.sub(r"[-.]", "_", sysconfig.get_platform())
 
 
-# -- files that are installed here
-# ----------------------------------------------------------------------------
+# -- files that are installed here --------------------------------------------------------------------------
 
 
 def _installed(names: list[str], platform: str | None) -> tuple[dict[str, Path], list[str]] | None:
@@ -319,8 +317,7 @@ def _closure(names: Iterable[str]) -> list[metadata.Distribution]:
             raise ValueError(
                 f"{why}: {name} is neither installed here nor one of the extras of Pillarbox "
                 f"({', '.join(sorted(extras))}); install it on the driver first. Modules of your own travel "
-                "by "
-                "spark.submit.pyFiles"
+                "by spark.submit.pyFiles"
             ) from None
         found[canonical] = distribution
         for each in _requirements(distribution, asked):
@@ -329,8 +326,7 @@ def _closure(names: Iterable[str]) -> list[metadata.Distribution]:
     return [found[name] for name in sorted(found)]
 
 
-# -- wheels for another Python or platform
-# --------------------------------------------------------------------
+# -- wheels for another Python or platform ------------------------------------------------------------------
 
 
 def _tags_within(platform: str) -> Iterator[str]:
@@ -420,7 +416,7 @@ def _pip(
     folder: Path,
     asked: str,
 ) -> dict[str, str]:
-    """Have pip unpack wheels into `folder`; returns the versions of what lies there, by name."""
+    """Have pip unpack wheels into `folder`; return their versions by name."""
     command = [
         sys.executable,
         "-m",
@@ -449,15 +445,13 @@ def _pip(
         said = "\n".join(redacted(done.stderr).strip().splitlines()[-MAX_LINES_SHOWN:])
         raise RuntimeError(
             f"there is no wheel of {asked}, or pip cannot fetch it: build one (`make wheels` in a checkout) "
-            "and "
-            f"name its folder with find_links (--find-links), or pack on a machine like the workers. pip: "
-            f"{said}"
+            "and name its folder with find_links (--find-links), or pack on a machine like the workers. "
+            f"pip: {said}"
         )
     return {each.metadata["Name"]: each.version for each in metadata.distributions(path=[str(folder)])}
 
 
-# -- the command
-# ----------------------------------------------------------------------------------------------
+# -- the command --------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -505,10 +499,9 @@ def _print(made: Pack, say: Callable[[str], None]) -> None:
     glibc = f" with glibc {made.glibc} or later" if made.glibc else ""
     say(f"{made.path}: {made.path.stat().st_size / 1e6:.1f} MB")
     say(f"for Python {made.python} on {made.platform}{glibc}: {', '.join(made.packed)}")
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if made.python != here:
+    if made.python != PYTHON:
         say(
-            f"WARNING: this is Python {here}, and PySpark runs no functions of it on workers with Python "
+            f"WARNING: this is Python {PYTHON}, and PySpark runs no functions of it on workers with Python "
             f"{made.python}: start the driver with Python {made.python}"
         )
     say("\nin a program:\n\n    SparkSession.builder.config(map={")

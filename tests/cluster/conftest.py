@@ -82,7 +82,7 @@ class Workers:
 
     @functools.cached_property
     def packed_for_objects(self) -> dict[str, str]:
-        """The same, with what a ledger in a bucket needs besides."""
+        """The same settings for a pack with obstore, which a ledger in a bucket needs."""
         return pack(self._scratch / "objects.zip", include=["obstore"]).settings
 
     def settings(self, **more: str) -> dict[str, str]:

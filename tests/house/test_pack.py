@@ -1,4 +1,4 @@
-"""Contract of `pillarbox pack`: one zip with what runs, the settings for it, and words for what cannot be."""
+"""Contract of `pillarbox pack`: one zip that runs, its settings, and errors in words."""
 
 from __future__ import annotations
 
