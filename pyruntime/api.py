@@ -34,9 +34,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.calls import Chunk
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
 from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.error_policy import DeadLetterFiles
+from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of, with_parse
 from pillarbox.aio.kept_lengths import expect_kept
@@ -55,7 +56,7 @@ from pillarbox.aio.options import (
     given_options,
 )
 from pillarbox.aio.row_inputs import check_rows
-from pillarbox.aio.task_run import Chunk, ResultStream
+from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.holder import Holder
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source

@@ -38,29 +38,33 @@ from operator import attrgetter
 from typing import Any
 
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
+from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.call_threads import blocking_function
-from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter, clock_of
+from pillarbox.aio.calls import Call, CallState, RestoredCall
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
-from pillarbox.aio.error_policy import FirstFailure
+from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
+    ResultConverter,
     check_function,
     collector_parameter,
     is_async,
     is_async_generator,
     with_collector,
 )
+from pillarbox.aio.idle_reasons import reason_to_wait
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
+from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
+from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
-from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
-from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
-from pillarbox.aio.waits import WaitReporter, reason_to_wait
+from pillarbox.aio.states import AsyncWaitState, Entry, FinishedRow
+from pillarbox.aio.waits import WaitReporter
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
@@ -140,20 +144,23 @@ class AsyncWaitOperator(Operator):
         self._ledger_session = ledger_session
         self._meter = Meter()
         self._waits = WaitReporter(name, clock_of(loop))
-        self._scheduler = CallScheduler(
+        self._name, self._call_context = name, context
+        # Rows of a snapshot that wait for their admission, with their states.
+        self._restored: dict[Call, CallState | FinishedRow] = {}
+        make = CallScheduler if options.batch is None else BatchScheduler
+        self._scheduler = make(
             options,
             self._meter,
             loop,
             name=name,
-            context=context,
             queue=self._queue,
             complete=self._complete,
             stop=self._fail,
+            finished=self._finished,
             convert=convert,
             session=ledger_session,
         )
         self._flights = self._scheduler.flights
-        self._restored = self._scheduler.restored
         self._waiting = self._scheduler.waiting
         self._runner: Runner | None = None
 
@@ -167,37 +174,46 @@ class AsyncWaitOperator(Operator):
         self._runner = self._scheduler.runner = self._make_runner()
         if self._ledger_session is not None:
             weigh = self._weigh_kept if self._weighs else None
-            self._ledger_session.bind(self._scheduler, self._mailbox, weigh, self._leave)
+            self._ledger_session.bind(self._scheduler.flow(), self._mailbox, weigh, self._leave)
 
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
-        if batch is not None:
+        hooks, name, context = scheduler.hooks(), self._name, self._call_context
+        if isinstance(scheduler, BatchScheduler) and batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
+            policies = scheduler.policies
             # What looks at results sees each as the function gave it.
-            whole = scheduler.elements_of if scheduler.looks_at_results else scheduler.rows_of
+            whole = policies.fit.elements_of if policies.looks_at_results else policies.fit.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
             by_columns = self._spread and not batch.arrow
-            in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)
-            return BatchRunner(scheduler, batch, in_batches, self._may_get_rows)
+            in_batches = batch_function(fn, name, self._loop, spread=by_columns, rows_of=whole)
+            scheduler.fill(self._may_get_rows)
+            return BatchRunner(hooks, in_batches, name, context)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
             handed = with_collector(fn, parameter, spread=self._spread)
-            return CollectorRunner(scheduler, handed, self._mailbox, self._emit_mail.priority)
+            return CollectorRunner(hooks, handed, name, context, self._mailbox, self._emit_mail.priority)
         call = (lambda row: fn(*row)) if self._spread else fn
         if is_async_generator(fn):
             call = partial(collect, call)
         elif not is_async(fn):
-            call = blocking_function(call, scheduler.name, self._loop)
-        return CoroutineRunner(scheduler, call)
+            call = blocking_function(call, name, self._loop)
+        return CoroutineRunner(hooks, call, name, context)
+
+    def _finished(self) -> int:
+        """Rows that have finished, those included that had before a restore."""
+        unfinished = self._queue.in_flight + len(self._restored)
+        if self._ledger_session is not None:
+            unfinished = self._ledger_session.unfinished(unfinished)
+        return self._meter.rows_in - unfinished
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Begin to make calls, those of restored rows first."""
-        if self._scheduler.throttle is not None:
-            self._scheduler.throttle.start()
+        self._scheduler.start()
         if self.watcher is not None:
             self.watcher.start()
         self._sample()
@@ -291,16 +307,15 @@ class AsyncWaitOperator(Operator):
         runner = self._runner
         if runner is None:
             return None
-        throttle = self._scheduler.throttle
         return self._meter.statistics(
-            None if throttle is None else throttle.statistics(),
+            self._scheduler.policies.load.limiter_statistics(),
             in_flight=runner.in_flight,
             waiting=len(self._waiting) + len(self._scheduler.pausing),
-            late=runner.late,
+            late=self._meter.late + runner.late,
             abandoned=runner.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=self._scheduler.limit,
+            capacity=self._scheduler.slots.limit,
             waits={} if self._waits.text is None else {self._waits.text: 1},
         )
 
@@ -506,7 +521,7 @@ class AsyncWaitOperator(Operator):
             self._light = LIGHT_RESULTS
         most = self._max_bytes
         # Of that, up to a half may be with whoever takes the results: looked at only from here on.
-        if self._is_tight or self._result_bytes * self._scheduler.limit > 0.5 * most - self._held:  # type: ignore[operator]
+        if self._is_tight or self._result_bytes * self._scheduler.slots.limit > 0.5 * most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
     def _encoded_bytes(self) -> int:
@@ -517,13 +532,15 @@ class AsyncWaitOperator(Operator):
         options = self._options
         in_call = 1 if options.batch is None else options.batch.size
         left = self._max_bytes - self._held - self._output.held_bytes - self._encoded_bytes()  # type: ignore[operator]
-        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else self._scheduler.limit
-        self._is_tight = room < self._scheduler.limit
+        room = (
+            int(left / (self._result_bytes * in_call)) if self._result_bytes else self._scheduler.slots.limit
+        )
+        self._is_tight = room < self._scheduler.slots.limit
         # Where the output is full or results wait for the disk, the end of that looks again; otherwise one
         # call must go on, or none would.
         session = self._ledger_session
         waits = self._output_full or (session is not None and session.kept_back()[0])
-        self._scheduler.allow(max(room, 0 if waits else 1) if self._is_tight else None)
+        self._scheduler.slots.allow(max(room, 0 if waits else 1) if self._is_tight else None)
 
     def _ask_to_emit(self) -> None:
         if not self._is_stopped:
@@ -712,7 +729,7 @@ class AsyncWaitOperator(Operator):
         """Add the time since the last look to what it went on."""
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
-        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.limit)
+        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.slots.limit)
         idle = self._why_idle()
         self._meter.sample(busy, idle, late)
         self._waits.look(reason_to_wait(self._scheduler, self._ledger_session, idle, self._first_row))
@@ -725,12 +742,13 @@ class AsyncWaitOperator(Operator):
         if self._output_full:
             return "output"
         session = self._ledger_session
-        if scheduler.room.holds is not None:
+        if scheduler.slots.room.holds is not None:
             return "retry"
         if not self._scheduler.runner.limit or (session and session.claimed and not self._waiting):
             return "ledger"
-        if scheduler.throttle is not None and scheduler.throttle.holds:
-            is_cooling = scheduler.breaker is not None and scheduler.breaker.is_cooling
+        if scheduler.gate is not None and scheduler.gate.holds:
+            breaker = scheduler.policies.load.breaker
+            is_cooling = breaker is not None and breaker.is_cooling
             return "retry" if is_cooling else "rate"
         if self._ends:
             return "end" if self._scheduler.runner.in_flight or not scheduler.pausing else "retry"

@@ -32,13 +32,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
-from pillarbox.aio.function import check_function, gives_one_row
+from pillarbox.aio.function import ResultConverter, check_function, gives_one_row
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     UNSET,
@@ -53,11 +54,6 @@ from pillarbox.aio.options import (
 from pillarbox.ledger import Ledger
 from pillarbox.task.protocols import RowBatch
 from pillarbox.validate import suggesting_names
-
-if TYPE_CHECKING:
-    from pillarbox.aio.calls import ResultConverter
-    from pillarbox.aio.ledger_session import LedgerSession
-
 
 C = TypeVar("C", bound=Call)
 

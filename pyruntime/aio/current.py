@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from pillarbox.aio.calls import CurrentCall, running_call
+from pillarbox.aio.current_call import CurrentCall, running_call
 
 
 def current_call() -> CurrentCall:

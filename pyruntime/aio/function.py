@@ -10,12 +10,36 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from inspect import Parameter
-from typing import Any, get_origin
+from typing import Any, Protocol, get_origin
 
-from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.errors import OpenFailed, shorten
 from pillarbox.kernel import Collector
 from pillarbox.redaction import DEFAULT
+
+
+class ResultConverter(Protocol):
+    """Makes of results the form in which they leave."""
+
+    def convert(self, result: Any) -> Any:
+        """The form in which `result` leaves; what it raises is the error of the attempt that gave it.
+
+        What it gave once, it gives back as it is.
+        """
+
+    def convert_all(self, results: list[Any]) -> list[Any]:
+        """The forms in which the results of a batch leave; raises what `convert` raises for one of them."""
+
+    def rows_of(self, results: Any) -> list[Any] | None:
+        """The converted results of a batch that are kept in one block, such as a matrix; None for others.
+
+        Or what `elements_of` gives.
+        """
+
+    def elements_of(self, results: Any) -> list[Any] | None:
+        """The results of a batch as they are, where a collection says of some that they are missing.
+
+        With None in their places, where its own elements say otherwise. None for other collections.
+        """
 
 
 def check_function(fn: Any, *, in_batches: bool = False) -> None:

@@ -24,13 +24,11 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pillarbox.aio.calls import Call
+from pillarbox.aio.usage import Usage
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot
-
-if TYPE_CHECKING:
-    from pillarbox.aio.calls import Call
-    from pillarbox.aio.usage import Usage
 
 log = logging.getLogger("pillarbox")
 

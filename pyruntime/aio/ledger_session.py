@@ -16,15 +16,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.aio.call_threads import call_soon
+from pillarbox.aio.calls import Call, TakesResult
 from pillarbox.aio.equal_rows import copied
 from pillarbox.aio.errors import ErrorInfo, Failed, shorten
 from pillarbox.aio.function import Parsed, value_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
-from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, ClaimedCalls
+from pillarbox.aio.options import Options
+from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, CallFlow, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
 from pillarbox.ledger.errors import LedgerConflictError
@@ -44,11 +46,6 @@ from pillarbox.ledger.reader import FoundVector
 from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
 from pillarbox.redaction import redacted
 from pillarbox.thread_start import start_thread
-
-if TYPE_CHECKING:
-    from pillarbox.aio.calls import Call, TakesResult
-    from pillarbox.aio.options import Options
-    from pillarbox.aio.scheduler import CallScheduler
 
 log = logging.getLogger("pillarbox")
 
@@ -164,18 +161,16 @@ class LedgerSession:
         self._timer: asyncio.TimerHandle | None = None
         self._seen = len(self.reader)
 
-    def bind(
-        self, scheduler: CallScheduler, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult
-    ) -> None:
-        """Keep the results of the calls of `scheduler`. weigh: counts each; leave: completes one."""
-        self._scheduler = scheduler
-        self._weigh, self._leave = weigh, leave or scheduler.complete
+    def bind(self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult) -> None:
+        """Keep the results of the calls of an operator. weigh: counts each; leave: completes one."""
+        self._flow = flow
+        self._weigh, self._leave = weigh, leave or flow.complete
         self._mailbox = mailbox
-        self._loop = loop = scheduler.loop
-        self._waiting = scheduler.waiting
-        self._most = max(1, scheduler.options.window // COMMITS_PER_WINDOW)
-        self._convert = scheduler.convert
-        self._rows_of = scheduler.rows_of
+        self._loop = flow.loop
+        self._waiting = flow.waiting
+        self._most = max(1, flow.window // COMMITS_PER_WINDOW)
+        self._convert = flow.convert
+        self._rows_of = flow.rows_of
         self._writer = self._ledger.writer(
             self._scope,
             self.reader,
@@ -186,9 +181,9 @@ class LedgerSession:
         )
         self._is_bound = True
         if self.claimed is not None:
-            self.claimed.bind(scheduler)
+            self.claimed.bind(flow)
         if self._pin is not None:
-            self._pin.keep(loop)
+            self._pin.keep(flow.loop)
 
     def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
@@ -381,7 +376,7 @@ class LedgerSession:
             try:
                 self._member.check()
             except (OSError, LedgerError) as error:
-                self._scheduler.stop(error)
+                self._flow.stop(error)
                 return False
         if not self._leased:
             return not self._waits
@@ -395,7 +390,7 @@ class LedgerSession:
             return True
         self._leased, self._waits = False, True
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
-        self._scheduler.hold(True)
+        self._flow.hold(True)
         self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
@@ -444,7 +439,7 @@ class LedgerSession:
 
     def give(self, call: Call, result: Any) -> None:
         """A row that waits gets what another attempt, or another task, has kept."""
-        self._scheduler.replay(call, result)
+        self._flow.replay(call, result)
         self._end(call, value_of(result))
 
     def _replay(self, call: Call) -> tuple[Any] | Origin | None:
@@ -569,11 +564,11 @@ class LedgerSession:
         if not self._behind and self._writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._behind = True
-            self._scheduler.hold(True)
+            self._flow.hold(True)
 
     def _finish(self, call: Call, result: Any) -> None:
         """The result of a row may leave, and that of those that have joined its call."""
-        self._scheduler.complete(call, result)
+        self._flow.complete(call, result)
         self._end(call, result)
 
     def _end(self, call: Call, result: Any) -> None:
@@ -585,7 +580,7 @@ class LedgerSession:
             for joined in self._joined.pop(call.key, ()):
                 if self._closed:
                     return
-                self._scheduler.share_found(joined, result if type(result) is Failed else copied(result))
+                self._flow.share(joined, result if type(result) is Failed else copied(result))
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -595,7 +590,7 @@ class LedgerSession:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
     def _latency(self, call: Call) -> float:
-        return self._scheduler.clock() - call.began if call.attempt else 0.0
+        return self._flow.clock() - call.began if call.attempt else 0.0
 
     def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
         # spec: Ledger!Answer
@@ -647,7 +642,7 @@ class LedgerSession:
         if self._behind and not self._closed:
             self._behind = self._writer.is_behind
             if not self._behind:
-                self._scheduler.hold(self._waits)
+                self._flow.hold(self._waits)
 
     def _failed(self, error: BaseException) -> None:
         if self._closed:
@@ -656,7 +651,7 @@ class LedgerSession:
             mine = [call for _, calls, _, _ in self._kept for call in calls if call.key == error.key]
             if mine:
                 error = self._conflict(mine[0], error.other)
-        self._scheduler.stop(error)
+        self._flow.stop(error)
 
     def _lost(self, error: BaseException) -> None:
         if self._is_bound:
@@ -705,7 +700,7 @@ class LedgerSession:
                     self._scope,
                     self._intervals.hung_after,
                 )
-                self._scheduler.hold(True)
+                self._flow.hold(True)
             self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
             return
         if self._lease is not None:
@@ -714,7 +709,7 @@ class LedgerSession:
         self.reader.refresh()
         if waited:
             self._take_replayed()
-            self._scheduler.hold(self._behind)
+            self._flow.hold(self._behind)
 
     def _poll(self) -> None:
         if self._closed:
@@ -728,7 +723,7 @@ class LedgerSession:
                 self._lease = None
             self._try_lease()
         except BaseException as error:
-            self._scheduler.stop(error)
+            self._flow.stop(error)
 
     def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""

@@ -17,13 +17,14 @@ the signatures and docstrings of the public functions and into the documentation
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
+from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.holder import HOLDER_TIMES, HolderTimes
@@ -358,6 +359,7 @@ class Options:
         `LOW_LATENCY`.
     where: a Column or SQL condition on a DataFrame: the function is called only with rows that satisfy it;
         the other rows get nulls. Not for a list of functions.
+    policies: objects derived from `CallPolicy`, asked before the options at each moment of a call's life.
 
         >>> from pillarbox import Options, async_map
         >>> async def call(row):
@@ -384,6 +386,7 @@ class Options:
     dedupe: Dedupe | None
     latency: Latency
     where: Any
+    policies: tuple[CallPolicy, ...]
     # No user sets it; a subclass may.
     intervals: ClassVar[Intervals] = Intervals()
 
@@ -405,6 +408,7 @@ class Options:
         dedupe: bool | Callable[..., Hashable] | Dedupe | None = None,
         latency: Latency = "normal",
         where: Any = None,
+        policies: Sequence[CallPolicy] = (),
     ) -> None:
         if isinstance(retry, int) and not isinstance(retry, bool):
             retry = Retry(attempts=retry)
@@ -425,6 +429,7 @@ class Options:
             "dedupe": dedupe if dedupe is None or isinstance(dedupe, Dedupe) else Dedupe(dedupe),
             "latency": check_choice("latency", latency, LATENCIES),
             "where": where,
+            "policies": check_policies(policies),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

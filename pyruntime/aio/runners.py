@@ -33,22 +33,23 @@ in `call_threads`, calls of batches in `batch_runner`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.call_threads import CallThreads, joined
-from pillarbox.aio.calls import CURRENT, Call, CurrentCall
+from pillarbox.aio.calls import Call
+from pillarbox.aio.current_call import CURRENT, CallServices, CurrentCall
+from pillarbox.aio.executions import Execution, Worker
 from pillarbox.aio.function import refuse_awaitable, refuse_coroutine
+from pillarbox.aio.gen_ai import GenAiMeter
+from pillarbox.aio.options import Intervals
 from pillarbox.aio.usage import Result
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
-
-if TYPE_CHECKING:
-    from pillarbox.aio.errors import CallTimeout
-    from pillarbox.aio.scheduler import CallScheduler
 
 T = TypeVar("T")
 
@@ -69,28 +70,31 @@ THREAD_RETRY_S = 5.0
 _CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
 
 
-class Execution:
-    """Calls under way in a task; `timer` is that of its abandonment once nobody waits for it.
+class RunnerHooks(NamedTuple):
+    """What a runner knows of its scheduler: how it takes calls, and reports their ends.
 
-    `started` says that the task has had its first step.
+    services: for `current_call`. most, limit: calls in flight, at most, and as it is at first. is_gated:
+    whether something may hold calls back. arrived: notes that rows may have come. may_start: whether one more
+    execution is to start, beside so many that are on their way and so many that run. take: begins the next
+    call, in an execution; None if none may begin. begin: has an execution carry what was taken without one.
+    ended: takes call, execution, result and error of an attempt, on time or late. limit_threads: no more
+    calls in flight than threads. guarded: calls a function whose error ends the job. stop: ends it.
     """
 
-    __slots__ = ("abandoned", "task", "timer")
-
-    started: bool
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.abandoned = False
-
-    def release(self, call: Call) -> bool:
-        """Take away `call`, whose row waits for it no longer; returns True if that was the last one."""
-        raise NotImplementedError
-
-    def release_all(self) -> None:
-        """Take away all calls that are left: the job has ended."""
-        raise NotImplementedError
+    services: CallServices
+    gen_ai: GenAiMeter
+    intervals: Intervals
+    most: int
+    limit: int
+    is_gated: bool
+    arrived: Callable[[], None]
+    may_start: Callable[[int, int], bool]
+    take: Callable[[Any], Any]
+    begin: Callable[..., Any]
+    ended: Callable[..., None]
+    limit_threads: Callable[[int | None], None]
+    guarded: Callable[..., None]
+    stop: Callable[[BaseException], None]
 
 
 class Runner:
@@ -104,33 +108,29 @@ class Runner:
     nobody.
     """
 
-    # `limit` is an attribute that `CallScheduler` sets, not a question to it: each row asks.
+    # `limit` and `is_gated` are attributes that the scheduler sets, not questions to it: each row asks.
 
-    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Any]) -> None:
-        self._scheduler = scheduler
-        self._waiting = scheduler.waiting
+    def __init__(
+        self, hooks: RunnerHooks, fn: Callable[..., Any], name: str, context: contextvars.Context
+    ) -> None:
+        self._hooks = hooks
         self._fn = fn
         self._threads = fn if isinstance(fn, CallThreads) else None
-        self._name = scheduler.name
-        self._context = scheduler.context
-        self._loop = scheduler.loop
-        self._gen_ai = scheduler.meter.gen_ai
-        self._gen_ai.context = self._context
+        self._name = name
+        self._context = context
+        self._loop = hooks.services.loop
+        hooks.gen_ai.context = context
         self._executions: set[Any] = set()
         self._active = 0
         self._dispatching = self._closed = False
-        self._intervals = scheduler.options.intervals
-        self.limit = scheduler.limit
+        self.limit = hooks.limit
+        self.is_gated = hooks.is_gated
         # Until then no thread is tried, since none could be started.
         self._more_threads: asyncio.TimerHandle | None = None
         self._told_of_threads = self._asked_for_thread = False
         self.abandoned = 0
         # Of these, those that have not ended yet.
         self._left_behind = 0
-        self._late = 0
-
-    def suggest_rows(self, rows: float) -> None:
-        """Put no more rows into later batches; without batches nothing is done."""
 
     @property
     def in_flight(self) -> int:
@@ -144,8 +144,8 @@ class Runner:
 
     @property
     def late(self) -> int:
-        """Outcomes that came after their call was revoked."""
-        return self._late
+        """Outcomes that came after their call was revoked, and that reached nobody."""
+        return 0
 
     def dispatch(self) -> None:
         """Begin waiting calls while there are slots."""
@@ -155,7 +155,7 @@ class Runner:
             return
         self._dispatching = True
         try:
-            while self._active < self.limit and not self._scheduler.is_closed and self._begin_next():
+            while self._active < self.limit and self._begin_next():
                 pass
         finally:
             self._dispatching = False
@@ -176,14 +176,14 @@ class Runner:
             return True
         if self._asked_for_thread:
             return False
-        if not threads.count and threads.ask_for_one(partial(self._scheduler.guarded, self._got_thread)):
+        if not threads.count and threads.ask_for_one(partial(self._hooks.guarded, self._got_thread)):
             # Of a function in front, which may have taken all.
             self._asked_for_thread = True
             return False
         if self._left_behind >= threads.count:
             # Nothing was called that could fail.
             still = f", and calls that were given up still run in {threads.count}" if threads.count else ""
-            self._scheduler.stop(
+            self._hooks.stop(
                 RuntimeError(
                     f"no thread can be started for the calls of {self._name}{still}: {threads.shortage}. "
                     f"{_MORE_THREADS}"
@@ -191,18 +191,17 @@ class Runner:
             )
             return False
         if self._more_threads is None:
-            threads.freed = partial(self._scheduler.guarded, self._use_free_thread)
-            self._scheduler.room.limit_threads(threads.count)
-            self._scheduler.set_limit()
+            threads.freed = partial(self._hooks.guarded, self._use_free_thread)
+            self._hooks.limit_threads(threads.count)
             self._more_threads = self._loop.call_later(
-                THREAD_RETRY_S, self._scheduler.guarded, self._try_more_threads
+                THREAD_RETRY_S, self._hooks.guarded, self._try_more_threads
             )
         if not self._told_of_threads:
             self._told_of_threads = True
             log.warning(
                 "capacity: %d calls of %s may be in flight, and no more than %d threads can be started (%s): "
                 "the other rows wait for these. %s",
-                self._scheduler.options.max_capacity,
+                self._hooks.most,
                 self._name,
                 threads.count,
                 threads.shortage,
@@ -216,29 +215,20 @@ class Runner:
 
     def _use_free_thread(self) -> None:
         """Begin a call in the thread of one that goes on without it: more are in flight than threads."""
-        self._scheduler.room.limit_threads(None)
-        self._scheduler.set_limit()
+        self._hooks.limit_threads(None)
         self.dispatch()
 
     def _try_more_threads(self) -> None:
         self._more_threads = None
-        self._scheduler.room.limit_threads(None)
-        self._scheduler.set_limit()
+        self._hooks.limit_threads(None)
 
     def note_turn(self) -> None:
         """Note that the event loop had its turn."""
 
-    def revoke(self, call: Call) -> None:
+    def revoke(self, execution: Any, call: Call) -> None:
         """Take `call` from what runs it and have that end; what it still brings is ignored."""
-        execution = call.execution
-        call.execution = None
         if execution.release(call):
             self._cancel(execution)
-
-    def attempt_timed_out(self, begun: Any, calls: list[Call], error: CallTimeout) -> None:
-        """The attempt of `calls`, which were revoked, met its limit; `begun` is what that was armed for."""
-        for call in calls:
-            self._scheduler.failed(call, error, timed_out=error)
 
     async def close(self) -> None:
         """Revoke all calls and wait for their end, for `Intervals.cancel_timeout` at most."""
@@ -254,10 +244,10 @@ class Runner:
                 execution.task.cancel()
                 tasks.append(execution.task)
         if tasks:
-            _, pending = await asyncio.wait(tasks, timeout=self._intervals.cancel_timeout)
+            _, pending = await asyncio.wait(tasks, timeout=self._hooks.intervals.cancel_timeout)
             for task in pending:
                 _forget(task)
-                log.warning(_ABANDONED, self._name, self._intervals.cancel_timeout)
+                log.warning(_ABANDONED, self._name, self._hooks.intervals.cancel_timeout)
         if self._threads is not None:
             self._threads.close()
 
@@ -275,7 +265,7 @@ class Runner:
             # A task that was cancelled before its first step would never come to its end here.
             execution.task.cancel()
         execution.timer = self._loop.call_later(
-            self._intervals.cancel_timeout, self._scheduler.guarded, self._abandon, execution
+            self._hooks.intervals.cancel_timeout, self._hooks.guarded, self._abandon, execution
         )
 
     def _abandon(self, execution: Any) -> None:
@@ -294,16 +284,17 @@ class Runner:
         self._left_behind += 1
         _forget(execution.task)
         if self._threads is None:
-            log.warning(_ABANDONED, self._name, self._intervals.cancel_timeout)
+            log.warning(_ABANDONED, self._name, self._hooks.intervals.cancel_timeout)
             return
-        allowed, left_behind = max(self._intervals.abandoned_threads, self.limit), self._left_behind
+        allowed, left_behind = max(self._hooks.intervals.abandoned_threads, self.limit), self._left_behind
         if self._more_threads is not None:
             # Others cannot be had.
             allowed = min(allowed, self._threads.count)
         if left_behind >= allowed:
             raise RuntimeError(
                 f"{left_behind} calls of {self._name} still run in their threads "
-                f"{self._intervals.cancel_timeout:g} s after their time-out, and at most {allowed} may: "
+                f"{self._hooks.intervals.cancel_timeout:g} s after their time-out, "
+                f"and at most {allowed} may: "
                 "a thread cannot be ended from outside. "
                 "Give what blocks there a time-out of its own, or make the function `async def`"
             )
@@ -313,7 +304,7 @@ class Runner:
                 "a call of %s did not return within %g s after its time-out; "
                 "its thread goes on without a slot",
                 self._name,
-                self._intervals.cancel_timeout,
+                self._hooks.intervals.cancel_timeout,
             )
 
     def _has_ended(self, execution: Execution) -> None:
@@ -341,46 +332,17 @@ def _forget(task: asyncio.Task[None]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-class _Worker(Execution):
-    """A task and the call that it carries now; `call` is None once that call was taken from it.
-
-    `revoked` is the call that was taken from it, whose function may go on for a while.
-    """
-
-    __slots__ = ("call", "revoked", "scheduler")
-
-    # It has no call before it runs.
-    started = True
-
-    def __init__(self, scheduler: CallScheduler) -> None:
-        super().__init__()
-        self.scheduler = scheduler
-        self.call: Call | None = None
-        self.revoked: Call | None = None
-
-    def release(self, call: Call) -> bool:
-        """Take away `call`, the only one."""
-        self.call = None
-        self.revoked = call
-        return True
-
-    def release_all(self) -> None:
-        """Take away the call, if it carries one."""
-        if self.call is not None:
-            self.call.execution = None
-            self.release(self.call)
-
-    def current(self) -> CurrentCall | None:
-        """The call that it carries."""
-        call = self.call or self.revoked
-        return None if call is None else CurrentCall(self.scheduler, (call,))
-
-
 class CoroutineRunner(Runner):
     """Carries calls through an async function, in tasks that take one call after the other."""
 
-    def __init__(self, scheduler: CallScheduler, fn: Callable[..., Awaitable[Any]]) -> None:
-        super().__init__(scheduler, fn)
+    def __init__(
+        self,
+        hooks: RunnerHooks,
+        fn: Callable[..., Awaitable[Any]],
+        name: str,
+        context: contextvars.Context,
+    ) -> None:
+        super().__init__(hooks, fn, name, context)
         self._starting = 0
         self._streak = 0
 
@@ -392,18 +354,9 @@ class CoroutineRunner(Runner):
     def _begin_next(self) -> bool:
         """Start a worker, unless as many are on their way as calls wait, or as carry calls already."""
         starting = self._starting
-        if starting >= len(self._waiting):
+        if not self._hooks.may_start(starting, self._active - starting) or not self._has_thread(starting):
             return False
-        throttle = self._scheduler.throttle
-        if throttle is None:
-            if starting >= max(1, self._active - starting):
-                return False
-        elif throttle.holds or starting:
-            # One at a time, and each that is let through starts the next: most may be held back.
-            return False
-        if not self._has_thread(starting):
-            return False
-        worker = _Worker(self._scheduler)
+        worker = Worker(self._hooks.services)
         self._starting += 1
         self._start(worker, self._carry(worker))
         return True
@@ -412,43 +365,32 @@ class CoroutineRunner(Runner):
         """Note that the event loop had its turn."""
         self._streak = 0
 
-    async def _carry(self, worker: _Worker) -> None:
-        scheduler = self._scheduler
-        waiting = self._waiting
-        begin = scheduler.begin
-        succeeded = scheduler.succeeded
+    async def _carry(self, worker: Worker) -> None:
+        hooks = self._hooks
+        take, ended, gen_ai = hooks.take, hooks.ended, hooks.gen_ai
         fn = self._fn
-        gen_ai = self._gen_ai
         CURRENT.set(worker)
         names_calls = _ASKS_MODULE in sys.modules
         context = copy_context()
-        session = scheduler.session
         task: Any = worker.task
         needs_threads = self._threads is not None
         first = True
         self._starting -= 1
         # spec: Feeding!Start, Feeding!GoOn
         try:
-            while waiting and not self._closed and self._active <= self.limit:
+            while not self._closed and self._active <= self.limit:
                 if needs_threads and not self._has_thread(self._starting):
                     return
-                # The throttle is looked at anew: that of a breaker appears while workers run.
-                if session is None and scheduler.throttle is None:
-                    call = waiting.popleft()
-                else:
-                    admitted = scheduler.next_call()
-                    if admitted is None:
-                        return
-                    call = admitted
-                    first = first or scheduler.throttle is not None
-                if first:
+                call: Call | None = take(worker)
+                if call is None:
+                    return
+                worker.call = call
+                # The gate is looked at anew: that of a breaker appears while workers run.
+                if first or self.is_gated:
                     first = False
                     self.dispatch()
-                worker.call = call
-                call.execution = worker
-                begin(call)
                 if names_calls:
-                    CURRENT.set(CurrentCall(scheduler, (call,)))
+                    CURRENT.set(CurrentCall(hooks.services, (call,)))
                     context = copy_context()
                 span = gen_ai.begin((call,)) if gen_ai.span_share else None
                 try:
@@ -463,21 +405,18 @@ class CoroutineRunner(Runner):
                         # The task is being collected after its loop; nobody waits for the call.
                         raise
                     if worker.call is not call:
-                        if not isinstance(error, asyncio.CancelledError):
-                            self._late += 1
-                            scheduler.bill_error([call], error)
+                        self._came_late(call, worker, None, error)
                         return
-                    worker.call = call.execution = None
-                    scheduler.failed(call, error)
+                    worker.call = None
+                    ended(call, worker, None, error)
                     if not isinstance(error, Exception):
                         return
                 else:
                     if worker.call is not call:
-                        self._late += 1
-                        scheduler.late(call, result)
+                        self._came_late(call, worker, result)
                         return
-                    worker.call = call.execution = None
-                    succeeded(call, result)
+                    worker.call = None
+                    ended(call, worker, result)
                 finally:
                     if span is not None:
                         gen_ai.end((call,), span)
@@ -500,11 +439,16 @@ class CoroutineRunner(Runner):
         except BaseException as error:
             if self._closed or self._loop.is_closed():
                 raise
-            scheduler.stop(error)
+            hooks.stop(error)
         finally:
             self._has_ended(worker)
-            if not self._closed and waiting:
+            if not self._closed:
                 self.dispatch()
+
+    def _came_late(self, call: Call, worker: Worker, result: Any, error: BaseException | None = None) -> None:
+        # Once the job has ended, nothing of a call counts any more.
+        if not self._closed:
+            self._hooks.ended(call, worker, result, error)
 
 
 class CollectorRunner(Runner):
@@ -520,36 +464,40 @@ class CollectorRunner(Runner):
 
     def __init__(
         self,
-        scheduler: CallScheduler,
+        hooks: RunnerHooks,
         fn: Callable[[Any, Collector[Any]], object],
+        name: str,
+        context: contextvars.Context,
         mailbox: TaskMailbox,
         priority: int = 0,
     ) -> None:
-        super().__init__(scheduler, fn)
+        super().__init__(hooks, fn, name, context)
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
         self._asked = False
+        # Errors that were raised behind a completion.
+        self._late = 0
 
     @property
     def late(self) -> int:
-        """Completions that were not the first of their attempt, or came when it had ended."""
+        """Completions that were not the first of their attempt."""
         return self._late + self._factory.late
 
     def _begin_next(self) -> bool:
-        call = self._scheduler.next_call() if self._waiting else None
+        call = self._hooks.take(None)
         if call is not None:
             self._begin(call)
         return call is not None
 
-    def revoke(self, call: Call) -> None:
+    def revoke(self, execution: Any, call: Call) -> None:
         """Take `call` from its collector, whose completion is late from now on."""
-        collector = call.execution
-        self._free(call)
+        collector = execution
+        self._free(collector)
         self._factory.revoke(collector)
         # Afterwards: whoever takes the call away has not done with it.
         if not self._asked and not self._closed:
             self._asked = True
-            self._loop.call_soon(self._scheduler.guarded, self._dispatch_again)
+            self._loop.call_soon(self._hooks.guarded, self._dispatch_again)
 
     async def close(self) -> None:
         """Give up all calls: whatever completes them has no effect. Waits for nothing."""
@@ -559,11 +507,10 @@ class CollectorRunner(Runner):
         self._executions.clear()
         self._active = 0
 
-    def _free(self, call: Call) -> None:
-        """Take `call` from its collector, which gives up its slot."""
-        self._executions.discard(call.execution)
+    def _free(self, collector: Any) -> None:
+        """Have a collector give up its slot."""
+        self._executions.discard(collector)
         self._active -= 1
-        call.execution = None
 
     def _dispatch_again(self) -> None:
         self._asked = False
@@ -572,20 +519,19 @@ class CollectorRunner(Runner):
     def _begin(self, call: Call) -> None:
         # spec: Collector!Begin
         collector = self._factory.create(call)
-        call.execution = collector
+        self._hooks.begin(call, collector)
         self._executions.add(collector)
         self._active += 1
-        self._scheduler.begin(call)
         own = self._context.copy()
-        own.run(CURRENT.set, CurrentCall(self._scheduler, (call,)))
+        own.run(CURRENT.set, CurrentCall(self._hooks.services, (call,)))
         try:
             returned = own.run(self._fn, call.row, collector)
             if returned is not None:
                 refuse_awaitable(self._name, returned)
         except BaseException as error:
             if self._factory.revoke(collector):
-                self._free(call)
-                self._scheduler.failed(call, error)
+                self._free(collector)
+                self._hooks.ended(call, collector, None, error)
             elif isinstance(error, Exception):
                 # It had completed before it raised, and that came first.
                 self._late += 1
@@ -595,22 +541,15 @@ class CollectorRunner(Runner):
     def _completed(
         self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None
     ) -> None:
-        self._scheduler.guarded(self._end, collector, call, result, error)
+        self._hooks.guarded(self._end, collector, call, result, error)
 
     def _end(self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None) -> None:
         # spec: Collector!RunMail
-        if call.execution is not collector or self._closed:
-            self._late += 1
-            if error is None:
-                self._scheduler.late(call, result)
-            else:
-                self._scheduler.bill_error([call], error)
+        if self._closed:
             return
-        self._free(call)
-        if error is None:
-            self._scheduler.succeeded(call, result)
-        else:
-            self._scheduler.failed(call, error)
+        if collector in self._executions:
+            self._free(collector)
+        self._hooks.ended(call, collector, result, error)
         self.dispatch()
 
 

@@ -1,65 +1,53 @@
 """Schedules the calls of one operator: attempts begun, ended, timed out, tried again, given up.
 
-Confined to the mailbox thread. The operator admits rows and emits results; a runner takes calls from
-`waiting` and tells here how each attempt ended.
+Confined to the mailbox thread. The operator admits rows and emits results; a runner takes calls from here,
+and reports how each attempt ended; policies decide. The scheduler alone writes the life of a call.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from pillarbox.aio.calls import Call, CallDeadlines, CallState, ResultConverter, clock_of, state_of
-from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts, FirstFailure
-from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected, ServiceResting
-from pillarbox.aio.function import ParsingConverter, value_of
+from pillarbox.aio.calls import Call, CallState, state_of
+from pillarbox.aio.current_call import CallServices
+from pillarbox.aio.deadlines import CallTimes, clock_of
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
+from pillarbox.aio.function import ResultConverter, value_of
+from pillarbox.aio.gate import Gate, Slots
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.operator_policies import OperatorPolicies
 from pillarbox.aio.options import Options
-from pillarbox.aio.retry import RetryPolicy, asked_delay
-from pillarbox.aio.runners import Runner
-from pillarbox.aio.shared_calls import single_flight
-from pillarbox.aio.throttle import CircuitBreaker, Throttle, open_throttle
-from pillarbox.aio.usage import CostTracker, Meter, Result, Usage, UsageMissing, repeats_of
+from pillarbox.aio.policies.errors import FirstFailure
+from pillarbox.aio.policy import Again, HookFailed, PolicyServices
+from pillarbox.aio.runners import Runner, RunnerHooks
+from pillarbox.aio.shared_calls import CallFlow, single_flight
+from pillarbox.aio.states import SchedulerState
+from pillarbox.aio.usage import Result, Usage, UsageMissing
 from pillarbox.aio.worker_room import WorkerRoom
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
-from pillarbox.lacks import Lack, lack_in
-from pillarbox.wire import is_overload, is_unreached, is_unsent, may_have_poison_row
-
-if TYPE_CHECKING:
-    from pillarbox.aio.ledger_session import LedgerSession
-    from pillarbox.aio.snapshots import FinishedRow
-
-
-class SchedulerState(NamedTuple):
-    """The part of a snapshot that is about all calls together."""
-
-    failures: FailureCounts
-    retries: Any
-    calls: int
-    cost: float
+from pillarbox.lacks import lack_in
 
 
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
-    name: that of the function, for errors. context: what each call's context is a copy of. queue: has a
-    handle for each attempt. complete: takes a row and its result, once for each. stop: takes the error that
-    ends the job. convert: makes of results the form in which they leave; what it raises is the error of the
-    attempt. session: where results are recorded before they leave, or None.
+    name: that of the function, for errors. queue: has a handle for each attempt. complete: takes a row and
+    its result, once for each. stop: takes the error that ends the job. convert: makes of results the form in
+    which they leave; what it raises is the error of the attempt. session: where results are recorded before
+    they leave, or None.
+    finished: gives the rows that have finished, those before a restore included.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
-    `restored` are rows of a snapshot that wait for their admission, with their states.
     """
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
-        *("attempt_timeouts", "breaker", "clock", "complete", "context", "convert", "convert_all", "costs"),
-        *("convert_fallback", "flights", "is_closed", "looks_at_results", "loop", "meter", "name", "options"),
-        *("can_break", "elements_of", "pausing", "queue", "rejects_results", "restored", "room", "rows_of"),
-        *("runner", "session", "stop", "throttle", "waiting", "_adaptive", "_allowed", "_counted", "_plain"),
-        *("_deadlines", "_error_policy", "_finish_call", "_held", "_retry", "_spent_before", "_timeouts"),
+        *("clock", "complete", "flights", "gate", "is_closed", "loop", "meter", "options", "pausing"),
+        *("policies", "queue", "runner", "session", "slots", "stop", "times", "waiting"),
+        *("_finish_call", "_finished", "_plain"),
     )
 
     runner: Runner
@@ -71,81 +59,70 @@ class CallScheduler:
         loop: asyncio.AbstractEventLoop,
         *,
         name: str,
-        context: contextvars.Context,
         queue: OrderedQueue | UnorderedQueue,
         complete: Callable[[Call, Any], None],
         stop: Callable[[BaseException], None],
+        finished: Callable[[], int],
         convert: ResultConverter | None = None,
         session: LedgerSession | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
-        self.name = name
-        self.context = context
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
-        self.restored: dict[Call, CallState | FinishedRow] = {}
         self.queue = queue
         self.complete = complete
         self.stop = stop
         self.loop = loop
+        self.clock = clock = clock_of(loop)
         self.session = session
+        self._finished = finished
         # Equal rows share their calls.
         self.flights = single_flight(options.dedupe, options.buffer.max_bytes)
         # The way of rows that have finished: as straight to the queue as the options allow.
         straight = complete if session is None else self.hand_on
         self._finish_call = straight if self.flights is None else self._finish_shared
-        self.convert = None if convert is None else convert.convert
-        self.convert_all = None if convert is None else convert.convert_all
-        # What stands for a result is nothing that could be parsed.
-        self.convert_fallback = (
-            convert.convert_value if isinstance(convert, ParsingConverter) else self.convert
-        )
         self.is_closed = False
-        self.rows_of = None if convert is None else convert.rows_of
-        self.elements_of = None if convert is None else convert.elements_of
-        self.clock = clock = clock_of(loop)
-        self._error_policy = ErrorPolicy(options, meter, clock)
-        self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
-        self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self._adaptive = None if options.adaptive is None else options.adaptive.open()
-        # Whether no call may begin; how many may be in flight as results find room, and as the process has.
-        self._held = False
-        self._allowed: int | None = None
-        self.room = WorkerRoom(options.max_capacity, name, loop, partial(self.guarded, self.set_limit), stop)
-        # Results that nobody looks at take the short way.
-        self.rejects_results = self._retry is not None and self._retry.checks_results
-        budget = options.budget
-        self.looks_at_results = (
-            self.rejects_results or budget.usage is not None or budget.max_cost is not None
+        limits = options.timeout
+        self.times: CallTimes[Any] = CallTimes(
+            loop,
+            limits.total,
+            limits.attempt,
+            self._guarding(self._timed_out),
+            self._guarding(self._attempt_timed_out),
         )
-        # There is a breaker since the service was overloaded, or not reached, for the first time.
-        self.breaker: CircuitBreaker | None = None
-        self.can_break = self._retry is not None and self._retry.max_outage > 0.0
-        self.throttle = open_throttle(options, self.can_break, loop, self._dispatch_guarded)
-        limiter = None if self.throttle is None else self.throttle.limiter
-        self.costs = CostTracker(budget, meter, limiter, clock, options.errors.redaction)
-        # Calls and cost of the lives before, of which a snapshot has told.
-        self._spent_before = 0, 0.0
-        # By the limit that they are of.
-        self._deadlines: list[tuple[str, CallDeadlines[Any]]] = []
-        self._timeouts = self._make_deadlines("timeout", options.timeout.total, self._timed_out)
-        # A batch has one time to live for all of its rows, and is itself the key.
-        self.attempt_timeouts = self._make_deadlines(
-            "timeout.attempt", options.timeout.attempt, self._attempt_timed_out
+        self.policies = policies = OperatorPolicies(options, meter, clock, convert)
+        self.slots = Slots(
+            options.max_capacity,
+            lambda: policies.load.found,
+            lambda changed: WorkerRoom(options.max_capacity, name, loop, self._guarding(changed), stop),
+            self._limit,
         )
+        policies.stack.open(
+            PolicyServices(
+                loop,
+                clock,
+                options.errors.redaction,
+                self._ask_again,
+                stop,
+                finished,
+                lambda: meter.calls,
+                lambda: self.runner.in_flight,
+                lambda: self.slots.limit,
+                self.slots.set_limit,
+                self._open_gate,
+            )
+        )
+        # There is a gate where a policy may hold calls back; one of a breaker appears with it.
+        self.gate: Gate | None = None
+        if policies.stack.may_begin:
+            self._open_gate()
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
-        attends = self._adaptive or self._retry or self._timeouts or self.attempt_timeouts
-        self._plain = not (self.looks_at_results or attends)
+        self._plain = policies.is_plain and limits.total is None and limits.attempt is None
 
-    def _make_deadlines(
-        self, limit: str, seconds: float | None, expired: Callable[[Any], None]
-    ) -> CallDeadlines[Any] | None:
-        if seconds is None:
-            return None
-        deadlines: CallDeadlines[Any] = CallDeadlines(self.loop, seconds, partial(self.guarded, expired))
-        self._deadlines.append((limit, deadlines))
-        return deadlines
+    def start(self) -> None:
+        """Let calls begin."""
+        self.policies.load.start(self._ask_again)
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -155,19 +132,18 @@ class CallScheduler:
             if call.pause is not None:
                 call.pause.cancel()
         self.pausing.clear()
-        for _, deadlines in self._deadlines:
-            deadlines.close()
-        self.room.close()
-        if self.throttle is not None:
-            self.throttle.stop()
+        self.times.close()
+        self.slots.close()
+        if self.gate is not None:
+            self.gate.stop()
+        self.policies.stack.close()
 
     async def closed(self) -> None:
-        """Wait until no call runs any more, for a time, and until the throttle has closed."""
+        """Wait until no call runs any more, for a time, and until the limiter has closed."""
         try:
             await self.runner.close()
         finally:
-            if self.throttle is not None:
-                await self.throttle.close()
+            await self.policies.load.closed()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
@@ -176,169 +152,259 @@ class CallScheduler:
         except BaseException as error:
             self.stop(error)
 
+    def _guarding(self, fn: Callable[..., None]) -> Callable[..., None]:
+        return lambda *args: self.guarded(fn, *args)
+
+    def hooks(self) -> RunnerHooks:
+        """The functions by which a runner takes calls and reports their ends."""
+        return RunnerHooks(
+            services=self.services(),
+            gen_ai=self.meter.gen_ai,
+            intervals=self.options.intervals,
+            most=self.options.max_capacity,
+            limit=self.slots.limit,
+            is_gated=self.gate is not None,
+            arrived=self.note_arrivals,
+            may_start=self.may_start,
+            take=self.take,
+            begin=self.carry,
+            ended=self.ended,
+            limit_threads=self.slots.limit_threads,
+            guarded=self.guarded,
+            stop=self.stop,
+        )
+
+    def services(self) -> CallServices:
+        """The functions by which running calls ask the operator."""
+        return CallServices(
+            self.loop,
+            self.clock,
+            self.options.timeout,
+            self.options.errors.redaction,
+            self.bill_request,
+            self.policies.load.waits_for_service,
+            self.suggest_rows,
+        )
+
+    def flow(self) -> CallFlow:
+        """The functions by which a session with a ledger acts on calls."""
+        fit = self.policies.fit
+        return CallFlow(
+            loop=self.loop,
+            clock=self.clock,
+            window=self.options.window,
+            waiting=self.waiting,
+            convert=fit.convert,
+            rows_of=fit.rows_of,
+            ahead=lambda: self.slots.limit if self.gate is None else 1,
+            complete=self.complete,
+            replay=self.replay,
+            share=self.share_found,
+            suspend=self.suspend,
+            resume=self.resume,
+            hold=self.slots.hold,
+            stop=self.stop,
+        )
+
+    def suggest_rows(self, rows: float) -> None:
+        """Put no more rows into later batches; without batches nothing is done."""
+
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
-        found = []
-        for limit, deadlines in self._deadlines:
-            if (oldest := deadlines.oldest()) is not None:
-                call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
-                found.append((call, limit, deadlines.seconds, oldest[1]))
-        return min(found, key=lambda late: late[3], default=None)
-
-    def _finished(self) -> int:
-        """Rows that have finished, those included that had before a restore."""
-        unfinished = self.queue.in_flight + len(self.restored)
-        if self.session is not None:
-            unfinished = self.session.unfinished(unfinished)
-        return self.meter.rows_in - unfinished
+        found = self.times.overdue()
+        if found is None:
+            return None
+        key, *limit = found
+        return (key if isinstance(key, Call) else key.calls[0], *limit)  # type: ignore[return-value]
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
-        self._error_policy.check_end(self._finished())
+        self.policies.errors.check_end(self._finished())
 
     @property
     def first_failure(self) -> FirstFailure | None:
         """The error of the first row that failed for good; None before. Any thread."""
-        return self._error_policy.first
+        return self.policies.errors.first
 
-    # -- how many calls -----------------------------------------------------------------------
+    # -- which call is next -------------------------------------------------------------------
 
-    @property
-    def limit(self) -> int:
-        """Calls in flight, at most, as given or as found so far, unless they are held back."""
-        limit = self.options.max_capacity if self._adaptive is None else self._adaptive.limit
-        return min(limit, self.room.limit)
-
-    def hold(self, held: bool) -> None:
-        """Let no call begin for now, or again; those in flight go on."""
-        # spec: Feeding!Hold, Feeding!Release
-        self._held = held
-        self.set_limit()
-
-    def allow(self, calls: int | None) -> None:
-        """Let so many calls be in flight as find room for their results; None where that is not a limit."""
-        if calls != self._allowed:
-            self._allowed = calls
-            self.set_limit()
-
-    def set_limit(self) -> None:
-        """Have the limits of calls in flight hold from now on."""
-        # spec: Feeding!Found
-        allowed = self.limit if self._allowed is None else min(self.limit, self._allowed)
-        limit = 0 if self._held or self.room.holds is not None else allowed
+    def _limit(self, limit: int) -> None:
         grown = limit > self.runner.limit
         self.runner.limit = limit
         if grown:
             self.runner.dispatch()
 
-    # -- which call is next -------------------------------------------------------------------
+    def _open_gate(self) -> None:
+        # spec: Feeding!GateAppears
+        before = self.gate
+        stack = self.policies.stack
+        stack.compile("may_begin")
+        self.gate = Gate(stack.may_begin, self.policies.load, self.loop, self._wake)
+        if hasattr(self, "runner"):
+            self.runner.is_gated = True
+        if before is not None and before.holds:
+            # What was held back is asked for again, by all of them.
+            before.stop()
+            self.loop.call_soon(self._wake)
 
-    def next_call(self) -> Call | None:
-        """Take the next call that may begin out of `waiting`, which is not empty; None if none may."""
-        if self.session is not None and not self.session.look_first():
-            return None
-        waiting, throttle = self.waiting, self.throttle
-        if throttle is None:
-            return waiting.popleft()
-        while waiting and not throttle.holds:
-            call = waiting[0]
-            try:
-                units = throttle.weigh(call)
-            except BaseException as error:
-                waiting.popleft()
-                self.fail_call(call, CallFailed(call.attempt, error))
-                continue
-            return waiting.popleft() if self.admits(units) else None
-        return None
-
-    def admits(self, units: float) -> bool:
-        """Return True if the throttle lets a call of so many units begin; otherwise it dispatches later.
-
-        Where what is allowed is used up, no row that waits is called any more.
-        """
-        throttle = self.throttle
-        assert throttle is not None
-        if throttle.admit(units):
-            return True
-        if throttle.exhausted is not None and not throttle.holds:
-            waiting = [*self.waiting]
-            self.waiting.clear()
-            self.mark(waiting, throttle.exhausted)
-        return False
-
-    def _dispatch_guarded(self) -> None:
+    def _wake(self) -> None:
         # To ask a limiter may raise, and a timer has nobody who would see it.
         self.guarded(self.runner.dispatch)
 
-    # -- what the runners say -----------------------------------------------------------------
+    def _ask_again(self) -> None:
+        if self.gate is not None:
+            self.gate.ask_again()
 
-    def begin(self, call: Call) -> None:
-        """An attempt of `call` begins now."""
+    def weigh(self, call: Call) -> None:
+        """Find the weight of a row at the limiter, once. Raises what the user's function raises."""
+        if call.units is None and self.policies.load.weighs:
+            call.units = self.policies.load.units_of(call.row)
+
+    def note_arrivals(self) -> None:
+        """Note that rows may have come; nothing depends on when they did."""
+
+    def may_start(self, starting: int, running: int) -> bool:
+        """Return True if a worker is to start beside those on their way and those that carry calls."""
+        if starting >= len(self.waiting):
+            return False
+        if self.gate is None:
+            return starting < max(1, running)
+        # One at a time, and each that is let through starts the next: most may be held back.
+        return not (self.gate.holds or starting)
+
+    def take(self, execution: Any) -> Call | None:
+        """Begin an attempt of the next call that may begin, in `execution`; None if none may."""
         # spec: Chain!Start, Operator!Start
+        if self.session is None and self.gate is None:
+            if not self.waiting:
+                return None
+            call = self.waiting.popleft()
+        else:
+            found = self._next_call()
+            if found is None:
+                return None
+            call = found
+        call.execution = execution
         call.began = self.clock()
         call.attempt += 1
         self.meter.calls += 1
-        if self._plain:
-            return
-        if self.attempt_timeouts is not None:
-            call.attempt_deadline = self.attempt_timeouts.arm(call)
+        if self._plain or self._begin(call):
+            return call
+        return self.take(execution)
+
+    def carry(self, call: Call, execution: Any) -> None:
+        """Have `execution` carry a call that was taken without one."""
+        call.execution = execution
+
+    def _next_call(self) -> Call | None:
+        """Take the next call that may begin out of `waiting`; None if none may."""
+        waiting, gate = self.waiting, self.gate
+        if not waiting or (self.session is not None and not self.session.look_first()):
+            return None
+        if gate is None:
+            return waiting.popleft()
+        while waiting and not gate.holds:
+            call = waiting[0]
+            try:
+                self.weigh(call)
+                admitted = self.admits((call,))
+            except BaseException as error:
+                if call in waiting:
+                    waiting.remove(call)
+                self.fail_call(call, CallFailed(call.attempt, error))
+                continue
+            return waiting.popleft() if admitted else None
+        return None
+
+    def admits(self, calls: Sequence[Call]) -> bool:
+        """Return True if one call of the rows of `calls` may begin now; otherwise there is another dispatch.
+
+        Where what is allowed is used up, no row that waits is called any more.
+        """
+        gate = self.gate
+        if gate is None or gate.admit(calls):
+            return True
+        if gate.exhausted is not None and not gate.holds:
+            waiting = [*self.waiting]
+            self.waiting.clear()
+            self.mark(waiting, gate.exhausted)
+        return False
+
+    def _begin(self, call: Call) -> bool:
+        """Do what the begin of an attempt asks for; False if a policy has failed it."""
+        times, stack = self.times, self.policies.stack
+        if times.attempt is not None:
+            call.attempt_deadline = times.attempt.arm(call)
         if call.attempt > 1:
             call.handle = self.queue.renew(call.handle)
-        elif self._timeouts is not None and call.deadline < 0:
-            call.deadline = self._timeouts.arm(call)
-        if self._counted is not None:
-            self._counted.began(call.attempt)
+        elif times.total is not None and call.deadline < 0:
+            call.deadline = times.total.arm(call)
+        return not (stack.choose or stack.begin) or self.begin_policies((call,))
 
-    def begin_all(self, calls: list[Call]) -> None:
-        """An attempt of each of `calls`, which are one batch, begins now."""
-        now = self.clock()
-        self.meter.calls += len(calls)
-        self.meter.batches += 1
-        timeouts = self._timeouts
-        for call in calls:
-            call.began = now
-            call.attempt += 1
-            if call.attempt > 1:
-                call.handle = self.queue.renew(call.handle)
-            elif timeouts is not None and call.deadline < 0:
-                call.deadline = timeouts.arm(call)
-        if self._counted is not None:
-            # Once, as a batch that is tried again is one retry.
-            self._counted.began(min(call.attempt for call in calls))
+    def begin_policies(self, calls: Sequence[Call]) -> bool:
+        """Report the begin of an attempt to the policies; False if one raised, so that the rows failed."""
+        try:
+            for choose in self.policies.stack.choose:
+                if (endpoint := choose(calls)) is not None:
+                    for call in calls:
+                        call.endpoint = endpoint
+                    break
+            for begin in self.policies.stack.begin:
+                begin(calls)
+        except BaseException as raised:
+            for call in calls:
+                call.execution = None
+                if self.times.attempt is not None:
+                    self.times.attempt.cancel(call.attempt_deadline)
+                self.fail_call(call, CallFailed(call.attempt, raised))
+            return False
+        return True
 
-    def succeeded(self, call: Call, result: Any) -> None:
-        """The attempt of `call` that runs ended with `result`."""
+    # -- what the runners say -----------------------------------------------------------------
+
+    def ended(self, call: Call, execution: Any, result: Any, error: BaseException | None = None) -> None:
+        """An attempt of `call`, which `execution` carried, ended with `result`, or with `error`."""
+        if call.execution is not execution:
+            self.late(call, result, error)
+            return
+        call.execution = None
+        if error is not None:
+            self._failed(call, error)
+            return
         # spec: Chain!Complete, Feeding!Succeed, Operator!Answer
         ended = self.clock()
         if self._plain and type(result) is not Result:
-            if self.convert is not None:
+            convert = self.policies.convert
+            if convert is not None:
                 try:
-                    result = self.convert(result)
-                except Exception as error:
-                    self.row_failed(call, error)
+                    result = convert(result)
+                except Exception as misfit:
+                    self.row_failed(call, misfit)
                     return
             self.meter.ended.append(ended - call.began)
             self._finish_call(call, result)
             return
-        if self.attempt_timeouts is not None:
-            self.attempt_timeouts.cancel(call.attempt_deadline)
+        if self.times.attempt is not None:
+            self.times.attempt.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
-        if rejected is not None:
-            self.overloaded(rejected)
-        else:
-            self.answered(ended - call.began)
+        self.observe((call,), rejected, ended - call.began)
 
-    def failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
+    def _failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The attempt of `call` that runs ended with `error`, which its function raised.
 
         timed_out: where the attempt met a limit of time, what the row fails with unless it is tried again.
         """
-        if self.attempt_timeouts is not None:
-            self.attempt_timeouts.cancel(call.attempt_deadline)
+        if self.times.attempt is not None:
+            self.times.attempt.cancel(call.attempt_deadline)
         self.bill_error([call], error)
         if lack_in(error) is None:
-            self.overloaded(error, call.is_first)
+            self.observe((call,), error, self.clock() - call.began)
         self.row_failed(call, error, timed_out)
+
+    def observe(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
+        """Report an attempt of `calls` that has ended to the policies."""
+        for ended in self.policies.stack.ended:
+            ended(calls, error, seconds)
 
     def row_succeeded(
         self, call: Call, result: Any, ended: float, is_billed: bool = False
@@ -347,31 +413,24 @@ class CallScheduler:
 
         The row is finished then, or it waits for its retry. is_billed: it is known what the call used.
         """
-        if self.looks_at_results or type(result) is Result:
-            try:
-                if not is_billed:
-                    result = self.costs.bill_result(call, result)
-                retry = self._retry
-                is_bad = self.rejects_results and retry is not None and retry.rejects(result)
-                rejected = ResultRejected(result) if is_bad else None
-            except UsageMissing as missing:
-                # Every other call would be paid for as well, and its result be lost.
-                self.stop(missing)
-                return None
-            except BaseException as error:
-                # A hook that raises fails the row: without an answer it would wait for ever.
-                if not self._returns(call, error):
-                    self.fail_call(call, CallFailed(call.attempt, error))
-                return None
-            if rejected is not None:
-                self.row_failed(call, rejected)
-                return rejected
-        if self.convert is not None:
-            try:
-                result = self.convert(result)
-            except Exception as error:
-                self.row_failed(call, error)
-                return error
+        policies = self.policies
+        try:
+            if not is_billed and (policies.costs.looks or type(result) is Result):
+                result = policies.costs.accept(call, result)
+            for accept in policies.stack.accept:
+                result = accept(call, result)
+        except UsageMissing as missing:
+            # Every other call would be paid for as well, and its result be lost.
+            self.stop(missing)
+            return None
+        except HookFailed as failed:
+            # A hook that raises fails the row: without an answer it would wait for ever.
+            if not self._returns(call, failed.cause):
+                self.fail_call(call, CallFailed(call.attempt, failed.cause))
+            return None
+        except Exception as error:
+            self.row_failed(call, error)
+            return error
         if call.attempt == 1:
             self.meter.ended.append(ended - call.began)
         else:
@@ -381,25 +440,6 @@ class CallScheduler:
         self._finish(call, result)
         return None
 
-    def rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
-        """The rows of `calls`, called together, have converted results since `ended`, and nobody looks."""
-        seconds = ended - calls[0].began
-        again = [call for call in calls if call.attempt > 1]
-        meter = self.meter
-        meter.ended += [seconds] * (len(calls) - len(again))
-        for call in again:
-            call.error = None
-            meter.ended_again.append(seconds)
-            meter.rows_ended_again.append(ended - call.started)
-        if self._timeouts is not None:
-            for call in calls:
-                self._timeouts.cancel(call.deadline)
-        if self.session is not None and self.flights is None and self.session.record_all(calls, results):
-            return
-        finish = self._finish_call
-        for call, result in zip(calls, results, strict=True):
-            finish(call, result)
-
     def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
         # spec: Chain!Fail, Feeding!Fail, Operator!Fail
@@ -407,7 +447,7 @@ class CallScheduler:
             return
         self.measure_failed(call)
         try:
-            pause = self.pause([call], error)
+            pause = self.again([call], error)
         except BaseException as raised:
             self.fail_call(call, CallFailed(call.attempt, raised))
             return
@@ -428,138 +468,73 @@ class CallScheduler:
         self.pausing.add(call)
         call.pause = self.loop.call_later(pause, self.guarded, self._pause_over, call)
 
-    def take_back(self, calls: list[Call], lack: Lack, error: BaseException) -> float | None:
+    def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
         """Take back an attempt of `calls` that lacked something of the process, of one call.
 
         Returns the seconds until they may be called again; None where it ends the job.
         """
         # spec: Operator!Return
-        pause = self.room.took_back(lack, error, self.runner.others, self._finished())
-        self.set_limit()
-        if self.throttle is not None:
-            self.throttle.give_back(calls)
+        pause = self.slots.room.took_back(lack, error, self.runner.others, self._finished())
+        self.slots.set_limit()
+        self.policies.load.give_back(calls)
         for call in calls:
             call.take_back()
-            if not call.attempt and type(call) is Call and self._timeouts is not None:
+            if not call.attempt and type(call) is Call and self.times.total is not None:
                 # Its time begins with the call that is made.
-                self._timeouts.cancel(call.deadline)
+                self.times.total.cancel(call.deadline)
                 call.deadline = -1
         return pause
 
-    def pause(self, calls: list[Call], error: BaseException) -> float | None:
+    def again(self, calls: Sequence[Call], error: BaseException) -> float | None:
         """Seconds until the attempt that follows after `error`; None if there is none.
 
-        `calls` were called together and have had as many charged attempts. Raises what a predicate of the
+        `calls` were called together and have had as many charged attempts. Raises what a function of the
         user raises.
         """
         if self.is_closed:
             return None
-        if self._asks_again(calls, error):
-            return 0.0
-        retry = self._retry
-        if retry is None:
-            return None
-        first = calls[0]
-        if not retry.waits_out or not self._is_refusal(error):
-            return retry.pause(first.charged, error)
-        breaker = self._open_breaker()
+        for decide in self.policies.stack.again:
+            if (decision := decide(calls, error)) is not None:
+                self._charge(calls, decision)
+                return decision.pause
+        return None
+
+    def _charge(self, calls: Sequence[Call], decision: Again) -> None:
+        charge = decision.charge
+        if charge == "attempt":
+            return
+        if charge == "repeat":
+            for call in calls:
+                call.repeats += 1
+                call.uncharged += 1
+            # From now on there are calls that have more than one attempt.
+            self._plain = False
+            return
         now = self.loop.time()
         for call in calls:
             if call.refused_since is None:
                 call.refused_since = now
-        assert first.refused_since is not None
-        if breaker.is_given_up(first.refused_since):
-            return None
-        for call in calls:
-            call.uncharged += 1
-            call.refusals += 1
-        # While all calls are held back, this row need not wait longer than they do.
-        return retry.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
-
-    def _asks_again(self, calls: list[Call], error: BaseException) -> bool:
-        """Return True if `error` asks for another attempt at once, and may still do so, and count that."""
-        # spec: Operator!AskAgain
-        repeats = repeats_of(error)
-        if not repeats and self._retry is not None and is_unsent(error):
-            # Nothing of the request was read: a kept connection was closed. It is asked whether it is wanted.
-            repeats = int(self._retry.pause_of_overload(1, error) is not None)
-        if any(call.repeats >= repeats for call in calls):
-            return False
-        for call in calls:
-            call.repeats += 1
-            call.uncharged += 1
-        # From now on there are calls that have more than one attempt.
-        self._plain = False
-        return True
-
-    def answered(self, seconds: float) -> None:
-        """Tell what holds calls back of an attempt, of a row or a batch, that succeeded after so long."""
-        if self._adaptive is not None:
-            self._adaptive.succeeded(seconds)
-            self.set_limit()
-        if self.breaker is not None:
-            self.breaker.succeeded()
-
-    def overloaded(self, error: BaseException, is_first: bool = False) -> None:
-        """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
-        if self.throttle is None and self._adaptive is None and not self.can_break:
-            return
-        overload = is_overload(error)
-        if self._adaptive is not None and not isinstance(error, ServiceResting):
-            self._adaptive.failed(overload)
-            self.set_limit()
-        if not overload:
-            if self.can_break and is_unreached(error):
-                self._open_breaker().unreached(is_first)
-                return
-            # An answer, though no good one, tells that the service is there; that it was late does not.
-            is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
-            if self.breaker is not None and not is_late and may_have_poison_row(error):
-                self.breaker.succeeded()
-            return
-        if self.can_break:
-            self._open_breaker()
-        if self.throttle is not None:
-            begun = min(self.meter.calls, 2 * self.limit)
-            self.throttle.cool_down(asked_delay(self._retry, error), begun, error)
-
-    def _is_refusal(self, error: BaseException) -> bool:
-        """Return True if an attempt that ended with `error` is not charged to its rows."""
-        if is_overload(error):
-            return True
-        return self.breaker is not None and self.breaker.is_outage and is_unreached(error)
-
-    def _open_breaker(self) -> CircuitBreaker:
-        if self.breaker is None:
-            retry = self._retry
-            assert retry is not None
-            reached = self._finished()
-            answered = min(reached, self.limit)
-            self.breaker = CircuitBreaker(
-                self.loop.time, retry.backoff, retry.max_outage, answered, reached, self.runner.in_flight
-            )
-            # spec: Feeding!GateAppears
-            if self.throttle is None:
-                self.throttle = Throttle(None, None, self.loop, self._dispatch_guarded)
-            self.throttle.breaker = self.breaker
-        return self.breaker
+            if decision.pause is not None:
+                call.uncharged += 1
+                call.refusals += 1
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """`call` has failed for good. On the mailbox thread."""
+        policies = self.policies
         try:
-            if isinstance(error, CallFailed) and (found := lack_in(error.cause)) is not None:
-                # In what is ours, or in a hook: nothing of it is the row's.
-                raise self.room.error_of(*found)
-            if self.breaker is not None and isinstance(error, CallFailed) and self._is_refusal(error.cause):
-                self.breaker.explain(call, error)
-            result = self._error_policy.of_failure(call, error, self._finished() + 1)
-            if self.convert_fallback is not None and type(result) is not Failed:
+            if isinstance(error, CallFailed):
+                if (found := lack_in(error.cause)) is not None:
+                    # In what is ours, or in a hook: nothing of it is the row's.
+                    raise self.slots.room.error_of(*found)
+                policies.load.explain(call, error)
+            result = policies.errors.of_failure(call, error, self._finished() + 1)
+            if policies.fit.convert_fallback is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
                 try:
-                    result = self.convert_fallback(result)
+                    result = policies.fit.convert_fallback(result)
                 except Exception as misfit:
                     error = CallFailed(call.attempt, misfit)
-                    result = self._error_policy.of_failure(call, error, self._finished() + 1)
+                    result = policies.errors.of_failure(call, error, self._finished() + 1)
         except BaseException as ending:
             self.stop(ending)
             return
@@ -583,11 +558,12 @@ class CallScheduler:
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
-        if self._timeouts is not None:
-            self._timeouts.cancel(call.deadline)
-        if self.attempt_timeouts is not None:
-            self.attempt_timeouts.cancel(call.attempt_deadline)
-        self._take_back(call)
+        times = self.times
+        if times.total is not None:
+            times.total.cancel(call.deadline)
+        if times.attempt is not None:
+            times.attempt.cancel(call.attempt_deadline)
+        self._take_away(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
 
@@ -600,8 +576,8 @@ class CallScheduler:
         """These may begin as soon as there are slots."""
         now = self.loop.time()
         # Before the rows that have not been tried: in order, they would wait for these anyway. Not before
-        # one that the throttle holds back, which might wait for ever.
-        place = 1 if self.throttle is not None and self.throttle.holds else 0
+        # one that the gate holds back, which might wait for ever.
+        place = 1 if self.gate is not None and self.gate.holds else 0
         for call in reversed(calls):
             self.pausing.discard(call)
             call.waits_since = now
@@ -611,18 +587,26 @@ class CallScheduler:
     def mark(self, calls: list[Call], limit: str) -> None:
         """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
         for call in calls:
-            self._finish(call, self._error_policy.of_no_call(call, limit))
+            self._finish(call, self.policies.errors.of_no_call(call, limit))
 
-    def late(self, call: Call, result: Any, is_billed: bool = False) -> None:
-        """A result came too late for its attempt: it counts where it is paid for, and where it is kept."""
+    def late(
+        self, call: Call, result: Any, error: BaseException | None = None, is_billed: bool = False
+    ) -> None:
+        """An attempt ended that nobody waits for: it counts where it is paid for, and where it is kept."""
+        if isinstance(error, asyncio.CancelledError):
+            return
+        self.meter.late += 1
+        if error is not None:
+            self.bill_error([call], error)
+            return
         if self.is_closed:
             return
         cost = 0.0
         if not is_billed:
-            result, cost = self.costs.bill_late(call, result)
-        if self.session is not None and not self.rejects_results:
+            result, cost = self.policies.costs.bill_late(call, result)
+        if self.session is not None and not self.policies.rejects:
             try:
-                converted = result if self.convert is None else self.convert(result)
+                converted = result if self.policies.fit.convert is None else self.policies.fit.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
@@ -634,12 +618,14 @@ class CallScheduler:
             # A blocking function may have a loop of its own.
             self.loop.call_soon_threadsafe(self.bill_request, calls, usage, seconds, knows_cost)
         elif not self.is_closed:
-            self.costs.bill_request(calls, usage, seconds, knows_cost)
+            self.policies.costs.bill_request(calls, usage, seconds, knows_cost)
 
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
-        if not self.is_closed and (missing := self.costs.bill_error(calls, error)) is not None:
-            self.stop(missing)
+        if not self.is_closed:
+            missing = self.policies.costs.bill_error(calls, error)
+            if missing is not None:
+                self.stop(missing)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
@@ -653,8 +639,10 @@ class CallScheduler:
     # -- results, on their way to the queue ---------------------------------------------------
 
     def _finish(self, call: Call, result: Any) -> None:
-        if self._timeouts is not None:
-            self._timeouts.cancel(call.deadline)
+        if self.times.total is not None:
+            self.times.total.cancel(call.deadline)
+        for finish in self.policies.stack.finish:
+            finish(call, result)
         self._finish_call(call, result)
 
     def _finish_shared(self, call: Call, result: Any) -> None:
@@ -695,31 +683,21 @@ class CallScheduler:
         self.share_found(call, result)
 
     def _count_shared(self, failed: Failed, rows: int) -> None:
-        self.guarded(self._error_policy.count_shared, failed, rows, self._finished() + 1 + rows)
+        self.guarded(self.policies.errors.count_shared, failed, rows, self._finished() + 1 + rows)
 
     # -- snapshots ----------------------------------------------------------------------------
 
     def snapshot(self) -> SchedulerState:
         """The state that a restart needs of all calls so far."""
-        counts = None if self.throttle is None else self.throttle.statistics()
-        # The limiter counts those of this life only.
-        calls, cost = self._spent_before
-        return SchedulerState(
-            self._error_policy.snapshot(),
-            None if self._retry is None else self._retry.snapshot(),
-            calls if counts is None else calls + counts.granted,
-            cost if counts is None else cost + counts.cost,
-        )
+        policies = self.policies
+        retries, users = policies.snapshot()
+        return SchedulerState(policies.errors.snapshot(), retries, *policies.load.spent(), users)
 
     def restore(self, state: SchedulerState) -> None:
-        """Go on from a snapshot. Before `start`. With a ledger the budget is the run's, which knows more."""
-        self._error_policy.restore(state.failures)
-        self._spent_before = state.calls, state.cost
-        if self._retry is not None:
-            self._retry.restore(state.retries)
-        limiter = None if self.throttle is None else self.throttle.limiter
-        if limiter is not None and self.options.ledger is None and self.options.limits is None:
-            limiter.count_before("snapshot", state.calls, state.cost)
+        """Go on from a snapshot. Before `start`."""
+        self.policies.errors.restore(state.failures)
+        self.policies.restore(state.retries, state.policies)
+        self.policies.load.restore_spent(state.calls, state.cost)
 
     def snapshot_call(self, call: Call, now: float) -> CallState:
         """The state that a restart needs of a row that is not finished; now: by `clock`."""
@@ -729,8 +707,8 @@ class CallScheduler:
         """Have the call of a restored row made, when its pause is over; what it has spent counts."""
         # spec: Chain!AdmitRestored
         call.started = self.clock() - state.spent
-        if self._timeouts is not None and (state.attempts or state.spent):
-            call.deadline = self._timeouts.arm_rest(call, state.spent)
+        if self.times.total is not None and (state.attempts or state.spent):
+            call.deadline = self.times.total.arm_rest(call, state.spent)
         call.attempt, call.cost = state.attempts, state.cost
         if state.attempts:
             # It may have asked for its next attempt itself, where `retry` has none. Where nobody looks at
@@ -742,18 +720,16 @@ class CallScheduler:
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
             call.refused_since = None if since is None else self.loop.time() - since
-        if self.options.batch is not None:
-            # Rows that come are given these; these have come before.
-            call.waits_since = self.loop.time()
-            try:
-                call.weight = self.options.batch.weight_of(call.row)
-            except BaseException as raised:
-                self.fail_call(call, CallFailed(call.attempt, raised))
-                return
+        if not self._weigh_restored(call):
+            return
         if state.pause is None:
             self.waiting.append(call)
         else:
             self._make_later(call, state.pause)
+
+    def _weigh_restored(self, call: Call) -> bool:
+        """Give a restored row what rows that come are given; False if it fails for it."""
+        return True
 
     # -- timers -------------------------------------------------------------------------------
 
@@ -764,33 +740,38 @@ class CallScheduler:
 
     def attempt_timeout(self, call: Call) -> CallTimeout:
         """The error of `call` whose attempt has met its limit of time."""
-        assert self.attempt_timeouts is not None
-        return CallTimeout("timeout.attempt", self.attempt_timeouts.seconds, call.attempt)
+        assert self.times.attempt is not None
+        return CallTimeout("timeout.attempt", self.times.attempt.seconds, call.attempt)
 
-    def _attempt_timed_out(self, begun: Any) -> None:
-        """The attempt of a call met its limit, or that of a batch, for those of its rows that wait for it."""
-        calls: list[Call] = [begun] if isinstance(begun, Call) else begun.waited_for()
-        self.meter.timeouts += len(calls)
-        for call in calls:
-            self.runner.revoke(call)
-        self.runner.attempt_timed_out(begun, calls, self.attempt_timeout(calls[0]))
+    def _attempt_timed_out(self, call: Call) -> None:
+        """The attempt of a call met its limit."""
+        self.meter.timeouts += 1
+        self.revoke(call)
+        error = self.attempt_timeout(call)
+        self._failed(call, error, timed_out=error)
 
     def _timed_out(self, call: Call) -> None:
         # spec: Chain!TimePasses, Feeding!TimeOut, Operator!TimeOut
         self.meter.timeouts += 1
-        if self.attempt_timeouts is not None:
-            self.attempt_timeouts.cancel(call.attempt_deadline)
-        self._take_back(call)
-        assert self._timeouts is not None
-        error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
-        self.overloaded(error)
+        times, errors = self.times, self.policies.errors
+        if times.attempt is not None:
+            times.attempt.cancel(call.attempt_deadline)
+        self._take_away(call)
+        assert times.total is not None
+        error = CallTimeout("timeout", times.total.seconds, call.attempt)
+        self.observe((call,), error, call.elapsed(self.clock()))
         if call.error is not None:
-            error.detail = f"The attempt before ended with {self._error_policy.told(call, call.error)}"
+            error.detail = f"The attempt before ended with {errors.told(call, call.error)}"
         self.fail_call(call, error)
 
-    def _take_back(self, call: Call) -> None:
+    def revoke(self, call: Call) -> None:
+        """Take `call` from what runs it, and have that end; what it still brings is late."""
+        execution, call.execution = call.execution, None
+        self.runner.revoke(execution, call)
+
+    def _take_away(self, call: Call) -> None:
         if call.execution is not None:
-            self.runner.revoke(call)
+            self.revoke(call)
         elif call in self.pausing:
             if call.pause is not None:
                 call.pause.cancel()

@@ -26,21 +26,19 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.equal_rows import copied, exact
 from pillarbox.aio.errors import Failed
+from pillarbox.aio.options import Dedupe, Options
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
+from pillarbox.ledger.format import Record
 from pillarbox.ledger.lease import Claims
-
-if TYPE_CHECKING:
-    from pillarbox.aio.calls import Call
-    from pillarbox.aio.ledger_session import LedgerSession
-    from pillarbox.aio.options import Dedupe, Options
-    from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.ledger.reader import FoundVector, LedgerReader
 
 log = logging.getLogger("pillarbox")
 
@@ -142,16 +140,57 @@ def _itself(row: Any) -> Any:
     return tuple(row) if getattr(type(row), "__is_view__", False) else row
 
 
+class CallFlow(NamedTuple):
+    """What a session with a ledger may do with the calls of an operator. On the mailbox thread.
+
+    window: rows that are admitted and not emitted, at most. waiting: the calls that wait, in order. convert,
+    rows_of: see `ResultConverter`; None for neither. ahead: how many calls may begin soon. complete: a row
+    leaves. replay: a row that waits gets what was recorded. share: a row gets the result of another one's
+    call. suspend, resume: calls may not begin, and may. hold: no call begins, or again. stop: the job ends.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
+    window: int
+    waiting: deque[Call]
+    convert: Callable[[Any], Any] | None
+    rows_of: Callable[[Any], list[Any] | None] | None
+    ahead: Callable[[], int]
+    complete: Callable[[Call, Any], None]
+    replay: Callable[[Call, Any], None]
+    share: Callable[[Call, Any], None]
+    suspend: Callable[[Call], None]
+    resume: Callable[[Sequence[Call]], None]
+    hold: Callable[[bool], None]
+    stop: Callable[[BaseException], None]
+
+
+class RecordedCalls(Protocol):
+    """What is recorded of the calls of other tasks, and how rows get it."""
+
+    @property
+    def reader(self) -> LedgerReader:
+        """The records."""
+
+    def lookup_again(self, call: Call, news: bool = False) -> bool:
+        """Give a row that waits what has been recorded meanwhile; False for nothing."""
+
+    def give(self, call: Call, result: Any) -> None:
+        """Give a row that waits a result."""
+
+    def result_of(self, record: Record | FoundVector) -> Any:
+        """Make the result of a record, in the form in which it leaves."""
+
+
 class ClaimedCalls:
     """Claims the rows that a task is about to call, and waits for the calls of other tasks.
 
     session: looks rows up in the ledger, and gives them what is there. Made by any thread.
     """
 
-    _scheduler: CallScheduler
-    _loop: asyncio.AbstractEventLoop
+    _flow: CallFlow
 
-    def __init__(self, session: LedgerSession, claims: Claims, options: Options) -> None:
+    def __init__(self, session: RecordedCalls, claims: Claims, options: Options) -> None:
         self._claims = claims
         self._session = session
         self._reader = session.reader
@@ -168,19 +207,17 @@ class ClaimedCalls:
         """Return True while rows wait for other tasks' calls."""
         return bool(self._waiting)
 
-    def bind(self, scheduler: CallScheduler) -> None:
-        """Have the rows of `scheduler` claimed before they are called."""
-        self._scheduler = scheduler
-        self._loop = scheduler.loop
+    def bind(self, flow: CallFlow) -> None:
+        """Have the rows of an operator claimed before they are called."""
+        self._flow = flow
 
     def claim_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may."""
-        scheduler = self._scheduler
-        waiting = scheduler.waiting
+        waiting = self._flow.waiting
         most = rows
-        if rows == 1 and scheduler.throttle is None:
+        if rows == 1:
             # One look for several that follow each other.
-            most = max(1, min(MAX_CLAIMS_AHEAD, int(scheduler.limit * CLAIMS_AHEAD_SHARE)))
+            most = max(1, min(MAX_CLAIMS_AHEAD, int(self._flow.ahead() * CLAIMS_AHEAD_SHARE)))
         ready: set[Call] = set()
         place = 0
         while place < min(rows, len(waiting)):
@@ -260,17 +297,17 @@ class ClaimedCalls:
         return True
 
     def _wait(self, call: Call) -> None:
-        self._waiting[call] = self._loop.time(), datetime.datetime.now(datetime.timezone.utc)
-        self._scheduler.suspend(call)
+        self._waiting[call] = self._flow.loop.time(), datetime.datetime.now(datetime.timezone.utc)
+        self._flow.suspend(call)
         if self._timer is None:
-            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+            self._timer = self._flow.loop.call_later(POLL_INTERVAL_S, self._poll)
 
     def _poll(self) -> None:
         self._timer = None
         try:
             self._look()
         except BaseException as error:
-            self._scheduler.stop(error)
+            self._flow.stop(error)
 
     def _look(self) -> None:
         """Give rows that wait the results of others' calls; those whose claim is free may begin."""
@@ -290,7 +327,7 @@ class ClaimedCalls:
             if self.find(call, at):
                 continue
             if call.key not in self._claimed:
-                if self._loop.time() - since < self._patience:
+                if self._flow.loop.time() - since < self._patience:
                     continue
                 # spec: Ledger!Overdue
                 overdue += 1
@@ -305,9 +342,9 @@ class ClaimedCalls:
                 self._patience,
             )
         if self._waiting and self._timer is None:
-            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+            self._timer = self._flow.loop.call_later(POLL_INTERVAL_S, self._poll)
         if free:
-            self._scheduler.resume(free)
+            self._flow.resume(free)
 
 
 def patience_of(options: Options) -> float:

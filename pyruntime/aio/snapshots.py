@@ -27,59 +27,16 @@ import uuid
 import zlib
 import zoneinfo
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
-from pillarbox.aio.calls import Call, CallState, call_state_from
+from pillarbox.aio.calls import Call, call_state_from
 from pillarbox.aio.chained import ChainedRow, chained_call, chained_row, record_of
-from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import ErrorInfo, Failed, said
-from pillarbox.aio.scheduler import SchedulerState
+from pillarbox.aio.policies.errors import FailureCounts
+from pillarbox.aio.states import AsyncWaitState, FinishedRow, OutputState, SchedulerState
 from pillarbox.kernel import PillarboxError
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointOptions, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import Idleness, RowBatch, Watermark
-
-
-class FinishedRow(NamedTuple):
-    """A row that has its result, and is not called again.
-
-    is_durable: whether the ledger has the result; without a ledger nothing waits for one. For one that it has
-    not: attempts, those begun; latency, the seconds of the last one.
-    """
-
-    row: Any
-    result: Any
-    cost: float
-    is_durable: bool
-    attempts: int = 0
-    latency: float = 0.0
-
-
-Entry = CallState | FinishedRow | list[Watermark | Idleness]
-"""A list of watermarks and statuses stands for those between rows."""
-
-
-class AsyncWaitState(NamedTuple):
-    """An async operator in a snapshot.
-
-    entries: in the order of admission. finished: rows that had left, for what counts them.
-    """
-
-    ordered: bool
-    entries: tuple[Entry, ...]
-    scheduler: SchedulerState
-    finished: int
-
-
-class OutputState(NamedTuple):
-    """The state of an output of results in a snapshot: references. Any thread, if the rows allow it."""
-
-    taken: int
-    """Results that the consumer had taken, which are not among `rows`."""
-    rows: tuple[tuple[Call, Any], ...]
-    """Results that were collected and not taken, in order."""
-    has_ended: bool
-    """`MAX_WATERMARK` has come, and does not come again."""
-
 
 # -- bytes ---------------------------------------------------------------------------------------------
 

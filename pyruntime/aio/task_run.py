@@ -41,14 +41,14 @@ from itertools import chain
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.chained import Identify, Stage, places_of
-from pillarbox.aio.error_policy import FirstFailure
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
-from pillarbox.aio.snapshots import OutputState
+from pillarbox.aio.states import OutputState
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post
@@ -69,8 +69,6 @@ CHUNK_BYTES = 32 * 1024 * 1024
 
 UNALIGNED = CheckpointOptions(aligned=False)
 """A checkpoint that waits for no mail before it. In a task without operators that yield that is all."""
-
-Chunk = list[tuple[Call, Any]]
 
 
 # -- results -------------------------------------------------------------------------------------------

@@ -32,11 +32,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pillarbox.aio.calls import clock_of, running_call
+from pillarbox.aio.current_call import running_call
+from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ServiceResting, cut, said
-from pillarbox.aio.observe.totals import seconds
+from pillarbox.aio.observe.totals import clock_time, seconds
 from pillarbox.aio.retry import bounded_retry_after
-from pillarbox.aio.waits import clock_time
 from pillarbox.clients.transport import without_query
 from pillarbox.wire import Kind, read_error
 

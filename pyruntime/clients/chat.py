@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pillarbox.aio.calls import running_call
+from pillarbox.aio.current_call import running_call
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.addresses import Addresses

@@ -41,7 +41,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.calls import CurrentCall, running_call
+from pillarbox.aio.current_call import CurrentCall, running_call
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses

@@ -71,8 +71,8 @@ from pillarbox.validate import check_bool, suggesting_names
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from pillarbox.aio.calls import Chunk
     from pillarbox.aio.options import ColumnOptionNames
-    from pillarbox.aio.task_run import Chunk
 
 
 @overload

@@ -17,7 +17,6 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from pillarbox.aio.causes import Cause
-from pillarbox.aio.error_policy import LEAST_ROWS, FirstFailure
 from pillarbox.aio.errors import (
     MESSAGE_CHARACTERS,
     CallFailed,
@@ -26,6 +25,7 @@ from pillarbox.aio.errors import (
     TooManyFailures,
     cut,
 )
+from pillarbox.aio.policies.errors import LEAST_ROWS, FirstFailure
 from pillarbox.spark.ledger_plan import is_connect
 
 if TYPE_CHECKING:

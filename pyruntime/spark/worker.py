@@ -22,16 +22,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.calls import Chunk
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
-from pillarbox.aio.function import enter_function, is_resource, with_parse
+from pillarbox.aio.function import ResultConverter, enter_function, is_resource, with_parse
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import CLOSE_TIMEOUT_S
 from pillarbox.aio.row_inputs import IterableInput
-from pillarbox.aio.task_run import Chunk, ResultStream
+from pillarbox.aio.task_run import ResultStream
 from pillarbox.lacks import in_words
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER

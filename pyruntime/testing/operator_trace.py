@@ -31,14 +31,15 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import Call, CallState, clock_of
+from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, chained_row
+from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
-from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
+from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from pillarbox.aio.waits import clock_time
+from pillarbox.aio.observe.totals import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
 from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -255,3 +256,8 @@ def seconds(value: float) -> str:
     if hours >= 10:
         return f"{round(value / 3600):,} h"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def clock_time(left: float) -> str:
+    """The time of day in `left` seconds, and the seconds."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(time.time() + left))} (in {seconds(left)})"

@@ -33,9 +33,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.aio.calls import Call, ResultConverter
+from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
+from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
@@ -49,7 +50,7 @@ from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
-    from pillarbox.aio.task_run import Chunk
+    from pillarbox.aio.calls import Chunk
     from pillarbox.spark.dead_letters import DeadLetter
 
 log = logging.getLogger("pillarbox")

@@ -18,7 +18,8 @@ from typing import Any
 
 from pillarbox import Buffer, Options
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.snapshots import OutputState, SnapshotCodec
+from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.states import OutputState
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.rpc.loop_thread import LoopThread
 

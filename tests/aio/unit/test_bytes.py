@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Ledger, Options, async_map
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.shared_calls import SingleFlight
 from pillarbox.aio.sizes import CALL_BYTES, size_of
-from pillarbox.aio.task_run import Chunk, ChunkOutput, cut_chunk
+from pillarbox.aio.task_run import ChunkOutput, cut_chunk
 from pillarbox.task.protocols import RowBatch
 from tests.aio.unit.virtual import Rig, play
 

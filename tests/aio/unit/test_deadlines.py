@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pillarbox.aio.calls import CallDeadlines
+from pillarbox.aio.deadlines import CallDeadlines
 
 
 class Clock(asyncio.SelectorEventLoop):

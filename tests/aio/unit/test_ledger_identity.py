@@ -22,7 +22,7 @@ from pillarbox import Options, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.snapshots import FinishedRow
+from pillarbox.aio.states import FinishedRow
 from pillarbox.api import open_ledgers
 from pillarbox.ledger import Cache, Ledger, Scope
 from pillarbox.ledger.errors import LedgerConflictError, LedgerValueError, LedgerWarning

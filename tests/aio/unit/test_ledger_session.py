@@ -18,10 +18,10 @@ from pillarbox.aio import ledger_session
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed, describe
 from pillarbox.aio.ledger_scope import scope_of
+from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Intervals
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
-from pillarbox.aio.usage import Meter
 from pillarbox.kernel import OrderedQueue, TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id

@@ -12,7 +12,7 @@ import pytest
 from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.options import Intervals
-from pillarbox.aio.retry import RetryPolicy
+from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.task.protocols import TaskOutput, Watermark

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pillarbox import CallTimeout, Retry, RetryBudget
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, RetryPolicy, check_retry
+from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, check_retry
 
 SECONDS = st.floats(0, 1e6)
 

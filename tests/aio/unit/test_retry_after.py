@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pillarbox import CallFailed, Retry
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry import SPREAD, RetryPolicy, bounded_retry_after, somewhat_later
+from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.retry import SPREAD, bounded_retry_after, somewhat_later
 from pillarbox.wire import delay_of, is_overload, is_permanent, retry_after_of, status_of
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()

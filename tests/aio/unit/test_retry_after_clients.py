@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.retry import RetryPolicy
+from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
 

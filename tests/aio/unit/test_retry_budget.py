@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Retry, RetryBudget
-from pillarbox.aio.retry import RetryPolicy
+from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.testing import FakeClock
 
 STEPS = st.lists(st.tuples(st.sampled_from(["row", "retry"]), st.floats(0, 4)), max_size=80)

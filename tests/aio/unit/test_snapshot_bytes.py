@@ -28,7 +28,8 @@ from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import as_record
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.row_inputs import BATCH_ROWS, AsyncIterableInput, CollectionInput, IterableInput
-from pillarbox.aio.snapshots import VERSION, FinishedRow, OutputState, SnapshotCodec, SnapshotError
+from pillarbox.aio.snapshots import VERSION, SnapshotCodec, SnapshotError
+from pillarbox.aio.states import FinishedRow, OutputState
 from pillarbox.aio.task_run import ChunkOutput
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot

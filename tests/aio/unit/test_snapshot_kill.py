@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
+from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.states import FinishedRow
 from tests.aio.unit.snapshot_life import ROWS, STUCK
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -24,7 +24,7 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import CallState
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.snapshots import FinishedRow
+from pillarbox.aio.states import FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask

@@ -20,7 +20,8 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.snapshots import OutputState, SnapshotCodec
+from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.states import OutputState
 from pillarbox.spark.records import ArrowInput, arguments_of, rows_of, sliced
 from pillarbox.spark.results import ALLOWED_IN_SNAPSHOTS, RowEncoder
 from pillarbox.spark.writer import RowWriter

@@ -16,7 +16,7 @@ from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
+from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.operator_trace import SavedRow, TraceStep, read_life, read_trace, recording
 from spec.operator_runs import Run, accepted_by_tlc, are_behaviours, make_run, rows_of

@@ -1,11 +1,9 @@
-"""Decides when the next call may begin: rate, budget, and the circuit breaker of an overloaded service.
+"""The circuit breaker of a service that is overloaded or away. Confined to the mailbox thread.
 
-Confined to the mailbox thread. There is no breaker until the service says for the first time that it is
-overloaded, or is not reached, so that a row's path is no longer for it.
+There is none until the service says for the first time that it is overloaded, or is not reached, so that a
+row's path is no longer for it.
 """
 
-# On the breaker, which learns a pace.
-#
 # A service that is down says nothing: its calls end without an answer (`is_unreached`). One such call may be
 # the fault of its row, or of one host of many. So many rows in a row, without an answer between, that chance
 # alone would hardly bring them, are an outage: it is waited for as an overload is.
@@ -25,36 +23,17 @@ overloaded, or is not reached, so that a row's path is no longer for it.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from pillarbox.aio.calls import Call, time_left
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, ServiceResting, said
-from pillarbox.aio.limits.rate import (
-    WAIT_MARGIN_S,
-    LimiterStatistics,
-    RateLimiter,
-    SlidingCounts,
-    TokenBucket,
-    open_limiter,
-)
-from pillarbox.aio.observe.totals import seconds
-from pillarbox.aio.waits import clock_time
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, SlidingCounts, TokenBucket
+from pillarbox.aio.observe.totals import clock_time, seconds
 from pillarbox.wire import is_overload
 
-if TYPE_CHECKING:
-    from pillarbox.aio.options import Options
-
-MAX_WAIT_S = 3600.0
-"""Seconds after which a limiter that does not know how long to wait is asked again, wake-up or not."""
-MOMENT_S = 1.0
-"""Seconds of waiting for a rate that are not worth saying."""
 PROBES_PER_S = 10.0
 """Calls a second that try whether the service is well again."""
-WINDOW_S = 1.0
-"""Seconds over which calls and refusals are counted."""
 DOUBLING_S = 0.35
 """Seconds in which the pace doubles while nothing is known."""
 DECREASE = 0.85
@@ -67,8 +46,6 @@ BURST_S = 0.01
 """Seconds of the pace that may begin at once: timers are not finer."""
 NO_PACE_PER_S = 1e5
 """A pace of so many calls a second holds nobody back; it grows no further."""
-SPORADIC_SHARE = 0.1
-"""A share of refused calls up to which those that name no pause hold back their own rows only."""
 CUTS_TO_BELIEVE = 3
 """Slow-downs in a row that did not halve the share: then the service refuses at random."""
 MANY_REFUSALS = 3
@@ -81,195 +58,13 @@ MAX_OUTAGE_UNSEEN_S = 30.0
 """Seconds for which a service is waited for that this task has never reached: its address may be wrong."""
 FEW_SHARE = 0.02
 """A share of refused calls up to which the pace stays as it is."""
+WINDOW_S = 1.0
+"""Seconds over which calls and refusals are counted."""
+SPORADIC_SHARE = 0.1
+"""A share of refused calls up to which those that name no pause hold back their own rows only."""
 
-
-_BEGUN, _REFUSED, _ANSWERED = range(3)
-
-
-class Throttle:
-    """Lets calls begin as a limiter and a circuit breaker allow, either of which may be missing.
-
-    units: the weight of a row at the limiter, or None. `wake` is called when it is worth asking again, on the
-    thread of `loop`. paced: the limiter has a rate, which is held back with the first refusals that are more
-    than chance; without one it is told of an overload that is new to this task, and no more: each task that
-    shares the limiter finds a pace of its own, which the cool-downs of all others would only interrupt.
-    """
-
-    __slots__ = ("_counts", "_loop", "_paced", "_timer", "_units", "_wake", "breaker", "limiter")
-
-    def __init__(
-        self,
-        limiter: RateLimiter | None,
-        units: Callable[[Any], float] | None,
-        loop: asyncio.AbstractEventLoop,
-        wake: Callable[[], None],
-        *,
-        paced: bool = False,
-    ) -> None:
-        self.limiter = limiter
-        self.breaker: CircuitBreaker | None = None
-        self._paced = paced
-        # Where there is no breaker, since the first refusal.
-        self._counts: SlidingCounts | None = None
-        self._units = units
-        self._loop = loop
-        self._wake = wake
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin to let calls through."""
-        if self.limiter is not None:
-            self.limiter.start(self._loop, self._ask_again)
-
-    @property
-    def holds(self) -> bool:
-        """True while calls are held back."""
-        return self._timer is not None
-
-    @property
-    def weighs(self) -> bool:
-        """True if rows have weights, which a user's function gives."""
-        return self._units is not None
-
-    @property
-    def exhausted(self) -> str | None:
-        """The limit that lets no call through any more; None while some may."""
-        return None if self.limiter is None else self.limiter.exhausted
-
-    def weigh(self, call: Call) -> float:
-        """The weight of the row of `call` at the limiter. Raises what the user's function raises."""
-        if self._units is None:
-            return 1.0
-        if call.units is None:
-            call.units = self._units(call.row)
-        return call.units
-
-    def admit(self, units: float) -> bool:
-        """Return True if a call of so many units may begin now, and count it.
-
-        Otherwise `wake` is called when one may be, but where a limit is exhausted.
-        """
-        if self._timer is not None:
-            return False
-        wait = self._wait(units)
-        if wait == 0.0:
-            return True
-        if self.exhausted is None and self._timer is None:
-            # Where nobody knows how long, the limiter wakes; the timer then only marks that calls are held.
-            self._timer = self._loop.call_later(min(wait, MAX_WAIT_S), self._over)
-        return False
-
-    def _wait(self, units: float) -> float:
-        breaker, limiter = self.breaker, self.limiter
-        if breaker is None:
-            wait = 0.0 if limiter is None else limiter.admit(units)
-            if wait == 0.0 and self._counts is not None:
-                self._counts.add(_BEGUN, self._loop.time())
-            return wait
-        now = self._loop.time()
-        wait = breaker.ready_in(now)
-        if wait == 0.0 and limiter is not None:
-            # Behind the breaker, as it counts what it lets through.
-            wait = limiter.admit(units)
-        if wait == 0.0:
-            breaker.count_granted(now)
-        return wait
-
-    def give_back(self, calls: Sequence[Call]) -> None:
-        """Note that `calls`, which were let through, were not made, or did not come to their end."""
-        if self.limiter is not None:
-            for call in calls:
-                self.limiter.give_back(1.0 if call.units is None else call.units)
-
-    def cool_down(self, seconds: float | None, begun: int, error: BaseException | None = None) -> None:
-        """Note that the service refused a call and asked for so long a pause, or for none (None).
-
-        begun: calls that began just now, this one included, where nobody has counted them yet. Refusals that
-        are few among them, and ask for nothing, hold back their own rows only. error: of the call.
-        """
-        # spec: Feeding!Fail
-        breaker, limiter = self.breaker, self.limiter
-        if isinstance(error, ServiceResting):
-            # Other tasks that share the limiter know their addresses by themselves.
-            if breaker is not None:
-                breaker.rest(error)
-            return
-        if breaker is not None:
-            was_paced = breaker.is_paced
-            holds = breaker.overloaded(seconds)
-            if self._paced:
-                holds = holds or breaker.refused_share > SPORADIC_SHARE
-            else:
-                holds = holds and not was_paced
-        else:
-            holds = seconds is not None or self._count_refused(begun) > SPORADIC_SHARE
-        if holds and limiter is not None:
-            limiter.cool_down(seconds)
-
-    def _count_refused(self, begun: int) -> float:
-        """The share of the calls of the last second that were refused, with this one."""
-        now = self._loop.time()
-        if self._counts is None:
-            self._counts = SlidingCounts(2, WINDOW_S, now)
-            self._counts.add(_BEGUN, now, begun)
-        self._counts.add(_REFUSED, now)
-        calls, refusals = self._counts.totals(now)
-        return refusals / max(1, calls)
-
-    def explain_now(self) -> str | None:
-        """Say what holds calls back for more than a moment, and until when; None for nothing."""
-        timer = self._timer
-        if timer is None:
-            return None
-        said = None if self.limiter is None else self.limiter.explain_now()
-        left = time_left(timer, self._loop)
-        if said is not None or left < MOMENT_S:
-            return said
-        if left > MAX_WAIT_S / 2:
-            return "the rate and budget that tasks share: nothing is granted"
-        return f"the rate, until {clock_time(left)}"
-
-    def statistics(self) -> LimiterStatistics:
-        """Counts so far. Any thread, as an estimate."""
-        if self.limiter is not None:
-            return self.limiter.statistics()
-        breaker = self.breaker
-        assert breaker is not None
-        return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
-
-    def _ask_again(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._over()
-
-    def _over(self) -> None:
-        # spec: Feeding!GateOpens
-        self._timer = None
-        self._wake()
-
-    def stop(self) -> None:
-        """Wake nobody any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    async def close(self) -> None:
-        """Give back what was granted and not used."""
-        if self.limiter is not None:
-            await self.limiter.close()
-
-
-def open_throttle(
-    options: Options, can_break: bool, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
-) -> Throttle | None:
-    """The throttle of an operator with these options; None where nothing is bounded.
-
-    can_break: it may have a breaker later.
-    """
-    rate, budget = options.rate, options.budget
-    limiter = open_limiter(rate, budget.max_calls, budget.max_cost, options.limits, cools=can_break)
-    units = None if rate is None or rate.weight is None else rate.units_of
-    return None if limiter is None else Throttle(limiter, units, loop, wake, paced=rate is not None)
+BEGUN, REFUSED, ANSWERED = range(3)
+"""What of calls is counted."""
 
 
 class CircuitBreaker:
@@ -312,8 +107,8 @@ class CircuitBreaker:
         self._cuts = 0
         self._began = self._grown_at = now
         self._counts = SlidingCounts(3, WINDOW_S, now)
-        self._counts.add(_BEGUN, now, answered + in_flight)
-        self._counts.add(_ANSWERED, now, answered)
+        self._counts.add(BEGUN, now, answered + in_flight)
+        self._counts.add(ANSWERED, now, answered)
 
     # -- the gate -----------------------------------------------------------------------------
 
@@ -331,7 +126,7 @@ class CircuitBreaker:
         """Note that a call begins."""
         if self._bucket is not None:
             self._bucket.take(1.0, now)
-        self._counts.add(_BEGUN, now)
+        self._counts.add(BEGUN, now)
         self.granted += 1
 
     # -- what the service says ----------------------------------------------------------------
@@ -417,7 +212,7 @@ class CircuitBreaker:
         Returns True if all calls are held back for it.
         """
         now = self._clock()
-        self._counts.add(_REFUSED, now)
+        self._counts.add(REFUSED, now)
         self._reached += 1
         self._unreached_in_a_row = 0
         if self._is_hopeless(now):
@@ -487,7 +282,7 @@ class CircuitBreaker:
     def succeeded(self) -> None:
         """Note a call that was answered."""
         now = self._clock()
-        self._counts.add(_ANSWERED, now)
+        self._counts.add(ANSWERED, now)
         self._failing_since = self._resting = None
         self._reached += 1
         if self._unreached_in_a_row:
@@ -547,7 +342,7 @@ class CircuitBreaker:
 
     def _answered(self, now: float) -> float:
         """Calls a second that were answered in the last second."""
-        return self._counts.totals(now)[_ANSWERED] / WINDOW_S
+        return self._counts.totals(now)[ANSWERED] / WINDOW_S
 
     # -- the pace -----------------------------------------------------------------------------
 

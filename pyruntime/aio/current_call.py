@@ -1,0 +1,209 @@
+"""The call that runs, as its function sees it, and what such a call may ask of its operator.
+
+A `CurrentCall` is for any thread; `CURRENT` is set by the runners, each in the context of its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.errors import said
+from pillarbox.aio.options import Timeout
+from pillarbox.aio.usage import Usage
+from pillarbox.ledger.errors import LedgerValueError
+from pillarbox.ledger.keys import fingerprint
+from pillarbox.redaction import Redact
+
+CURRENT: ContextVar[Any] = ContextVar("pillarbox_current_call")
+"""A `CurrentCall`; or a worker, which carries one call after the other and knows the present one."""
+
+
+IDENTITY_CHARACTERS_LOGGED = 8
+"""Characters of an identity that the text of a log message has; the record has all of them."""
+
+
+log = logging.getLogger("pillarbox.call")
+
+
+class CallServices(NamedTuple):
+    """What a running call asks of its operator. The functions are for any thread, unless they say otherwise.
+
+    bill_request: counts the usage of a request: calls, usage, seconds, whether the cost is known; for a
+    thread with a running loop. waits_for_service: whether a call for which nothing was sent is made again.
+    suggest_rows: limits the rows of later batches; on the thread of `loop`.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
+    timeout: Timeout
+    redact: Redact
+    bill_request: Callable[[Sequence[Call], Usage, float, bool], None]
+    waits_for_service: Callable[[], bool]
+    suggest_rows: Callable[[float], None]
+
+
+class CurrentCall:
+    """Running call, as `current_call` returns it: one attempt of a row, or of the rows of a batch.
+
+        >>> from pillarbox import async_map, current_call
+        >>> async def call(row):
+        ...     return current_call().identity
+        >>> first, second, again = async_map(["a", "b", "a"], call)
+        >>> first == again, first == second
+        (True, False)
+
+    Any thread. Its properties report the moment at which they are read.
+    """
+
+    __slots__ = ("_attempts", "_calls", "_identity", "_services")
+
+    def __init__(self, services: CallServices, calls: Sequence[Call]) -> None:
+        self._services = services
+        self._calls = calls
+        self._attempts = [call.attempt for call in calls]
+        self._identity: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<call of row {self.identity}, attempt {self.attempt}>"
+
+    @property
+    def rows(self) -> tuple[CurrentCall, ...]:
+        """The call of each row of a batch alone, by position."""
+        return tuple([CurrentCall(self._services, (call,)) for call in self._calls])
+
+    @property
+    def identity(self) -> str:
+        """32 hexadecimal digits that name the row, the same in each attempt of it and in each run.
+
+        With a ledger they are those of its key, otherwise of its content: equal rows then share them.
+        For a batch they are those of its rows together. They do not reveal the content.
+        """
+        if self._identity is None:
+            names = [_identity_of(call) for call in self._calls]
+            self._identity = names[0] if len(names) == 1 else fingerprint(names).hex()
+        return self._identity
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt, from 1; of a batch the largest of its rows."""
+        return max(self._attempts)
+
+    @property
+    def endpoint(self) -> Any:
+        """The endpoint that a policy has chosen for the attempt (`CallPolicy.choose`); None without one."""
+        return getattr(self._calls[0], "endpoint", None)
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the previous attempt; None in the first.
+
+        For a batch that of the first row with an error.
+        """
+        return next((call.error for call in self._calls if call.error is not None), None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until `timeout`, or the limit of one attempt, ends the call; None without such a limit."""
+        limits, now = self._services.timeout, self._services.clock()
+        left = []
+        for call in self._calls:
+            if limits.total is not None:
+                left.append(limits.total - call.elapsed(now))
+            if limits.attempt is not None:
+                left.append(limits.attempt - (now - call.began))
+        return max(0.0, min(left)) if left else None
+
+    @property
+    def waits_for_service(self) -> bool:
+        """True if the call is made again, apart from its attempts, where nothing was sent for it.
+
+        For clients that know of each address of a service whether it takes calls.
+        """
+        return self._services.waits_for_service()
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """The logger "pillarbox.call", whose records have the row's identity, attempt, error and time left.
+
+        They are the attributes `row`, `attempt`, `last_error` (redacted) and `seconds_left`; row and attempt
+        are in the message as well.
+        """
+        return _CallLogger(self)
+
+    def bill_request(self, usage: Usage, seconds: float, *, knows_cost: bool) -> None:
+        """Count the usage of a request of the call that took `seconds`.
+
+        For clients whose result is also for direct use and cannot carry its usage: others
+        return a `Result`. knows_cost: False if `usage` has tokens alone, and no price.
+        """
+        self._services.bill_request(self._calls, usage, seconds, knows_cost)
+
+    def suggest_rows(self, share: float) -> None:
+        """Limit later batches of the function to this multiple of the rows of this call.
+
+        For clients that know a service's limit and would have to divide larger ones. share: infinite for no
+        limit. No effect without batches. Any thread.
+        """
+        # The loop may have ended, of a thread that goes on.
+        with suppress(RuntimeError):
+            self._services.loop.call_soon_threadsafe(self._services.suggest_rows, len(self._calls) * share)
+
+    def fields(self) -> dict[str, Any]:
+        """The attributes of the records of `logger`."""
+        error = self.error
+        told = None
+        if error is not None:
+            text = said(error, self._services.redact)
+            told = f"{type(error).__name__}: {text}"
+        return {
+            "row": self.identity,
+            "attempt": self.attempt,
+            "last_error": told,
+            "seconds_left": self.seconds_left,
+        }
+
+
+class _CallLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
+    """Adds the fields of a call to the records of the logger, when there is a record."""
+
+    def __init__(self, call: CurrentCall) -> None:
+        super().__init__(log, {})
+        self._call = call
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = self._call.fields()
+        name = fields["row"][:IDENTITY_CHARACTERS_LOGGED]
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **fields}
+        return f"[row {name}, attempt {fields['attempt']}] {msg}", kwargs
+
+
+def running_call() -> CurrentCall | None:
+    """The call that runs; None where there is none.
+
+    For a function that asks in its own coroutine or thread. Its child tasks may find a later call of the
+    same worker, unless `pillarbox.aio.current` has been imported, which makes each call dearer.
+    """
+    found = CURRENT.get(None)
+    current: CurrentCall | None = (
+        found if found is None or isinstance(found, CurrentCall) else found.current()
+    )
+    return current
+
+
+def _identity_of(call: Call) -> str:
+    key: bytes | None = getattr(call, "key", None)
+    if key is None:
+        # A view of a batch of Spark is known by its values.
+        row = tuple(call.row) if getattr(type(call.row), "__is_view__", False) else call.row
+        try:
+            key = fingerprint(row)
+        except LedgerValueError:
+            # A row that has no form of its own is known as the object that it is, in this process.
+            key = fingerprint(id(call.row))
+    return key.hex()

@@ -1,0 +1,101 @@
+"""Executions: calls under way in a task of the event loop, of a row or of a batch. Confined to its thread."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.current_call import CallServices, CurrentCall
+
+
+class Execution:
+    """Calls under way in a task; `timer` is that of its abandonment once nobody waits for it.
+
+    `started` says that the task has had its first step.
+    """
+
+    __slots__ = ("abandoned", "task", "timer")
+
+    started: bool
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.abandoned = False
+
+    def release(self, call: Call) -> bool:
+        """Take away `call`, whose row waits for it no longer; returns True if that was the last one."""
+        raise NotImplementedError
+
+    def release_all(self) -> None:
+        """Take away all calls that are left: the job has ended."""
+        raise NotImplementedError
+
+
+class Worker(Execution):
+    """A task and the call that it carries now; `call` is None once that call was taken from it.
+
+    `revoked` is the call that was taken from it, whose function may go on for a while.
+    """
+
+    __slots__ = ("call", "revoked", "services")
+
+    # It has no call before it runs.
+    started = True
+
+    def __init__(self, services: CallServices) -> None:
+        super().__init__()
+        self.services = services
+        self.call: Call | None = None
+        self.revoked: Call | None = None
+
+    def release(self, call: Call) -> bool:
+        """Take away `call`, the only one."""
+        self.call = None
+        self.revoked = call
+        return True
+
+    def release_all(self) -> None:
+        """Take away the call, if it carries one."""
+        if self.call is not None:
+            self.release(self.call)
+
+    def current(self) -> CurrentCall | None:
+        """The call that it carries."""
+        call = self.call or self.revoked
+        return None if call is None else CurrentCall(self.services, (call,))
+
+
+class BatchExecution(Execution):
+    """Rows that are called together, once; when they are called again, that is another one.
+
+    Each of `calls` whose `execution` is this one is still waited for, `left` of them. `timer` is of the
+    pause before its call, then of its abandonment. `is_part`: they are a part of rows that failed together;
+    its call looks for the poison row, and is not an attempt of the others. `is_suspect`: one of their calls,
+    with the same rows, failed so that one of them may be a poison row. The last call alone does not tell,
+    where errors that pass come between.
+    """
+
+    __slots__ = ("calls", "deadline", "is_part", "is_suspect", "left", "started")
+
+    def __init__(self, calls: list[Call], is_part: bool = False, is_suspect: bool = False) -> None:
+        super().__init__()
+        self.calls = calls
+        self.is_part = is_part
+        self.is_suspect = is_suspect
+        self.left = len(calls)
+        self.deadline = -1
+        self.started = False
+
+    def waited_for(self) -> list[Call]:
+        """Those of its calls that wait for it."""
+        return [call for call in self.calls if call.execution is self]
+
+    def release(self, call: Call) -> bool:
+        """Take away `call`; the others go on."""
+        self.left -= 1
+        return not self.left
+
+    def release_all(self) -> None:
+        """Take away all calls: no answer of theirs counts."""
+        self.left = 0

@@ -1,0 +1,76 @@
+"""The policies of one operator, in the order that its options give. Confined to the mailbox thread."""
+
+# The order. Policies of the user come first, so that one of them may answer, hold back or decide before the
+# options do. A result is billed before anything looks at it, as it was paid for whatever becomes of it; it is
+# refused (`Retry.result`) before it is converted. Of an attempt that failed, the function's own wish comes
+# before an outage, which is not charged to the row, and that before `Retry`.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox.aio.function import ResultConverter
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.options import Options
+from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.errors import ErrorPolicy
+from pillarbox.aio.policies.fit import FitPolicy
+from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policy import PolicyStack, copies_of
+
+
+class OperatorPolicies:
+    """The stack of an operator with some options, and those policies that are asked by name.
+
+    `costs` and `errors` are asked outside of the stack: each result that carries its usage is billed, on time
+    or late, and each row that failed for good gets what stands for its result.
+    """
+
+    __slots__ = (
+        *("convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results", "looks_beside_costs"),
+        *("rejects", "retry", "stack", "users"),
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        meter: Meter,
+        clock: Callable[[], float],
+        converter: ResultConverter | None,
+    ) -> None:
+        self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
+        self.load = LoadPolicy(options, self.retry)
+        spend = None if self.load.limiter is None else self.load.limiter.spend
+        self.costs = CostPolicy(options.budget, meter, spend, clock, options.errors.redaction)
+        self.errors = ErrorPolicy(options, meter, clock)
+        self.fit = FitPolicy(converter)
+        self.convert = self.fit.convert
+        self.users = tuple(copies_of(options.policies))
+        retry = () if self.retry is None else (self.retry,)
+        self.stack = stack = PolicyStack(
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load], again_last=retry
+        )
+        self.rejects = options.retry is not None and options.retry.result is not None
+        """True if results may be asked for again."""
+        self.looks_beside_costs = any(accept != self.fit.accept for accept in stack.accept)
+        """True if a result is looked at before it is converted, if only its cost is not."""
+        self.looks_at_results = self.costs.looks or self.looks_beside_costs
+        """True if each result is looked at as its function gave it."""
+        attends = self.retry or self.load.observes_answers or stack.choose or stack.begin or stack.finish
+        self.is_plain = not (self.looks_at_results or attends or (self.users and stack.ended))
+        """True if a call has one attempt, and ends when it ends."""
+
+    def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
+        """The states that a restart needs: of the retries, and of the user's policies."""
+        retries = None if self.retry is None else self.retry.snapshot()
+        return retries, tuple([policy.snapshot() for policy in self.users])
+
+    def restore(self, retries: Any, users: tuple[Any, ...]) -> None:
+        """Go on from states; those of the user's policies by their places in the list."""
+        if self.retry is not None:
+            self.retry.restore(retries)
+        for policy, state in zip(self.users, users, strict=False):
+            if state is not None:
+                policy.restore(state)

@@ -1,0 +1,267 @@
+"""The load on a service: when calls may begin by rate, budget and breaker, and how many may be in flight.
+
+Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.concurrency import Adaptive, AdaptiveController
+from pillarbox.aio.errors import CallFailed, ServiceResting
+from pillarbox.aio.limits.rate import LimiterStatistics, RateLimiter, SlidingCounts, open_limiter
+from pillarbox.aio.options import Options
+from pillarbox.aio.policies.breaker import BEGUN, REFUSED, SPORADIC_SHARE, WINDOW_S, CircuitBreaker
+from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.policy import FINAL, Again, CallPolicy, PolicyServices
+from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
+
+
+class LoadPolicy(CallPolicy):
+    """Controls the load of one operator by a limiter, a circuit breaker, an adaptive limit, or some of them.
+
+    options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
+
+    A limiter with a rate is held back with the first refusals that are more than chance; one without is told
+    of an overload that is new to this task, and no more: each task that shares the limiter finds a pace of
+    its own, which the cool-downs of all others would only interrupt.
+    """
+
+    def __init__(self, options: Options, retry: RetryPolicy | None) -> None:
+        rate, budget = options.rate, options.budget
+        self.breaker: CircuitBreaker | None = None
+        """The breaker, since the service was overloaded, or not reached, for the first time."""
+        self.can_break = retry is not None and retry.waits_out
+        """True if there may be a breaker."""
+        self.limiter: RateLimiter | None = open_limiter(
+            rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break
+        )
+        self._retry = retry
+        self._adaptive: Adaptive | None = options.adaptive
+        self._controller: AdaptiveController | None = None
+        self._is_paced = rate is not None
+        self._units = None if rate is None or rate.weight is None else rate.units_of
+        # Where there is no breaker, since the first refusal.
+        self._counts: SlidingCounts | None = None
+        # Calls and cost of the lives before, of which a snapshot has told.
+        self._spent_before = 0, 0.0
+        self._counts_before = options.ledger is None and options.limits is None
+        self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
+        self.is_watched = self.limiter is not None or self._adaptive is not None or self.can_break
+        """True if the ends of attempts count."""
+        if not self.is_watched:
+            self.skips |= {"ended"}
+
+    def open(self, services: PolicyServices) -> None:
+        """Take what the operator gives."""
+        self._services = services
+        if self._adaptive is not None:
+            self._controller = self._adaptive.open()
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to grant calls. wake: called when a shared limiter may have more."""
+        if self.limiter is not None:
+            self.limiter.start(self._services.loop, wake)
+
+    # -- how many calls, and when -------------------------------------------------------------
+
+    @property
+    def found(self) -> int | None:
+        """Calls in flight, at most, as found so far; None where their number is given."""
+        return None if self._controller is None else self._controller.limit
+
+    @property
+    def observes_answers(self) -> bool:
+        """True if an attempt that was answered counts, now or once there is a breaker."""
+        return self._adaptive is not None or self.can_break
+
+    @property
+    def exhausted(self) -> str | None:
+        """The limit that lets no call through any more; None while some may."""
+        return None if self.limiter is None else self.limiter.exhausted
+
+    @property
+    def weighs(self) -> bool:
+        """True if rows have weights, which a user's function gives."""
+        return self._units is not None
+
+    def units_of(self, row: Any) -> float:
+        """The weight of a row at the limiter. Raises what the user's function raises."""
+        return 1.0 if self._units is None else self._units(row)
+
+    def may_begin(self, calls: Sequence[Call]) -> float:
+        """Ask the breaker, then the limiter, which grants the units of `calls`; their weights are known."""
+        breaker, limiter = self.breaker, self.limiter
+        units = float(len(calls)) if self._units is None else sum([call.units or 0.0 for call in calls])
+        if breaker is None:
+            wait = 0.0 if limiter is None else limiter.admit(units)
+            if wait == 0.0 and self._counts is not None:
+                self._counts.add(BEGUN, self._services.loop.time())
+            return wait
+        now = self._services.loop.time()
+        wait = breaker.ready_in(now)
+        if wait == 0.0 and limiter is not None:
+            # Behind the breaker, as it counts what it lets through.
+            wait = limiter.admit(units)
+        if wait == 0.0:
+            breaker.count_granted(now)
+        return wait
+
+    def give_back(self, calls: Sequence[Call]) -> None:
+        """Note that `calls`, which were let through, were not made, or did not come to their end."""
+        if self.limiter is not None:
+            for call in calls:
+                self.limiter.give_back(1.0 if call.units is None else call.units)
+
+    # -- what the service says ----------------------------------------------------------------
+
+    def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
+        """Report an attempt to the adaptive limit, the breaker and the limiter."""
+        # spec: Feeding!Fail
+        if error is None:
+            if self._controller is not None:
+                self._controller.succeeded(seconds)
+                self._services.changed()
+            if self.breaker is not None:
+                self.breaker.succeeded()
+            return
+        overload = is_overload(error)
+        if self._controller is not None and not isinstance(error, ServiceResting):
+            self._controller.failed(overload)
+            self._services.changed()
+        if not overload:
+            if self.can_break and is_unreached(error):
+                self.open_breaker().unreached(calls[-1].is_first)
+                return
+            # An answer, though no good one, tells that the service is there; that it was late does not.
+            is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
+            if self.breaker is not None and not is_late and may_have_poison_row(error):
+                self.breaker.succeeded()
+            return
+        if self.can_break:
+            self.open_breaker()
+        if self.breaker is not None or self.limiter is not None:
+            self._cool_down(self._asked_delay(error), error)
+
+    def _asked_delay(self, error: BaseException) -> float | None:
+        """Seconds for which the service asked for no call; None where it did not, or where a hook raised.
+
+        A hook that raises fails its row when `again` asks it; here it must not stop the others.
+        """
+        try:
+            return bounded_retry_after(error) if self._retry is None else self._retry.retry_after(error)
+        except BaseException:
+            return None
+
+    def _cool_down(self, asked: float | None, error: BaseException) -> None:
+        """Hold calls back after a refusal; few, which ask for nothing, hold back their own rows only."""
+        breaker, limiter = self.breaker, self.limiter
+        if isinstance(error, ServiceResting):
+            # Other tasks that share the limiter know their addresses by themselves.
+            if breaker is not None:
+                breaker.rest(error)
+            return
+        if breaker is not None:
+            was_paced = breaker.is_paced
+            holds = breaker.overloaded(asked)
+            if self._is_paced:
+                holds = holds or breaker.refused_share > SPORADIC_SHARE
+            else:
+                holds = holds and not was_paced
+        else:
+            holds = asked is not None or self._count_refused() > SPORADIC_SHARE
+        if holds and limiter is not None:
+            limiter.cool_down(asked)
+
+    def _count_refused(self) -> float:
+        """The share of the calls of the last second that were refused, with this one."""
+        now = self._services.loop.time()
+        if self._counts is None:
+            self._counts = SlidingCounts(2, WINDOW_S, now)
+            # Those that began just now, which were not counted yet.
+            self._counts.add(BEGUN, now, min(self._services.begun(), 2 * self._services.limit()))
+        self._counts.add(REFUSED, now)
+        calls, refusals = self._counts.totals(now)
+        return refusals / max(1, calls)
+
+    def open_breaker(self) -> CircuitBreaker:
+        """The breaker, made by the first error that needs one."""
+        if self.breaker is None:
+            retry, services = self._retry, self._services
+            assert retry is not None
+            reached = services.finished()
+            answered = min(reached, services.limit())
+            self.breaker = CircuitBreaker(
+                services.loop.time, retry.backoff, retry.max_outage, answered, reached, services.in_flight()
+            )
+            # spec: Feeding!GateAppears
+            self.skips -= {"may_begin"}
+            services.gate_appears()
+        return self.breaker
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return True if an attempt that ended with `error` is not charged to its rows."""
+        if is_overload(error):
+            return True
+        return self.breaker is not None and self.breaker.is_outage and is_unreached(error)
+
+    def again(self, calls: Sequence[Call], error: BaseException) -> Again | None:
+        """Have a refused row called again for as long as an outage is waited for."""
+        retry = self._retry
+        if retry is None or not retry.waits_out or not self.is_refusal(error):
+            return None
+        breaker = self.open_breaker()
+        first = calls[0]
+        since = self._services.loop.time() if first.refused_since is None else first.refused_since
+        if breaker.is_given_up(since):
+            return FINAL._replace(charge="refusal")
+        # While all calls are held back, this row need not wait longer than they do.
+        refusals = 1 if breaker.is_cooling else first.refusals + 1
+        return Again(retry.pause_of_overload(refusals, error), "refusal")
+
+    def waits_for_service(self) -> bool:
+        """Return True if a call for which nothing was sent is made again, uncharged. Any thread."""
+        breaker = self.breaker
+        return self.can_break and (breaker is None or not breaker.has_given_up)
+
+    def explain(self, call: Call, error: CallFailed) -> None:
+        """Say in `error` for how long `call` has waited, if that is why it fails."""
+        if self.breaker is not None and self.is_refusal(error.cause):
+            self.breaker.explain(call, error)
+
+    def explain_limiter(self) -> str | None:
+        """The reason for which the limiter holds calls back, in words; None where it has none."""
+        return None if self.limiter is None else self.limiter.explain_now()
+
+    # -- the operator's life --------------------------------------------------------------------
+
+    def limiter_statistics(self) -> LimiterStatistics | None:
+        """Counts so far; None where nothing was limited. Any thread, as an estimate."""
+        if self.limiter is not None:
+            return self.limiter.statistics()
+        breaker = self.breaker
+        if breaker is None:
+            return None
+        return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
+
+    def spent(self) -> tuple[int, float]:
+        """Calls and cost of this life and those before."""
+        counts = self.limiter_statistics()
+        # The limiter counts those of this life only.
+        calls, cost = self._spent_before
+        return (calls, cost) if counts is None else (calls + counts.granted, cost + counts.cost)
+
+    def restore_spent(self, calls: int, cost: float) -> None:
+        """Count calls and cost of the lives before. The budget of a run with a ledger knows more."""
+        self._spent_before = calls, cost
+        if self.limiter is not None and self._counts_before:
+            self.limiter.count_before("snapshot", calls, cost)
+
+    async def closed(self) -> None:
+        """Give back what was granted and not used."""
+        if self.limiter is not None:
+            await self.limiter.close()
