@@ -456,7 +456,7 @@ class BatchScheduler(CallScheduler):
 
     def _call_later(self, calls: list[Call], failed: BatchExecution, pause: float) -> BatchExecution:
         batch = self._keep(calls, failed.is_part, failed.is_suspect)
-        batch.timer = self.loop.call_later(pause, self.guarded, self._pause_over, batch)
+        batch.timer = self.loop.call_later(pause, self.guarded, self._batch_pause_over, batch)
         self._batches.pausing.add(batch)
         return batch
 
@@ -623,7 +623,7 @@ class BatchScheduler(CallScheduler):
         self.pausing.update(calls)
         return batch
 
-    def _pause_over(self, batch: BatchExecution) -> None:
+    def _batch_pause_over(self, batch: BatchExecution) -> None:
         batch.timer = None
         self._batches.pausing.discard(batch)
         self._batches.again.append(batch)

@@ -42,8 +42,7 @@ class OperatorPolicies:
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry)
-        spend = None if self.load.limiter is None else self.load.limiter.spend
-        self.costs = CostPolicy(options.budget, meter, spend, clock, options.errors.redaction)
+        self.costs = CostPolicy(options.budget, meter, self.load.spend, clock, options.errors.redaction)
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert

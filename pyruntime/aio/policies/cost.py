@@ -35,7 +35,7 @@ class CostPolicy(CallPolicy):
         self,
         budget: Budget,
         meter: Meter,
-        spend: Callable[[float], None] | None,
+        spend: Callable[[float], None],
         clock: Callable[[], float],
         redact: Redact = DEFAULT,
     ) -> None:
@@ -80,8 +80,7 @@ class CostPolicy(CallPolicy):
         meter.tokens += usage.tokens
         if not usage.cost:
             return
-        if self._spend is not None:
-            self._spend(usage.cost)
+        self._spend(usage.cost)
         share = usage.cost / len(calls)
         for call in calls:
             call.cost += share

@@ -111,6 +111,11 @@ class LoadPolicy(CallPolicy):
             breaker.count_granted(now)
         return wait
 
+    def spend(self, cost: float) -> None:
+        """Count what a call has cost against the budget."""
+        if self.limiter is not None:
+            self.limiter.spend(cost)
+
     def give_back(self, calls: Sequence[Call]) -> None:
         """Note that `calls`, which were let through, were not made, or did not come to their end."""
         if self.limiter is not None:
