@@ -108,7 +108,7 @@ class CallScheduler:
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self._adaptive = None if options.adaptive is None else options.adaptive.open()
+        self._adaptive = None if options.adaptive is None else options.adaptive.open(clock)
         # Whether no call may begin; how many may be in flight as results find room, and as the process has.
         self._held = False
         self._allowed: int | None = None

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.calls import Call, time_left
+from pillarbox.aio.calls import Call, clock_of, time_left
 from pillarbox.aio.errors import CallFailed, ServiceResting, said
 from pillarbox.aio.limits.rate import (
     WAIT_MARGIN_S,
@@ -267,7 +267,8 @@ def open_throttle(
     can_break: it may have a breaker later.
     """
     rate, budget = options.rate, options.budget
-    limiter = open_limiter(rate, budget.max_calls, budget.max_cost, options.limits, cools=can_break)
+    limits = (rate, budget.max_calls, budget.max_cost, options.limits)
+    limiter = open_limiter(*limits, cools=can_break, clock=clock_of(loop))
     units = None if rate is None or rate.weight is None else rate.units_of
     return None if limiter is None else Throttle(limiter, units, loop, wake, paced=rate is not None)
 
