@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from pillarbox import ErrorInfo, Options, Outcome, Retry, async_map
@@ -185,6 +186,36 @@ def poison(*bad: Any, error: type[BaseException] = ValueError) -> Callable[[int,
         return answers(*rows)
 
     return reply
+
+
+class Failing:
+    """An async function whose calls fail with the errors in turn, then with the last; None is a success.
+
+    Keeps when the calls began.
+    """
+
+    def __init__(self, *errors: BaseException | None) -> None:
+        self.errors = errors
+        self.began: list[float] = []
+
+    async def __call__(self, row: Any) -> Any:
+        self.began.append(now())
+        error = self.errors[min(len(self.began), len(self.errors)) - 1]
+        if error is not None:
+            raise error
+        return row
+
+    @property
+    def pauses(self) -> list[float]:
+        """Seconds between the calls."""
+        return [round(later - earlier, 6) for earlier, later in pairwise(self.began)]
+
+
+def called(retry: Any, *errors: BaseException | None, **options: Any) -> Failing:
+    """The calls of one row that fail so."""
+    fn = Failing(*errors)
+    run(fn, 1, retry=retry, **{"errors": "column", **options})
+    return fn
 
 
 def infos(job: Job) -> dict[Any, ErrorInfo]:

@@ -191,8 +191,8 @@ CLAIMS = {
     "testProcessingTimeOrderedWithRetry": Claim(
         "Errors and results that the strategy rejects are asked for again after its pauses, fixed or not, "
         "and rows leave in order.",
-        ("aio/unit/test_retry.py::test_pauses_grow_by_the_multiplier_up_to_the_maximum",
-         "aio/unit/test_retry.py::test_both_the_type_and_the_predicate_must_agree"),
+        ("aio/test_retry.py::test_pauses_grow_by_the_multiplier_up_to_the_maximum",
+         "aio/test_retry.py::test_both_the_type_and_the_predicate_must_agree"),
         ("test_rows_are_tried_again_as_the_strategy_says",),
     ),
     "testProcessingTimeUnorderedWithRetry": Claim(
