@@ -41,7 +41,7 @@ class OperatorPolicies:
         converter: ResultConverter | None,
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
-        self.load = LoadPolicy(options, self.retry)
+        self.load = LoadPolicy(options, self.retry, clock)
         self.costs = CostPolicy(options.budget, meter, self.load.spend, clock, options.errors.redaction)
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)

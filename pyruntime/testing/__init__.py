@@ -5,7 +5,7 @@ in the modules of this package. `pillarbox.testing.suites` needs Hypothesis, the
 starts a stand-in for a service of embeddings, chat and look-ups.
 """
 
-from pillarbox.testing.clocks import FakeClock
+from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop, run_virtual
 from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.source_suite import source_suite
@@ -17,6 +17,8 @@ __all__ = [
     "ServiceStatistics",
     "SourceHarness",
     "StandInService",
+    "VirtualTimeLoop",
+    "run_virtual",
     "serve",
     "source_suite",
 ]

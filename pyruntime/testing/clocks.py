@@ -18,11 +18,15 @@ for trio.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from pillarbox.validate import check_moment
+
+T = TypeVar("T")
 
 
 class FakeClock:
@@ -101,7 +105,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Event loop that jumps to its next timer instead of sleeping; `time()` begins at 0 seconds.
 
         >>> import asyncio
-        >>> from pillarbox.testing.clocks import VirtualTimeLoop
+        >>> from pillarbox.testing import VirtualTimeLoop
         >>> loop = VirtualTimeLoop()
         >>> loop.run_until_complete(asyncio.sleep(3600))
         >>> loop.time()
@@ -109,14 +113,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         >>> loop.close()
 
     It is for code that waits for timers and other tasks only: it does not wait for another thread or a
-    socket. Raises `RuntimeError` instead of sleeping for ever.
+    socket. Raises `RuntimeError` instead of sleeping for ever, or beyond `longest`. `run_virtual` makes one
+    for a coroutine.
 
-    clock: one that is moved with the loop's time, such as that of a task's timers.
+    clock: one that is moved with the loop's time, such as that of a task's timers. longest: virtual seconds
+    after which the code has to be through.
     """
 
-    def __init__(self, clock: FakeClock | None = None) -> None:
+    def __init__(self, clock: FakeClock | None = None, *, longest: float = math.inf) -> None:
         self._now = 0.0
         self._clock = clock
+        self._longest = longest
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
@@ -130,6 +137,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
         if self._clock is not None:
             self._clock.advance(seconds)
+
+    def _jump(self) -> None:
+        """Let the time pass until the first timer is due."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        due = timers[0].when()
+        if due > self._longest:
+            raise RuntimeError(
+                f"nothing happens before {due:g} s, and all has to be through after "
+                f"longest={self._longest:g} s"
+            )
+        self.advance(max(0.0, due - self._now))
+        # To the very time of the timer: sums of steps are inexact.
+        self._now = max(self._now, due)
 
     def run_ready(self, turns: int) -> bool:
         """Run the callbacks that are ready, in at most `turns` turns, at one time; True if none is left."""
@@ -162,5 +182,43 @@ class _Jumping(selectors.DefaultSelector):
         if not ready:
             if timeout is None:
                 raise RuntimeError("the loop would sleep for ever: nothing is ready and no timer is armed")
-            self._loop.advance(max(0.0, timeout))
+            if timeout > 0:
+                self._loop._jump()
         return ready
+
+
+def run_virtual(main: Coroutine[Any, Any, T], *, longest: float = 1e6) -> T:
+    """Run `main` to its end in virtual time, as `asyncio.run` does in real time; returns its result.
+
+        >>> import asyncio
+        >>> from pillarbox import async_map
+        >>> from pillarbox.testing import run_virtual
+        >>> async def slow(row):
+        ...     await asyncio.sleep(60)
+        ...     return row
+        >>> async def main():
+        ...     results = [result async for result in async_map(range(10), slow, capacity=2)]
+        ...     return len(results), round(asyncio.get_running_loop().time())
+        >>> run_virtual(main())
+        (10, 300)
+
+    Time-outs, retries, rates, breakers and batches of `async_map` go by the loop's time where its results
+    are taken with `async for`. Tasks that `main` has left are cancelled, and waited for. Raises what `main`
+    raises, and `RuntimeError` where `VirtualTimeLoop` does.
+
+    main: a coroutine that waits for timers and other tasks only; blocking functions, ledgers and clients need
+    real time. longest: virtual seconds by which all has to be through.
+    """
+    loop = VirtualTimeLoop(longest=longest)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Batch, Errors, Retry, Timeout, async_map
-from tests.aio.unit.virtual import Rig, infos, play
+from tests.aio.virtual import Job, infos, play
 from tests.search import examples
 
 GOES_ON: Any = Errors("column", floor=None)
@@ -39,19 +39,19 @@ class Service:
         return rows
 
 
-def run(service: Any, rows: int, size: int = 64, **options: Any) -> Rig:
-    async def script() -> Rig:
-        rig = Rig(service, batch=Batch(size), errors=GOES_ON, **{"capacity": 4, **options})
-        rig.push(*range(rows))
-        await rig.end()
-        return rig
+def run(service: Any, rows: int, size: int = 64, **options: Any) -> Job:
+    async def script() -> Job:
+        job = Job(service, batch=Batch(size), errors=GOES_ON, **{"capacity": 4, **options})
+        job.push(*range(rows))
+        await job.end()
+        return job
 
     return play(script)
 
 
-def failed(rig: Rig) -> set[int]:
-    assert len(rig.emitted) == len({row for row, _ in rig.emitted})
-    return {*infos(rig)}
+def failed(job: Job) -> set[int]:
+    assert len(job.emitted) == len({row for row, _ in job.emitted})
+    return {*infos(job)}
 
 
 @pytest.mark.contract("A fault that all rows meet costs at most three times the calls that they need.")
@@ -59,8 +59,8 @@ def failed(rig: Rig) -> set[int]:
 @pytest.mark.parametrize(("rows", "size"), [(640, 64), (2000, 64), (3000, 16), (2000, 8)])
 def test_a_fault_of_all_rows_costs_few_calls(rows: int, size: int, retry: Retry | None) -> None:
     service = Service(bad={*range(rows)})
-    rig = run(service, rows, size, retry=retry)
-    assert failed(rig) == {*range(rows)}
+    job = run(service, rows, size, retry=retry)
+    assert failed(job) == {*range(rows)}
     assert len(service.calls) <= 3 * rows / size
 
 
@@ -69,8 +69,8 @@ def test_a_fault_of_all_rows_costs_few_calls(rows: int, size: int, retry: Retry 
 def test_bad_rows_cost_their_halving_wherever_they_stand(seed: int) -> None:
     chance = random.Random(seed)
     service = Service(bad={chance.randrange(6400) for _ in range(80)})
-    rig = run(service, 6400, retry=Retry(3, jitter=False), capacity=8)
-    assert failed(rig) == service.bad
+    job = run(service, 6400, retry=Retry(3, jitter=False), capacity=8)
+    assert failed(job) == service.bad
     # Each bad row: a batch of 64 two times more, twelve halves, and two calls more alone.
     assert len(service.calls) <= 100 + len(service.bad) * (2 + 12 + 2)
 
@@ -79,8 +79,8 @@ def test_bad_rows_cost_their_halving_wherever_they_stand(seed: int) -> None:
 @pytest.mark.parametrize("most", [1, 2, 10, 30])
 def test_the_number_of_rows_that_a_service_takes_is_found(most: int, caplog: Any) -> None:
     service = Service(most)
-    rig = run(service, 3000)
-    assert failed(rig) == set()
+    job = run(service, 3000)
+    assert failed(job) == set()
     assert len(service.calls) <= 1.1 * 3000 / most + 12
     assert f"fails with more than {most} rows in a call" in caplog.text
     assert caplog.text.count("rows in a call") == 1
@@ -101,14 +101,14 @@ def test_a_service_that_takes_more_rows_again_is_given_them() -> None:
 @pytest.mark.contract("A row that did well alone ends what is believed of all rows.")
 def test_rows_that_are_good_after_many_that_are_not_lose_nothing() -> None:
     service = Service(bad={*range(640)})
-    rig = run(service, 3000)
-    assert failed(rig) == {*range(640)}
+    job = run(service, 3000)
+    assert failed(job) == {*range(640)}
 
 
 def test_a_fault_that_passes_costs_no_row_of_later_batches() -> None:
     service = Service(until=1.0)
-    rig = run(service, 20_000, retry=Retry(20, initial=0.1, maximum=0.2, jitter=False))
-    assert failed(rig) == set()
+    job = run(service, 20_000, retry=Retry(20, initial=0.1, maximum=0.2, jitter=False))
+    assert failed(job) == set()
 
 
 @pytest.mark.parametrize("share", [10, 20, 50, 100])
@@ -148,11 +148,11 @@ def test_every_row_gets_its_result_or_its_error_whatever_is_looked_for(
             await asyncio.sleep(10.0)
         return await service(given)
 
-    rig = run(call, rows, size, capacity=capacity, timeout=Timeout(timeout), retry=retry)
-    assert rig.error is None
-    assert [row for row, _ in rig.emitted] == [*range(rows)]
+    job = run(call, rows, size, capacity=capacity, timeout=Timeout(timeout), retry=retry)
+    assert job.error is None
+    assert [row for row, _ in job.emitted] == [*range(rows)]
     if timeout is None:
-        assert failed(rig) == {row for row in bad if row < rows}
+        assert failed(job) == {row for row in bad if row < rows}
 
 
 @pytest.mark.contract("A mistake of the program is not tried again.")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pillarbox import AskAgain, Batch, Collector, Ledger, Retry, Step, Timeout, async_map, current_call
-from tests.aio.unit.virtual import play
+from tests.aio.virtual import play
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 

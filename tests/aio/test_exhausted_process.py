@@ -16,7 +16,7 @@ import pytest
 
 from pillarbox import Batch, Budget, Collector, Errors, Retry, Step, Timeout, async_map, current_call
 from pillarbox.wire import Kind, read_error
-from tests.aio.unit.virtual import play
+from tests.aio.virtual import play
 
 MODES = ["null", "drop", "column", "fail"]
 

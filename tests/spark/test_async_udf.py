@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Budget, Collector, Ledger, Retry
+from pillarbox import Batch, Budget, Collector, Dedupe, Ledger, Options, Retry
 from pillarbox.spark import async_udf
 
 
@@ -48,6 +48,21 @@ def test_several_columns_are_arguments_by_position_or_by_name(spark: SparkSessio
         join("a", F.lit("z")),
     ).collect()
     assert [tuple(row) for row in rows] == [("1x0.5", "1X2.5", "1z0.5"), ("2None0.5", "2None3.5", "2z0.5")]
+
+
+def test_functions_of_a_row_get_its_arguments_and_a_batch_a_list_for_each(spark: SparkSession) -> None:
+    batch = Batch(10, weight=lambda name, number: number, max_weight=5)
+    options = Options(batch=batch, dedupe=Dedupe(lambda name, number: name))
+
+    @async_udf("string", options=options)
+    async def call(names: list[str], numbers: list[int]) -> list[str]:
+        of = ",".join(names)
+        return [f"{name * number} of {of}" for name, number in zip(names, numbers, strict=True)]
+
+    rows = [("a", 3), ("b", 2), ("c", 1), ("a", 1)]
+    df = spark.createDataFrame(rows, "name string, number long").coalesce(1)
+    results = [row.result for row in df.select(call("name", "number").alias("result")).collect()]
+    assert results == ["aaa of a,b", "bb of a,b", "c of c", "aaa of a,b"]
 
 
 def test_spark_neither_repeats_nor_drops_calls(spark: SparkSession, tmp_path: Path) -> None:

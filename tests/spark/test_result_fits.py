@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import decimal
@@ -22,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Batch, Ledger, Retry
+from pillarbox import Batch, Ledger, Retry, Timeout
 from pillarbox.spark import async_map, async_udf
 
 MODES: dict[str, dict[str, Any]] = {"rows": {}, "batches": {"batch": Batch(16)}}
@@ -95,6 +96,19 @@ def test_a_value_that_does_not_fit_its_column_is_null_in_a_column_function(
     half = async_udf("double", errors="null", **MODES[mode])(one if mode == "rows" else many)
     rows = spark.range(0, 30, 1, 1).select("id", half("id").alias("half")).collect()
     assert [row.half for row in rows] == [None if i == 12 else i / 2 for i in range(30)]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(7, 7), ("seven", None)])
+def test_what_stands_for_a_timeout_must_fit_too(
+    spark: SparkSession, value: Any, expected: int | None
+) -> None:
+    async def never(row: Any) -> None:
+        await asyncio.sleep(3600)
+
+    limit = Timeout(0.01, fallback=value)
+    (row,) = async_map(spark.range(1), never, schema="n long", errors="column", timeout=limit).collect()
+    assert row.n == expected
+    assert (row._error is None) == (expected is not None)
 
 
 def test_a_ledger_calls_again_for_what_did_not_fit_if_failures_are_called_again(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
-from pillarbox.testing import FakeClock
+from pillarbox import Adaptive, Rate, Retry, Timeout, async_map
+from pillarbox.testing import FakeClock, VirtualTimeLoop, run_virtual
 
 
 @pytest.mark.contract("The fake clock stands still until it is moved.")
@@ -95,3 +97,96 @@ def test_many_threads_may_move_it_and_no_move_is_lost() -> None:
     for thread in threads:
         thread.join()
     assert told == [float(second) for second in range(1, 2001)]
+
+
+# -- virtual time -----------------------------------------------------------------------------
+
+
+def time_now() -> float:
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+@pytest.mark.contract(
+    "In virtual time the limits of calls hold at their exact times, and waiting takes no time."
+)
+@pytest.mark.parametrize(
+    ("options", "ended"),
+    [
+        ({"rate": Rate(0.01, burst=1.0)}, 100.0 + 200.0),
+        ({"retry": Retry(2, initial=500.0, maximum=500.0, jitter=False)}, 100.0 + 500.0 + 100.0),
+        ({"timeout": Timeout(attempt=30.0, fallback=0)}, 30.0),
+        ({"capacity": 1}, 300.0),
+        ({"capacity": Adaptive(start=1, most=1)}, 300.0),
+    ],
+    ids=["rate", "retry", "timeout", "capacity", "adaptive"],
+)
+def test_limits_hold_at_their_exact_times_in_virtual_time(options: dict[str, Any], ended: float) -> None:
+    calls: list[int] = []
+
+    async def call(row: int) -> int:
+        calls.append(row)
+        await asyncio.sleep(100.0)
+        if "retry" in options and row == 2 and calls.count(2) == 1:
+            raise ConnectionError("down")
+        return row
+
+    async def job() -> float:
+        results = [row async for row in async_map(range(3), call, **options)]
+        assert results == ([0, 0, 0] if "timeout" in options else [0, 1, 2])
+        return time_now()
+
+    assert run_virtual(job()) == ended
+
+
+def test_a_coroutine_that_waits_for_nothing_that_comes_is_an_error() -> None:
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match="would sleep for ever: nothing is ready and no timer is armed"):
+        run_virtual(waits())
+
+
+def test_a_coroutine_that_takes_longer_than_allowed_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="nothing happens before 5000 s, .* through after longest=4000 s"):
+        run_virtual(asyncio.sleep(5000), longest=4000)
+    run_virtual(asyncio.sleep(4000), longest=4000)
+
+
+def test_what_a_coroutine_leaves_is_cancelled_and_waited_for() -> None:
+    said: list[Any] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(10)
+            said.append(time_now())
+
+    async def numbers() -> Any:
+        try:
+            yield 1
+        finally:
+            said.append("closed")
+
+    async def main() -> str:
+        said.append(asyncio.create_task(slow()))
+        generator = numbers()
+        assert await anext(generator) == 1
+        said.append(generator)
+        await asyncio.sleep(1)
+        return "done"
+
+    assert run_virtual(main()) == "done"
+    assert said[0].cancelled() and said[2:] == [11.0, "closed"]
+
+
+def test_virtual_time_comes_to_the_very_time_of_a_timer() -> None:
+    clock = FakeClock()
+    loop = VirtualTimeLoop(clock)
+    times: list[float] = []
+    for step in range(1, 100):
+        loop.call_at(step / 10, lambda: times.append(loop.time()))
+    loop.run_until_complete(asyncio.sleep(20))
+    loop.close()
+    assert times == [step / 10 for step in range(1, 100)]
+    assert clock() == pytest.approx(20)

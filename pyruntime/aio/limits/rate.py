@@ -476,21 +476,27 @@ def open_limiter(
     max_cost: float | None,
     coordinator: SharedLimits | None,
     cools: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> RateLimiter | None:
     """The limiter of one task: shared with others by a coordinator if given; None where nothing is bounded.
 
     cools: whether cool-downs are to be shared, too, where there is a coordinator and nothing is bounded.
+    clock: the seconds by which limits of this task alone go.
 
     Any thread; it belongs to the mailbox thread from its `start` on.
     """
     if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
         return None
-    return _opened(coordinator, rate, max_calls, max_cost)
+    return _opened(coordinator, rate, max_calls, max_cost, clock)
 
 
 def _opened(
-    shared: SharedLimits | None, rate: Rate | None, max_calls: int | None, max_cost: float | None
+    shared: SharedLimits | None,
+    rate: Rate | None,
+    max_calls: int | None,
+    max_cost: float | None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> RateLimiter:
     if shared is None:
-        return LocalLimiter(rate, max_calls, max_cost)
+        return LocalLimiter(rate, max_calls, max_cost, clock)
     return shared.open_for(rate, max_calls, max_cost)

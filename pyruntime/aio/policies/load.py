@@ -6,6 +6,7 @@ Confined to the mailbox thread.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,22 +26,26 @@ class LoadPolicy(CallPolicy):
     """Controls the load of one operator by a limiter, a circuit breaker, an adaptive limit, or some of them.
 
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
+    clock: seconds, by which the limits of this task alone go.
 
     A limiter with a rate is held back with the first refusals that are more than chance; one without is told
     of an overload that is new to this task, and no more: each task that shares the limiter finds a pace of
     its own, which the cool-downs of all others would only interrupt.
     """
 
-    def __init__(self, options: Options, retry: RetryPolicy | None) -> None:
+    def __init__(
+        self, options: Options, retry: RetryPolicy | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         rate, budget = options.rate, options.budget
         self.breaker: CircuitBreaker | None = None
         """The breaker, since the service was overloaded, or not reached, for the first time."""
         self.can_break = retry is not None and retry.waits_out
         """True if there may be a breaker."""
         self.limiter: RateLimiter | None = open_limiter(
-            rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break
+            rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break, clock=clock
         )
         self._retry = retry
+        self._clock = clock
         self._adaptive: Adaptive | None = options.adaptive
         self._controller: AdaptiveController | None = None
         self._is_paced = rate is not None
@@ -60,7 +65,7 @@ class LoadPolicy(CallPolicy):
         """Take what the operator gives."""
         self._services = services
         if self._adaptive is not None:
-            self._controller = self._adaptive.open()
+            self._controller = self._adaptive.open(self._clock)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to grant calls. wake: called when a shared limiter may have more."""

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, async_map
+from pillarbox import Batch, CallTimeout, Timeout, async_map
 from pillarbox.aio import loop_watcher
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe import report
+from pillarbox.aio.options import Intervals
 from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.unit.intervals import options_with
+from tests.aio.virtual import Job, play
 from tests.waiting import wait_until
 
 
@@ -313,11 +315,28 @@ def test_calls_that_wait_leave_the_loop_free() -> None:
         return row
 
     async def script() -> dict[str, float]:
-        rig = Rig(lookup, capacity=10)
-        rig.push(*range(100))
-        await rig.end()
-        return rig.operator.statistics().spent
+        job = Job(lookup, capacity=10)
+        job.push(*range(100))
+        await job.end()
+        return job.statistics().spent
 
     spent = play(script)
     assert spent["loop"] == 0.0
     assert sum(spent.values()) > 0.0
+
+
+@pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
+def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str) -> None:
+    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05))
+    release = threading.Event()
+
+    async def blocks(rows: list[int]) -> list[int]:
+        release.wait(30)
+        return rows
+
+    timeout = {"timeout": Timeout(0.1), "timeout.attempt": Timeout(attempt=0.1)}[limit]
+    with pytest.raises(CallTimeout) as caught:
+        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout, options=options))
+    release.set()
+    assert (caught.value.limit, caught.value.seconds, caught.value.row) == (limit, 0.1, "7")
+    assert "release.wait(30)" in str(caught.value)

@@ -107,8 +107,8 @@ CLAIMS = {
     ),
     "testAsyncTimeoutIgnore": Claim(
         "A row that times out may have a value, or no result, instead.",
-        ("aio/unit/test_outcomes.py::test_a_row_that_times_out_gets_the_value_or_what_the_function_says",
-         "aio/unit/test_outcomes.py::test_null_gives_none_and_drop_gives_nothing"),
+        ("aio/test_outcomes.py::test_a_row_that_times_out_gets_the_value_or_what_the_function_says",
+         "aio/test_outcomes.py::test_null_gives_none_and_drop_gives_nothing"),
     ),
     "testTimeoutCleanup": Claim(
         "A row that is done leaves no timer.",
@@ -119,7 +119,7 @@ CLAIMS = {
     "testTimeoutAfterComplete": Claim(
         "A row that is done in time never times out. Where completion and time-out come in one turn of the "
         "loop, the mailbox says which was first: Flink lets the completion win, though it was not heard yet.",
-        ("aio/unit/test_collectors.py::test_a_completion_that_a_time_out_overtakes_on_its_way_is_late",),
+        ("aio/test_collectors.py::test_a_completion_that_a_time_out_overtakes_on_its_way_is_late",),
         ("test_a_row_that_is_done_in_time_never_times_out",),
     ),
     "testOrderedWaitTimeoutHandling": Claim(
@@ -140,7 +140,7 @@ CLAIMS = {
     ),
     "late completion after a time-out": Claim(
         "It has no effect, and is counted.",
-        ("aio/unit/test_collectors.py::test_a_completion_after_the_time_out_has_no_effect_and_is_counted",
+        ("aio/test_collectors.py::test_a_completion_after_the_time_out_has_no_effect_and_is_counted",
          "aio/unit/test_failures.py::test_a_blocking_call_that_returns_late_is_counted_and_ignored"),
     ),
     # -- errors of the function ------------------------------------------------------------------------
@@ -165,13 +165,13 @@ CLAIMS = {
     # -- the result future -----------------------------------------------------------------------------
     "a result future that is completed twice": Claim(
         "The first completion decides, in whichever threads.",
-        ("aio/unit/test_collectors.py::"
+        ("aio/test_collectors.py::"
          "test_the_first_completion_decides_and_later_ones_return_false_and_are_counted",
-         "aio/unit/test_collectors.py::test_of_threads_that_complete_at_once_one_comes_first"),
+         "aio/test_collectors.py::test_of_threads_that_complete_at_once_one_comes_first"),
     ),
     "a result future that another thread completes": Claim(
         "Any thread may complete it.",
-        ("aio/unit/test_collectors.py::test_a_function_brings_its_result_by_a_collector_from_any_thread",),
+        ("aio/test_collectors.py::test_a_function_brings_its_result_by_a_collector_from_any_thread",),
     ),
     "testProcessingTimeWithMailboxThreadOrdered": Claim(
         "The mailbox thread may complete it too, in the call or later, in order. There is no form that takes "
@@ -184,20 +184,20 @@ CLAIMS = {
     ),
     "testProcessingTimeWithMailboxThreadError": Claim(
         "What fails on the mailbox thread fails the row, and with it the task.",
-        ("aio/unit/test_collectors.py::test_what_a_function_raises_fails_the_attempt",),
+        ("aio/test_collectors.py::test_what_a_function_raises_fails_the_attempt",),
         ("test_what_fails_on_the_mailbox_thread_fails_the_task",),
     ),
     # -- retries ---------------------------------------------------------------------------------------
     "testProcessingTimeOrderedWithRetry": Claim(
         "Errors and results that the strategy rejects are asked for again after its pauses, fixed or not, "
         "and rows leave in order.",
-        ("aio/unit/test_retry.py::test_pauses_grow_by_the_multiplier_up_to_the_maximum",
-         "aio/unit/test_retry.py::test_both_the_type_and_the_predicate_must_agree"),
+        ("aio/test_retry.py::test_pauses_grow_by_the_multiplier_up_to_the_maximum",
+         "aio/test_retry.py::test_both_the_type_and_the_predicate_must_agree"),
         ("test_rows_are_tried_again_as_the_strategy_says",),
     ),
     "testProcessingTimeUnorderedWithRetry": Claim(
         "So they are where rows leave as they finish.",
-        ("aio/unit/test_retry_operator.py::test_rows_share_no_state_and_waiting_ones_hold_no_slot",),
+        ("aio/test_retry_operator.py::test_rows_share_no_state_and_waiting_ones_hold_no_slot",),
         ("test_rows_are_tried_again_as_the_strategy_says",),
     ),
     "testProcessingTimeWithTimeoutFunctionOrderedWithRetry": Claim(
@@ -216,7 +216,7 @@ CLAIMS = {
     ),
     "testProcessingTimeRepeatedCompleteOrderedWithRetry": Claim(
         "Of several completions of an attempt the first decides, also if it is asked for again; in order.",
-        ("aio/unit/test_collectors.py::test_a_completion_of_an_earlier_attempt_has_no_effect",),
+        ("aio/test_collectors.py::test_a_completion_of_an_earlier_attempt_has_no_effect",),
         ("test_the_first_completion_of_each_attempt_decides_whether_there_is_another",),
     ),
     "testProcessingTimeRepeatedCompleteUnorderedWithRetry": Claim(
@@ -225,17 +225,17 @@ CLAIMS = {
     ),
     "a result that no attempt makes good": Claim(
         "After its last attempt the row fails. Flink gives the last result or error as it is.",
-        ("aio/unit/test_retry_operator.py::test_a_result_that_stays_bad_fails_the_row_and_says_which",),
+        ("aio/test_retry_operator.py::test_a_result_that_stays_bad_fails_the_row_and_says_which",),
     ),
     # -- ends ------------------------------------------------------------------------------------------
     "the end of input with retries pending": Claim(
         "It waits for them, at their own times. Flink makes the pending attempts at once.",
-        ("aio/unit/test_retry_operator.py::test_the_end_of_the_input_waits_for_retries_at_their_own_times",),
+        ("aio/test_retry_operator.py::test_the_end_of_the_input_waits_for_retries_at_their_own_times",),
         ("test_the_end_of_event_time_comes_behind_rows_that_wait_for_another_attempt",),
     ),
     "testClosingWithBlockedEmitter": Claim(
         "A task whose output has no room can be closed; nothing leaves it from then on.",
-        ("aio/unit/test_limits_apart.py::test_a_full_output_holds_up_the_input_and_loses_nothing",),
+        ("aio/test_limits_apart.py::test_a_full_output_holds_up_the_input_and_loses_nothing",),
         ("test_a_task_whose_output_has_no_room_can_be_closed",),
     ),
     "watermarks without room": Claim(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pillarbox import Adaptive, Buffer, Options, async_map
-from pillarbox.aio import concurrency
-from tests.aio.unit.virtual import HOUR, Rig, again, play
+from tests.aio.virtual import HOUR, Job, again, play
 
 
 class Gated:
@@ -43,18 +41,18 @@ class Gated:
 def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=2, buffer=Buffer(5))
-        rig.push(*range(10))
+        job = Job(gated, capacity=2, buffer=Buffer(5))
+        job.push(*range(10))
         await gated.let_go(1, 2, 3, 4, 5, 6)
         # Row 0 holds back the emission of 1 to 4, not their calls; 5 has no place yet.
-        assert (gated.begun, rig.results) == ([0, 1, 2, 3, 4], [])
-        counts = rig.operator.statistics()
+        assert (gated.begun, job.results) == ([0, 1, 2, 3, 4], [])
+        counts = job.statistics()
         assert (counts.in_flight, counts.rows_in, counts.finished_waiting) == (1, 5, 4)
         await gated.let_go(0)
-        assert rig.results == [0, 1, 2, 3, 4, 5, 6]
+        assert job.results == [0, 1, 2, 3, 4, 5, 6]
         await gated.let_go(7, 8, 9)
-        await rig.end()
-        assert (rig.results, gated.most) == ([*range(10)], 2)
+        await job.end()
+        assert (job.results, gated.most) == ([*range(10)], 2)
 
     play(script)
 
@@ -63,13 +61,13 @@ def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> No
 def test_unordered_a_slow_call_holds_back_no_other_row() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=2, buffer=Buffer(2), ordered=False)
-        rig.push(*range(10))
+        job = Job(gated, capacity=2, buffer=Buffer(2), ordered=False)
+        job.push(*range(10))
         await gated.let_go(*range(1, 10))
-        assert rig.results == [*range(1, 10)]
+        assert job.results == [*range(1, 10)]
         await gated.let_go(0)
-        await rig.end()
-        assert rig.results == [*range(1, 10), 0]
+        await job.end()
+        assert job.results == [*range(1, 10), 0]
 
     play(script)
 
@@ -84,14 +82,14 @@ def test_a_row_that_pauses_holds_its_place_in_the_window_and_no_slot() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(call, capacity=1, buffer=Buffer(3), retry=again(2, 100))
-        rig.push(*range(6))
+        job = Job(call, capacity=1, buffer=Buffer(3), retry=again(2, 100))
+        job.push(*range(6))
         await asyncio.sleep(50)
         assert calls == [0, 1, 2]
-        counts = rig.operator.statistics()
+        counts = job.statistics()
         assert (counts.in_flight, counts.waiting, counts.rows_in) == (0, 1, 3)
-        await rig.end()
-        assert (rig.results, calls[3]) == ([*range(6)], 0)
+        await job.end()
+        assert (job.results, calls[3]) == ([*range(6)], 0)
 
     play(script)
 
@@ -99,19 +97,27 @@ def test_a_row_that_pauses_holds_its_place_in_the_window_and_no_slot() -> None:
 @pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
+    class Measuring(Gated):
+        async def __call__(self, row: bytes) -> int:
+            await super().__call__(row)
+            return row[0]
+
     async def script() -> None:
-        gated = Gated()
-        # The source says that a row has one byte.
-        rig = Rig(gated, capacity=100, buffer=Buffer(max_bytes=3), ordered=ordered)
-        rig.push(*range(7))
-        await asyncio.sleep(0)
-        await gated.let_go(0)
-        assert gated.begun == [0, 1, 2, 3]
-        assert rig.operator.statistics().held_bytes == 3
-        await gated.let_go(*range(7))
-        await rig.end()
-        assert rig.results == [*range(7)]
-        assert rig.operator.statistics().held_bytes == 0
+        gated = Measuring()
+        rows = [bytes([number]) * 100_000 for number in range(7)]
+        # The third is the one that is too much.
+        job = Job(gated, capacity=100, buffer=Buffer(max_bytes=250_000), ordered=ordered)
+        job.push(*rows)
+        await gated.let_go()
+        assert gated.begun == rows[:3]
+        for row in rows:
+            assert job.statistics().held_bytes < 302_000
+            assert gated.running <= 3
+            await gated.let_go(row)
+        assert gated.begun == rows
+        await job.end()
+        assert job.results == [*range(7)]
+        assert job.statistics().held_bytes == 0
 
     play(script)
 
@@ -119,13 +125,13 @@ def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
 def test_without_max_bytes_no_bytes_are_counted() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=50, buffer=Buffer(max_bytes=None))
-        rig.push(*range(50))
+        job = Job(gated, capacity=50, buffer=Buffer(max_bytes=None))
+        job.push(*range(50))
         await gated.let_go()
         assert len(gated.begun) == 50
         # Not a sum that only grows.
-        assert rig.operator.statistics().held_bytes == 0
-        await rig.stop()
+        assert job.statistics().held_bytes == 0
+        await job.stop()
 
     play(script)
 
@@ -153,15 +159,15 @@ def test_rows_of_an_iterable_are_weighed_each_by_itself() -> None:
 def test_a_row_that_is_larger_than_max_bytes_is_let_in_alone() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, buffer=Buffer(max_bytes=5))
-        rig.row_bytes = 9
-        rig.push(*range(3))
-        for row in range(3):
+        rows = [bytes([number]) * 1000 for number in range(3)]
+        job = Job(gated, buffer=Buffer(max_bytes=5))
+        job.push(*rows)
+        for number, row in enumerate(rows, 1):
             await gated.let_go()
-            assert gated.begun == [*range(row + 1)]
+            assert gated.begun == rows[:number]
             await gated.let_go(row)
-        await rig.end()
-        assert rig.results == [0, 1, 2]
+        await job.end()
+        assert job.results == rows
 
     play(script)
 
@@ -188,76 +194,72 @@ def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
 # -- a capacity that is found --------------------------------------------------------------------
 
 
-def controlled(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Any, str], None]) -> None:
-    """Have `decide(controller, what)` set the limit, whatever is measured."""
+class Busy(Exception):
+    """An answer that says "overloaded"."""
 
-    class Controller(concurrency.AdaptiveController):
-        def succeeded(self, seconds: float) -> None:
-            decide(self, "succeeded")
-
-        def failed(self, overloaded: bool) -> None:
-            decide(self, "overloaded" if overloaded else "failed")
-
-    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
+    status = 429
 
 
-def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limits = {1: 3, 2: 1, 3: 1, 4: 1}
-    told: list[str] = []
-
-    def decide(controller: Any, what: str) -> None:
-        told.append(what)
-        controller.limit = limits.get(len(told), 2)
-
-    controlled(monkeypatch, decide)
+def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none() -> None:
+    class Refusing(Gated):
+        async def __call__(self, row: int) -> int:
+            await super().__call__(row)
+            if row in (3, 4):
+                raise Busy
+            return row
 
     async def script() -> None:
-        gated = Gated()
-        rig = Rig(gated, capacity=Adaptive(start=1, most=4))
-        rig.push(*range(10))
+        gated = Refusing()
+        job = Job(gated, capacity=Adaptive(start=1, most=4), errors="null")
+        job.push(*range(20))
         await gated.let_go()
         assert gated.begun == [0]
         await gated.let_go(0)
-        assert gated.begun == [0, 1, 2, 3]
-        assert rig.operator.statistics().capacity == 3
-        # Now one: the calls that run are left alone, and none begins until there is room.
-        await gated.let_go(1)
-        await gated.let_go(2)
-        assert (gated.begun, gated.running) == ([0, 1, 2, 3], 1)
+        assert (gated.begun, job.statistics().capacity) == ([0, 1, 2], 2)
+        await gated.let_go(1, 2)
+        assert (gated.begun, job.statistics().capacity) == ([*range(7)], 4)
+        # Two refusals are more than chance. The calls that run are left alone, and none begins in excess.
         await gated.let_go(3)
-        assert gated.begun == [0, 1, 2, 3, 4]
-        await gated.let_go(*range(10))
-        await rig.end()
-        assert (gated.most, told) == (3, ["succeeded"] * 10)
+        await gated.let_go(4)
+        assert job.statistics().capacity == 2
+        begun = [*gated.begun]
+        while gated.running > 2:
+            await gated.let_go(begun[-gated.running])
+            assert gated.begun == begun
+        await gated.let_go(begun[-2])
+        assert gated.begun[: len(begun) + 1] == [*begun, len(begun)]
+        assert gated.running <= job.statistics().capacity
+        await gated.let_go(*range(20))
+        await job.end()
+        assert (gated.most, job.results) == (4, [None if row in (3, 4) else row for row in range(20)])
 
     play(script)
 
 
-def test_what_finds_the_capacity_hears_of_errors_and_of_overload(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    controlled(monkeypatch, lambda controller, what: told.append(what))
-
-    class Busy(Exception):
-        status = 429
+@pytest.mark.parametrize("kind", ["nothing", "errors", "refusals", "time-outs"])
+def test_what_finds_the_capacity_sees_errors_refusals_and_time_outs(kind: str) -> None:
+    capacities: list[int] = []
 
     async def call(row: int) -> int:
-        if row == 1:
-            raise ValueError
-        if row == 2:
-            raise Busy
-        if row == 3:
-            await asyncio.sleep(HOUR)
+        capacities.append(job.statistics().capacity)
+        await asyncio.sleep(HOUR if kind == "time-outs" and row % 2 and row >= 200 else 0.02)
+        if row % 2 and row >= 200:
+            if kind == "errors":
+                raise ValueError(row)
+            if kind == "refusals":
+                raise Busy
         return row
 
     async def script() -> None:
-        rig = Rig(call, capacity=Adaptive(start=1, most=1), errors="null", timeout=10)
-        rig.push(*range(4))
-        await rig.end()
-        assert told == ["succeeded", "failed", "overloaded", "failed"]
+        nonlocal job
+        job = Job(call, capacity=Adaptive(start=16, most=16), errors="null", timeout=0.03)
+        job.push(*range(600))
+        await job.end()
 
+    job: Any = None
     play(script)
+    assert {*capacities[:200]} == {16}
+    assert (min(capacities) < 16) == (kind != "nothing")
 
 
 def test_with_auto_the_capacity_is_found_while_it_runs() -> None:

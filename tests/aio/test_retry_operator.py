@@ -21,9 +21,8 @@ import yarl
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from pillarbox import CallFailed, Retry, RetryBudget, async_map
-from pillarbox.aio.errors import ResultRejected
 from tests.aio.answering import Reply, answering
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 
 ROUNDING = 0.002
 """Seconds: the timers of some event loops count in whole milliseconds."""
@@ -96,10 +95,10 @@ def test_no_row_comes_back_before_the_service_said(refusal: Callable[[int], Repl
         return f"/{row}"
 
     async def script() -> None:
-        rig = Rig(call, retry=Retry(2, **FAST))
-        rig.push(*range(20))
-        await rig.end()
-        assert rig.results == [f"/{row}" for row in range(20)]
+        job = Job(call, retry=Retry(2, **FAST))
+        job.push(*range(20))
+        await job.end()
+        assert job.results == [f"/{row}" for row in range(20)]
 
     play(script)
     pauses = [second - first for first, second in began.values()]
@@ -165,7 +164,7 @@ def test_a_result_that_stays_bad_fails_the_row_and_says_which() -> None:
     retry = Retry(2, **FAST, result=lambda result: result == "pending")
     with pytest.raises(CallFailed, match="after 2 attempts.*'pending' is not accepted") as caught:
         list(async_map(range(3), poll, retry=retry))
-    assert isinstance(caught.value.cause, ResultRejected)
+    assert type(caught.value.cause).__name__ == "ResultRejected"
     assert list(async_map(range(3), poll, retry=retry, errors="null")) == ["done", None, "done"]
 
 
@@ -259,10 +258,10 @@ def test_the_end_of_the_input_waits_for_retries_at_their_own_times() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(call, retry=Retry(2, initial=90.0, maximum=90.0, jitter=False))
-        rig.push(0)
-        await rig.end()
-        assert rig.results == [0]
+        job = Job(call, retry=Retry(2, initial=90.0, maximum=90.0, jitter=False))
+        job.push(0)
+        await job.end()
+        assert job.results == [0]
 
     play(script)
     assert began == [0.0, pytest.approx(90.0)]

@@ -1,21 +1,22 @@
-"""The pauses and conditions of `Retry`, and what its policy decides for one operator."""
+"""The pauses and conditions of `Retry`, by themselves and in a job in virtual time."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import math
 import pickle
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import CallTimeout, Retry, RetryBudget
-from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, check_retry
+from pillarbox import CallTimeout, Retry, RetryBudget, async_map
+from tests.aio.virtual import Failing, called, results_of, run
+from tests.search import examples
 
 SECONDS = st.floats(0, 1e6)
 
@@ -121,101 +122,125 @@ def test_a_bad_argument_is_named(arguments: dict[str, object], error: type[Excep
     [(OSError, True, True), (OSError, False, False), (ValueError, True, False), (ValueError, False, False)],
 )
 def test_both_the_type_and_the_predicate_must_agree(on: type[Exception], when: bool, again: bool) -> None:
-    policy = RetryPolicy(Retry(on=(on,), when=lambda error: when))
-    assert (policy.pause(1, ConnectionError()) is not None) is again
+    calls = called(Retry(2, on=(on,), when=lambda error: when, max_outage=0), ConnectionError())
+    assert len(calls.began) == (2 if again else 1)
 
 
 def test_the_predicate_sees_the_error_and_is_not_asked_after_the_last_attempt() -> None:
     seen: list[BaseException] = []
-    retry = Retry(2, when=seen.append)
-    error = ConnectionError()
-    assert RetryPolicy(retry).pause(2, error) is None
-    assert seen == []
-    assert RetryPolicy(retry).pause(1, error) is None
-    assert seen == [error]
+
+    def when(error: BaseException) -> bool:
+        seen.append(error)
+        return True
+
+    errors = [OSError("first"), OSError("second")]
+    assert len(called(Retry(2, when=when), *errors).began) == 2
+    assert seen == errors[:1]
+    # What it gives is taken for true or false.
+    assert len(called(Retry(2, when=seen.append), OSError()).began) == 1
 
 
 @pytest.mark.contract
 def test_a_rejected_result_is_asked_for_again_whatever_the_errors_that_are_retried() -> None:
-    policy = RetryPolicy(Retry(3, on=(OSError,), when=lambda error: False, result=lambda each: each is None))
-    assert policy.checks_results
-    assert policy.rejects(None) is True
-    assert policy.rejects(0) is False
-    assert policy.pause(2, ResultRejected(None)) is not None
-    assert policy.pause(3, ResultRejected(None)) is None
+    retry = Retry(3, on=(OSError,), when=lambda error: False, result=lambda each: each is None)
+    for answers, calls, failed in (([None, 0], 2, None), ([None] * 4, 3, "ResultRejected"), ([7], 1, None)):
+        given = Answers(*answers)
+        (result,) = results_of([1], given, retry=retry, errors="column")
+        assert getattr(result, "type", None) == failed
+        assert len(given.left) == len(answers) - calls
+        assert failed or result == answers[calls - 1]
 
 
-def test_only_a_predicate_over_results_costs_something_for_each_result() -> None:
-    policy = RetryPolicy(Retry(when=is_busy))
-    assert not policy.checks_results
-    assert not policy.counts_attempts
-    assert not policy.rejects(None)
+class Answers:
+    """An async function that gives one after another."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.left = [*answers]
+
+    async def __call__(self, row: Any) -> Any:
+        return self.left.pop(0)
 
 
-def test_what_a_predicate_or_a_hook_raises_comes_out() -> None:
-    def broken(value: Any) -> Any:
-        raise KeyError("a fault of the predicate")
+def broken(value: Any) -> Any:
+    raise KeyError("a fault of the predicate")
 
-    with pytest.raises(KeyError, match="a fault of the predicate"):
-        RetryPolicy(Retry(when=broken)).pause(1, ValueError())
-    with pytest.raises(KeyError, match="a fault of the predicate"):
-        RetryPolicy(Retry(result=broken)).rejects(1)
-    for call in (
-        lambda policy: policy.pause(1, OSError()),
-        lambda policy: policy.retry_after(OSError()),
-    ):
-        with pytest.raises(KeyError, match="a fault of the predicate"):
-            call(RetryPolicy(Retry(retry_after=broken)))
+
+@pytest.mark.parametrize("name", ["when", "result", "retry_after"])
+def test_what_a_predicate_or_a_hook_raises_is_the_error_of_the_row(name: str) -> None:
+    fn = Failing(None if name == "result" else OSError())
+    job, _ = run(fn, 1, retry=Retry(3, **{name: broken}), errors="column")
+    assert [(error.type, error.message) for error in job.results] == [
+        ("KeyError", "'a fault of the predicate'")
+    ]
+    assert len(fn.began) == 1
 
 
 @pytest.mark.contract
+@settings(deadline=None, max_examples=examples(100))
 @given(
-    attempt=st.integers(1, 50),
-    initial=st.floats(0, 100),
-    asked=st.none() | st.integers(0, 10**6).map(lambda thousandths: thousandths / 1000),
-    most=st.floats(1, 1000),
+    attempt=st.integers(1, 5),
+    initial=st.floats(0, 20),
+    asked=st.none() | st.integers(0, 60_000).map(lambda thousandths: thousandths / 1000),
+    most=st.floats(1, 20),
     jitter=st.booleans(),
 )
 def test_a_pause_is_as_long_as_the_service_asks_for_and_not_much_longer(
     attempt: int, initial: float, asked: float | None, most: float, jitter: bool
 ) -> None:
-    retry = Retry(100, initial=initial, max_retry_after=most, jitter=jitter)
-    policy = RetryPolicy(retry)
-    assert policy.retry_after(Refused(asked)) == (None if asked is None else min(asked, most))
-    pause = policy.pause(attempt, Refused(asked))
-    assert pause is not None
+    retry = Retry(100, initial=initial, maximum=20, max_retry_after=most, jitter=jitter)
+    calls = called(retry, *[ValueError()] * (attempt - 1), Refused(asked), None)
+    assert len(calls.began) == attempt + 1
+    pause = calls.pauses[-1]
     least = 0.0 if asked is None else min(asked, most)
     if jitter:
-        assert least <= pause <= max(retry.bound(attempt), least * (1 + SPREAD))
+        assert least - 1e-5 <= pause <= max(retry.bound(attempt), least * 1.1) + 1e-5
     else:
-        assert pause == max(retry.bound(attempt), least)
+        assert pause == pytest.approx(max(retry.bound(attempt), least), abs=1e-5)
 
 
 def test_rows_that_a_service_sent_away_together_do_not_come_back_together() -> None:
-    policy = RetryPolicy(Retry(initial=0.0))
-    assert len({policy.pause(1, Refused(30.0)) for _ in range(100)}) > 90
+    began: dict[int, list[float]] = {}
+
+    async def call(row: int) -> int:
+        times = began.setdefault(row, [])
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 1:
+            raise Refused(30.0)
+        return row
+
+    job, _ = run(call, 100, retry=Retry(initial=0.0), capacity=100)
+    assert job.results == [*range(100)]
+    assert len({second - first for first, second in began.values()}) > 90
 
 
 @pytest.mark.contract
 def test_a_service_that_asks_for_a_day_is_called_again_after_five_minutes() -> None:
-    policy = RetryPolicy(Retry(jitter=False))
-    assert policy.pause(1, Refused(86_400.0)) == MAX_RETRY_AFTER == 300.0
+    assert called(Retry(jitter=False), Refused(86_400.0), None).pauses == [300.0]
 
 
 def test_the_hook_is_asked_first_and_the_headers_where_it_knows_nothing() -> None:
-    answers = iter([4, None, 0.0, -3])
-    policy = RetryPolicy(Retry(retry_after=lambda error: next(answers)))
-    assert [policy.retry_after(Refused(7.0)) for _ in range(4)] == [4.0, 7.0, 0.0, 0.0]
-    assert RetryPolicy(Retry(retry_after=lambda error: math.inf)).retry_after(OSError()) == MAX_RETRY_AFTER
+    class Hooked(Refused):
+        def __init__(self, said: float | None) -> None:
+            super().__init__(7.0)
+            self.said = said
+
+    def hook(error: BaseException) -> Any:
+        assert isinstance(error, Hooked)
+        return error.said
+
+    retry = Retry(9, initial=0.0, jitter=False, retry_after=hook)
+    errors = [Hooked(said) for said in (4, None, 0.0, -3, math.inf)]
+    assert called(retry, *errors, None).pauses == [4.0, 7.0, 0.0, 0.0, 300.0]
 
 
 @pytest.mark.parametrize(
-    ("delay", "error"), [("7", TypeError), (True, TypeError), (math.nan, ValueError), ([], TypeError)]
+    ("delay", "error"), [("7", "TypeError"), (True, "TypeError"), (math.nan, "ValueError"), ([], "TypeError")]
 )
-def test_a_hook_that_gives_no_seconds_is_an_error(delay: Any, error: type[Exception]) -> None:
-    policy = RetryPolicy(Retry(retry_after=lambda each: delay))
-    with pytest.raises(error, match="retry_after gave .*: must be a number of seconds or None"):
-        policy.pause(1, OSError())
+def test_a_hook_that_gives_no_seconds_is_an_error(delay: Any, error: str) -> None:
+    job, _ = run(Failing(OSError()), 1, retry=Retry(retry_after=lambda each: delay), errors="column")
+    (info,) = job.results
+    assert info.type == error
+    assert re.match("retry_after gave .*: must be a number of seconds or None", info.message)
 
 
 @pytest.mark.contract
@@ -224,22 +249,25 @@ def test_a_retry_travels_to_another_process() -> None:
     plain = Retry(5, on=(OSError,), when=is_busy, budget=RetryBudget(0.5, 3))
     assert pickle.loads(pickle.dumps(plain)) == plain
     captured = "busy"
-    retry = Retry(
+    sent = Retry(
+        2,
+        initial=0.0,
         when=lambda error: captured in str(error),
         result=lambda each: each is None,
         retry_after=lambda error: 9,
+        jitter=False,
     )
-    policy = RetryPolicy(pickle.loads(cloudpickle.dumps(retry)))
-    assert policy.pause(1, OSError("busy")) is not None
-    assert policy.pause(1, OSError("gone")) is None
-    assert policy.rejects(None)
-    assert policy.retry_after(OSError()) == 9
+    retry = pickle.loads(cloudpickle.dumps(sent))
+    assert called(retry, OSError("busy"), None).pauses == [9.0]
+    assert len(called(retry, OSError("gone"), None).began) == 1
+    (result,) = results_of([1], Answers(None, None), retry=retry, errors="column")
+    assert (result.type, result.attempts) == ("ResultRejected", 2)
 
 
-@pytest.mark.parametrize("retry", [3, "3", print, object(), Retry])
-def test_what_is_no_retry_is_refused_with_what_is_allowed(retry: object) -> None:
+@pytest.mark.parametrize("retry", ["3", print, object(), Retry])
+def test_what_is_no_retry_is_refused_with_what_is_allowed(retry: Any) -> None:
     with pytest.raises(TypeError, match=r"retry=.*: must be a number of attempts, a pillarbox.Retry or None"):
-        check_retry(retry)
+        async_map([], Answers(), retry=retry)
 
 
 class Group(Exception):

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox import CallFailed, Retry
-from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.retry import SPREAD, bounded_retry_after, somewhat_later
+from pillarbox import CallFailed, Rate, Retry
 from pillarbox.wire import delay_of, is_overload, is_permanent, retry_after_of, status_of
+from tests.aio.virtual import Failing, called, results_of, run
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 YEAR_9999 = 253_402_300_799
@@ -118,13 +116,15 @@ def test_headers_that_mean_different_things_are_not_read(limits: str) -> None:
 def test_a_retry_after_is_never_shortened_and_at_most_a_tenth_longer(delay: float) -> None:
     # Hypothesis begins each example with the same random numbers.
     for _ in range(20):
-        assert delay <= somewhat_later(delay) <= delay * (1 + SPREAD)
+        assert delay <= Retry(initial=0.0).pause(1, retry_after=delay) <= delay * 1.1
 
 
 def test_a_day_is_cut_to_five_minutes_where_nobody_says_otherwise() -> None:
-    assert bounded_retry_after(Refused(429, {"Retry-After": "86400"})) == 300.0
-    assert bounded_retry_after(Refused(429, {"Retry-After": "7"})) == 7.0
-    assert bounded_retry_after(Refused(429)) is None
+    # Without a `Retry` what a service asks for holds back the rate.
+    for headers, pause in (({"Retry-After": "86400"}, 300.0), ({"Retry-After": "7"}, 7.0), ({}, 1.0)):
+        calls = Failing(Refused(429, headers), None)
+        run(calls, 2, rate=Rate(1e9), capacity=1, errors="null")
+        assert calls.pauses == [pytest.approx(pause, abs=1e-5)]
 
 
 def test_the_error_that_an_error_was_raised_from_is_read() -> None:
@@ -177,12 +177,19 @@ class Coded(Exception):
         (Coded(http.HTTPStatus.TOO_MANY_REQUESTS), 429),
         (Coded(251), None),  # a code of a database
         (SystemExit(404), None),
-        (ResultRejected({"status": 429}), None),
         (TimeoutError(), None),
     ],
 )
 def test_a_status_is_a_status_and_no_other_number(error: BaseException, status: int | None) -> None:
     assert status_of(error) == status
+
+
+def test_a_result_that_is_not_accepted_is_not_searched_for_a_status() -> None:
+    async def call(row: int) -> dict[str, int]:
+        return {"status": 429}
+
+    (error,) = results_of([1], call, retry=Retry(1, result=bool), errors="column")
+    assert (error.type, error.status) == ("ResultRejected", None)
 
 
 @pytest.mark.contract("An answer with 429 is an overload.")
@@ -234,7 +241,7 @@ class Described(Exception):
 )
 def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None:
     assert is_permanent(error) is permanent
-    assert RetryPolicy(Retry()).pause(1, error) is None or not permanent
+    assert not Retry().applies(1, error) or not permanent
     around = RuntimeError()
     around.__cause__ = error
     assert is_permanent(around) is permanent
@@ -245,8 +252,8 @@ def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None
     "asked", [Retry(on=(Exception,)), Retry(when=lambda error: True), Retry(on=(Refused,), when=status_of)]
 )
 def test_a_permanent_refusal_is_tried_again_where_the_user_asks(asked: Retry) -> None:
-    assert RetryPolicy(asked).pause(1, Refused(404)) is not None
-    assert RetryPolicy(dataclasses.replace(asked, attempts=2)).pause(1, Refused(404)) is not None
+    assert asked.applies(1, Refused(404))
+    assert len(called(dataclasses.replace(asked, attempts=2), Refused(404)).began) == 2
 
 
 def test_the_first_error_of_a_chain_that_has_a_status_decides() -> None:

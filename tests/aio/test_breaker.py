@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import random
 from typing import Any
 
@@ -13,49 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Batch, CallFailed, Errors, Rate, Retry, RetryBudget, Timeout, async_map
-from pillarbox.aio.limits.rate import LocalLimiter, SharedLimits
-from tests.aio.unit.virtual import HOUR, Rig, answers, infos, lost, now, play, run
+from tests.aio.overloaded import Limited, Overloaded
+from tests.aio.virtual import HOUR, Job, answers, infos, lost, now, play, run
 from tests.search import examples
-
-
-class Overloaded(Exception):
-    """An answer 429 or 503, with or without Retry-After."""
-
-    def __init__(self, retry_after: float | None = None, status: int = 429) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-        self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
-
-
-class Limited:
-    """Takes `rate` calls a second and `burst` at once: a bucket, or windows of a second since `window`."""
-
-    def __init__(
-        self,
-        rate: float,
-        burst: float,
-        retry_after: float | None,
-        latency: float,
-        window: float | None = None,
-    ) -> None:
-        self.rate, self.burst, self.latency, self.windows = rate, burst, latency, window is not None
-        self.error = Overloaded(retry_after)
-        self.level, self.at = burst, window or 0.0
-        self.refused = 0
-
-    async def __call__(self, row: int) -> int:
-        passed = now() - self.at
-        if not self.windows:
-            self.level, self.at = min(self.burst, self.level + passed * self.rate), now()
-        elif passed >= 1.0:
-            self.level, self.at = self.burst, self.at + math.floor(passed)
-        if self.level < 1.0:
-            self.refused += 1
-            await asyncio.sleep(0.001)
-            raise self.error
-        self.level -= 1.0
-        await asyncio.sleep(self.latency)
-        return row
 
 
 @pytest.mark.contract("A service that refuses calls beyond its rate loses no row and little time.")
@@ -80,8 +39,8 @@ def test_a_limited_service_loses_no_row_and_little_time(
 ) -> None:
     random.seed(1)
     service = Limited(100, burst, retry_after, latency, window)
-    rig, seconds = run(service, 1500, retry=Retry(4), capacity=100, errors="null", ordered=False)
-    assert lost(rig, 1500) == 0
+    job, seconds = run(service, 1500, retry=Retry(4), capacity=100, errors="null", ordered=False)
+    assert lost(job, 1500) == 0
     assert seconds <= 1.3 * ((1500 - burst) / 100 + (window or 0.0) + latency)
     assert service.refused <= 1500 / 4
 
@@ -113,8 +72,8 @@ class Down:
 )
 def test_an_outage_loses_no_row(error: Exception) -> None:
     service = Down(0.2, 3.2, error)
-    rig, seconds = run(service, 5000, retry=Retry(4), capacity=100, errors="null", ordered=False)
-    assert lost(rig, 5000) == 0
+    job, seconds = run(service, 5000, retry=Retry(4), capacity=100, errors="null", ordered=False)
+    assert lost(job, 5000) == 0
     # Those in flight when it began, and some that try whether it is well again.
     assert len(service.refused) < 2 * 100 + 20
     assert seconds < 3.2 + 5000 / 100 * 0.01 + 5.0
@@ -131,8 +90,8 @@ def test_a_single_refused_connection_is_an_attempt_of_its_row() -> None:
             raise refused()
         return row
 
-    rig, seconds = run(service, 2000, retry=Retry(3), capacity=10, errors="null", ordered=False)
-    assert lost(rig, 2000) == 20
+    job, seconds = run(service, 2000, retry=Retry(3), capacity=10, errors="null", ordered=False)
+    assert lost(job, 2000) == 20
     assert {calls.count(row) for row in range(50, 2000, 100)} == {3}
     assert seconds < 2000 / 10 * 0.01 + 1.0
 
@@ -149,15 +108,15 @@ def test_of_many_hosts_half_may_refuse() -> None:
     rows = [*range(2000)]
     chance.shuffle(rows)
 
-    async def script() -> tuple[Rig, float]:
-        rig = Rig(service, retry=Retry(3), capacity=50, errors="null", ordered=False)
-        rig.push(*rows)
-        await rig.end()
-        return rig, now()
+    async def script() -> tuple[Job, float]:
+        job = Job(service, retry=Retry(3), capacity=50, errors="null", ordered=False)
+        job.push(*rows)
+        await job.end()
+        return job, now()
 
     random.seed(1)
-    rig, seconds = play(script)
-    assert lost(rig, 2000) == 1000
+    job, seconds = play(script)
+    assert lost(job, 2000) == 1000
     assert seconds < 2.0 * 2000 * 2 / 50 * 0.01
 
 
@@ -168,33 +127,33 @@ def test_calls_that_broke_in_an_outage_are_no_attempts() -> None:
         await asyncio.sleep(0.01)
         return row
 
-    rig, _ = run(service, 3000, retry=Retry(3), capacity=20, errors="null")
-    assert lost(rig, 3000) == 0
+    job, _ = run(service, 3000, retry=Retry(3), capacity=20, errors="null")
+    assert lost(job, 3000) == 0
 
 
 @pytest.mark.contract("A service that was never reached is not waited for as long as an outage.")
 def test_a_service_that_was_never_reached_is_waited_for_half_a_minute() -> None:
     service = Down(0.0, HOUR, refused())
-    rig, seconds = run(service, 200, retry=Retry(3), capacity=20, errors=Errors("column", floor=None))
-    messages = [info.message for info in infos(rig).values()]
+    job, seconds = run(service, 200, retry=Retry(3), capacity=20, errors=Errors("column", floor=None))
+    messages = [info.message for info in infos(job).values()]
     assert len(messages) == 200
     assert any("the service was never reached, for 30 s: look at its address" in each for each in messages)
     assert 30 <= seconds < 60
     # Not one that begins to answer meanwhile.
-    rig, _ = run(
+    job, _ = run(
         Down(0.0, 20.0, refused()), 200, retry=Retry(3), capacity=20, errors=Errors("null", floor=None)
     )
-    assert lost(rig, 200) == 0
+    assert lost(job, 200) == 0
 
 
 def test_a_closed_port_longer_than_its_limit_fails_rows_and_the_error_says_so() -> None:
     service = Down(1.0, HOUR, refused())
-    rig, seconds = run(service, 2000, retry=Retry(3, max_outage=60), capacity=10, errors="column")
-    messages = {info.message for info in infos(rig).values()}
+    job, seconds = run(service, 2000, retry=Retry(3, max_outage=60), capacity=10, errors="column")
+    messages = {info.message for info in infos(job).values()}
     assert any("the service was not reached for max_outage=60 s of Retry" in each for each in messages)
     assert 61 <= seconds < 130
-    rig, _ = run(Down(0.2, 3.2, refused()), 2000, retry=Retry(3, max_outage=0), capacity=10, errors="null")
-    assert lost(rig, 2000) > 0
+    job, _ = run(Down(0.2, 3.2, refused()), 2000, retry=Retry(3, max_outage=0), capacity=10, errors="column")
+    assert lost(job, 2000) > 0
 
 
 def test_batches_wait_out_a_closed_port() -> None:
@@ -204,8 +163,8 @@ def test_batches_wait_out_a_closed_port() -> None:
         await asyncio.sleep(0.01)
         return answers(*rows)
 
-    rig, _ = run(service, 8000, batch=Batch(8), retry=Retry(3), capacity=4, errors="null")
-    assert rig.results == answers(*range(8000))
+    job, _ = run(service, 8000, batch=Batch(8), retry=Retry(3), capacity=4, errors="null")
+    assert job.results == answers(*range(8000))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -223,8 +182,8 @@ def test_a_closed_port_loses_no_row_of_a_service_that_has_answered(
     random.seed(chance)
     service = Down(begin, begin + seconds, refused())
     rows = 70 * capacity
-    rig, _ = run(service, rows, retry=Retry(attempts), capacity=capacity, errors="null", ordered=ordered)
-    assert lost(rig, rows) == 0
+    job, _ = run(service, rows, retry=Retry(attempts), capacity=capacity, errors="null", ordered=ordered)
+    assert lost(job, rows) == 0
 
 
 class Answering(asyncio.Protocol):
@@ -306,8 +265,8 @@ def test_a_refusal_holds_back_every_call_for_as_long_as_the_service_asks() -> No
         await asyncio.sleep(1.0)
         return row
 
-    rig, _ = run(service, 10, retry=Retry(1), capacity=2)
-    assert rig.results == [*range(10)]
+    job, _ = run(service, 10, retry=Retry(1), capacity=2)
+    assert job.results == [*range(10)]
     assert begun[:2] == [0.0, 0.0]
     assert begun[2] >= 7.0
 
@@ -327,40 +286,40 @@ def test_calls_come_back_one_by_one_after_a_cool_down() -> None:
 @pytest.mark.contract("An outage longer than max_outage fails rows, and the error says so.")
 def test_an_outage_longer_than_its_limit_fails_rows_and_the_error_says_so() -> None:
     service = Down(0.0, HOUR, Overloaded(1, 503))
-    rig, seconds = run(
+    job, seconds = run(
         service, 200, retry=Retry(3, max_outage=60), capacity=10, errors=Errors("column", floor=None)
     )
-    messages = {info.message for info in infos(rig).values()}
+    messages = {info.message for info in infos(job).values()}
     assert messages == {"status 503 (the service was overloaded for longer than max_outage=60 s of Retry)"}
-    assert len(infos(rig)) == 200
+    assert len(infos(job)) == 200
     # Whoever comes later does not wait as long again.
     assert 60 <= seconds < 80
-    assert {info.status for info in infos(rig).values()} == {503}
-    rig, _ = run(service, 1, retry=Retry(3, max_outage=60))
-    assert isinstance(rig.error, CallFailed)
-    assert "max_outage=60 s" in str(rig.error)
+    assert {info.status for info in infos(job).values()} == {503}
+    job, _ = run(service, 1, retry=Retry(3, max_outage=60))
+    assert isinstance(job.error, CallFailed)
+    assert "max_outage=60 s" in str(job.error)
 
 
 def test_after_the_limit_a_service_that_is_well_again_gets_its_calls() -> None:
     service = Down(0.0, 100.0, Overloaded(30, 503))
 
     async def script() -> list[Any]:
-        rig = Rig(service, retry=Retry(3, max_outage=50), errors="null")
-        rig.push(0)
+        job = Job(service, retry=Retry(3, max_outage=50), errors="null")
+        job.push(0)
         await asyncio.sleep(99.0)
-        assert lost(rig, 1) == 1
+        assert lost(job, 1) == 1
         await asyncio.sleep(2.0)
-        rig.push(*range(1, 100))
-        await rig.end()
-        return rig.results
+        job.push(*range(1, 100))
+        await job.end()
+        return job.results
 
     assert play(script)[1:] == [*range(1, 100)]
 
 
 def test_without_a_limit_of_time_a_refusal_is_an_attempt() -> None:
     service = Down(0.0, HOUR, Overloaded(None, 503))
-    rig, _ = run(service, 10, retry=Retry(3, max_outage=0), errors="column")
-    assert [info.attempts for info in infos(rig).values()] == [3] * 10
+    job, _ = run(service, 10, retry=Retry(3, max_outage=0), errors="column")
+    assert [info.attempts for info in infos(job).values()] == [3] * 10
     assert len(service.refused) == 30
 
 
@@ -375,9 +334,9 @@ def test_a_row_that_is_always_refused_fails_in_the_end_and_holds_back_no_other()
             raise Overloaded(None, 503)
         return row
 
-    rig, seconds = run(service, 5000, retry=Retry(), capacity=10, errors="null", ordered=False)
-    assert [row for row, result in rig.emitted if row != result] == [500]
-    assert max(at for row, at in rig.times.items() if row != 500) < 6.0
+    job, seconds = run(service, 5000, retry=Retry(), capacity=10, errors="null", ordered=False)
+    assert lost(job, 5000) == 1 and job.results.count(None) == 1
+    assert max(at for result, at in zip(job.results, job.came, strict=True) if result is not None) < 6.0
     assert 600 <= seconds <= 640
     assert calls.count(500) < 80
 
@@ -393,8 +352,8 @@ def test_sporadic_refusals_cost_little(retry_after: float | None) -> None:
         return row
 
     random.seed(1)
-    rig, seconds = run(service, 20_000, retry=Retry(), capacity=50, errors="null", ordered=False)
-    assert lost(rig, 20_000) == 0
+    job, seconds = run(service, 20_000, retry=Retry(), capacity=50, errors="null", ordered=False)
+    assert lost(job, 20_000) == 0
     assert seconds <= 2.0 * 20_000 / 50 * 0.02
 
 
@@ -412,8 +371,8 @@ def test_sporadic_refusals_do_not_close_a_rate(retry: Retry | None) -> None:
         return row
 
     options = {"capacity": 100, "errors": "null", "ordered": False, "rate": Rate(1e9), "retry": retry}
-    rig, _ = run(service, 10_000, **options)
-    assert rig.operator.statistics().cool_downs == 0  # type: ignore[union-attr]
+    job, _ = run(service, 10_000, **options)
+    assert job.statistics().cool_downs == 0
 
 
 def test_refusals_that_are_many_or_ask_for_a_pause_close_a_rate_without_retries_too() -> None:
@@ -427,70 +386,8 @@ def test_refusals_that_are_many_or_ask_for_a_pause_close_a_rate_without_retries_
                 raise Overloaded(retry_after)
             return row
 
-        rig, _ = run(service, 200, capacity=100, errors="null", rate=Rate(1e9, cool_down=0.001))
-        assert (rig.operator.statistics().cool_downs > 0) is closes  # type: ignore[union-attr]
-
-
-class Told(LocalLimiter):
-    """Stands for limits that are shared: keeps the cool-downs that the others would be told of."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None, None)
-        self.cool_downs: list[float | None] = []
-
-    def cool_down(self, seconds: float | None) -> None:
-        self.cool_downs.append(seconds)
-
-
-class Shared(SharedLimits):
-    """Gives one limiter."""
-
-    def __init__(self, limiter: LocalLimiter) -> None:
-        self.limiter = limiter
-
-    def open_for(self, rate: Any, max_calls: Any, max_cost: Any) -> LocalLimiter:
-        return self.limiter
-
-    def named(self, name: str | None = None) -> Shared:
-        return self
-
-
-@pytest.mark.contract(
-    "Without a rate, tasks that share limits are told of the first overload of each, and no more."
-)
-@pytest.mark.parametrize("retry_after", [None, 1])
-def test_a_task_that_has_found_its_pace_cools_down_alone(retry_after: float | None) -> None:
-    random.seed(1)
-    told = Told()
-    service = Limited(100, 10, retry_after, 0.02)
-    options = {"retry": Retry(4), "capacity": 50, "errors": "null", "ordered": False}
-    rig, _ = run(service, 1500, limits=Shared(told), **options)
-    assert lost(rig, 1500) == 0
-    assert service.refused > 5
-    assert told.cool_downs == [retry_after]
-
-
-@pytest.mark.contract("Eight tasks that share limits without a rate use most of what a service takes.")
-@pytest.mark.parametrize("shares", [True, False], ids=["shared", "alone"])
-@pytest.mark.parametrize("retry_after", [None, 0.1])
-def test_tasks_that_share_limits_use_most_of_what_a_service_takes(
-    shares: bool, retry_after: float | None
-) -> None:
-    random.seed(1)
-    service = Limited(100, 10, retry_after, 0.02)
-
-    async def script() -> float:
-        limits = Shared(LocalLimiter(None, None, None, now)) if shares else None
-        options = {"retry": Retry(4), "capacity": 50, "errors": "null", "ordered": False, "limits": limits}
-        rigs = [Rig(service, **options) for _ in range(8)]
-        for rig in rigs:
-            rig.push(*range(250))
-        await asyncio.gather(*[rig.end() for rig in rigs])
-        assert [lost(rig, 250) for rig in rigs] == [0] * 8
-        return now()
-
-    # Of 14 % of it there would be 140 seconds.
-    assert play(script) <= 8 * 250 / 100 / 0.7
+        job, _ = run(service, 200, capacity=100, errors="null", rate=Rate(1e9, cool_down=0.001))
+        assert (job.statistics().cool_downs > 0) is closes
 
 
 @pytest.mark.contract("Refusals of an overloaded service are not attempts; other errors are.")
@@ -502,9 +399,9 @@ def test_what_is_no_overload_uses_up_attempts() -> None:
         # An overload first and between: of the other errors there are as many as attempts.
         raise Overloaded(1) if len(calls) % 2 else OSError("broken")
 
-    rig, _ = run(service, 1, retry=Retry(3), errors="column")
-    assert [info.attempts for info in infos(rig).values()] == [6]
-    assert rig.operator.statistics().calls == len(calls) == 6
+    job, _ = run(service, 1, retry=Retry(3), errors="column")
+    assert [info.attempts for info in infos(job).values()] == [6]
+    assert job.statistics().calls == len(calls) == 6
 
 
 @pytest.mark.contract(convicts=["cancelled_call_still_answers"])
@@ -519,18 +416,18 @@ def test_a_service_that_hangs_after_a_refusal_is_probed_and_no_more() -> None:
             await asyncio.sleep(HOUR)
         return row
 
-    rig, _ = run(service, 500, retry=Retry(50), capacity=500, timeout=Timeout(attempt=0.5), errors="null")
-    assert lost(rig, 500) == 0
+    job, _ = run(service, 500, retry=Retry(50), capacity=500, timeout=Timeout(attempt=0.5), errors="null")
+    assert lost(job, 500) == 0
     assert len([at for at in begun if 1.0 <= at < 6.0]) <= 5 * 10 + 1
 
 
 def test_refusals_need_no_budget_and_an_unwanted_one_is_final() -> None:
     down = Down(0.0, 3.0, Overloaded(1))
-    rig, _ = run(down, 50, retry=Retry(2, budget=RetryBudget(0.0, 0)), errors="null")
-    assert lost(rig, 50) == 0
+    job, _ = run(down, 50, retry=Retry(2, budget=RetryBudget(0.0, 0)), errors="column")
+    assert lost(job, 50) == 0
     down = Down(0.0, 3.0, Overloaded(1))
-    rig, _ = run(down, 1, retry=Retry(4, when=lambda error: False), errors="column")
-    assert [info.message for info in infos(rig).values()] == ["status 429"]
+    job, _ = run(down, 1, retry=Retry(4, when=lambda error: False), errors="column")
+    assert [info.message for info in infos(job).values()] == ["status 429"]
 
 
 def test_batches_wait_for_the_service_too() -> None:
@@ -542,8 +439,8 @@ def test_batches_wait_for_the_service_too() -> None:
             raise Overloaded(1, 503)
         return answers(*rows)
 
-    rig, _ = run(service, 1000, batch=Batch(8), retry=Retry(1), capacity=4, errors="null")
-    assert rig.results == answers(*range(1000))
+    job, _ = run(service, 1000, batch=Batch(8), retry=Retry(1), capacity=4, errors="null")
+    assert job.results == answers(*range(1000))
     assert len([at for at in began if at < 3.0]) < 12
 
 
@@ -576,8 +473,8 @@ def test_no_call_begins_while_the_service_wants_none_and_every_row_is_served(
 
     options: dict[str, Any] = {"batch": Batch(3)} if in_batches else {}
     fn = call_all if in_batches else call
-    rig, _ = run(fn, 60, retry=Retry(1), capacity=capacity, errors="null", ordered=False, **options)
-    assert lost(rig, 60) == 0
+    job, _ = run(fn, 60, retry=Retry(1), capacity=capacity, errors="null", ordered=False, **options)
+    assert lost(job, 60) == 0
     if wanted_none:
         # Until it is known how much it takes, a refusal among others is the row's own matter.
         begin, end = wanted_none[0]

@@ -23,8 +23,7 @@ from pillarbox import (
     Usage,
     async_map,
 )
-from pillarbox.aio.errors import Failed
-from tests.aio.unit.virtual import HOUR, Rig, again, infos, play
+from tests.aio.virtual import HOUR, Job, again, infos, play
 
 
 class Refused(Exception):
@@ -51,10 +50,10 @@ def test_column_gives_a_result_or_what_is_said_about_the_error() -> None:
         return "fine"
 
     async def script() -> None:
-        rig = Rig(call, errors="column", retry=again(3, 5))
-        rig.push(0, 1)
-        await rig.end()
-        info = infos(rig)[1]
+        job = Job(call, errors="column", retry=again(3, 5))
+        job.push(0, 1)
+        await job.end()
+        info = infos(job)[1]
         assert (info.type, info.message, info.attempts, info.status) == ("Refused", "answered 500", 3, 500)
 
     play(script)
@@ -72,10 +71,10 @@ def test_the_latency_of_an_error_is_from_the_first_attempt_to_the_last() -> None
         raise ValueError
 
     async def script() -> None:
-        rig = Rig(call, errors="column", retry=again(2, 10))
-        rig.push(1)
-        await rig.end()
-        assert infos(rig)[1].latency == pytest.approx(20)
+        job = Job(call, errors="column", retry=again(2, 10))
+        job.push(1)
+        await job.end()
+        assert infos(job)[1].latency == pytest.approx(20)
 
     play(script)
 
@@ -92,10 +91,10 @@ def test_a_time_out_is_named_as_such_with_its_limit() -> None:
         await asyncio.sleep(HOUR)
 
     async def script() -> None:
-        rig = Rig(call, errors="column", timeout=5)
-        rig.push("row")
-        await rig.end()
-        info = infos(rig)["row"]
+        job = Job(call, errors="column", timeout=5)
+        job.push("row")
+        await job.end()
+        info = infos(job)["row"]
         assert (info.type, info.attempts, info.status) == ("CallTimeout", 1, None)
         assert info.message == "no result within timeout=5 s, in attempt 1"
 
@@ -104,11 +103,11 @@ def test_a_time_out_is_named_as_such_with_its_limit() -> None:
 
 def test_a_time_out_in_a_pause_says_what_the_attempt_before_ended_with() -> None:
     async def script() -> None:
-        rig = Rig(odd_only, timeout=5, retry=again(2, HOUR))
-        rig.push(4)
-        await rig.end()
-        assert isinstance(rig.error, CallTimeout)
-        assert "The attempt before ended with ValueError: 4 is even" in str(rig.error)
+        job = Job(odd_only, timeout=5, retry=again(2, HOUR))
+        job.push(4)
+        await job.end()
+        assert isinstance(job.error, CallTimeout)
+        assert "The attempt before ended with ValueError: 4 is even" in str(job.error)
 
     play(script)
 
@@ -152,19 +151,19 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_row(
 @pytest.mark.parametrize("ordered", [True, False])
 def test_more_failures_than_fail_after_end_the_job_and_as_many_do_not(ordered: bool) -> None:
     async def script() -> None:
-        rig = Rig(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
-        rig.push(0, 1, 2, 3, 4)
-        await rig.end()
-        assert rig.error is None
-        assert len(infos(rig)) == 3
-        rig = Rig(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
-        rig.push(0, 1, 2, 3, 4, 5, 6, 7)
-        await rig.end()
-        assert isinstance(rig.error, TooManyFailures)
-        assert (rig.error.failed, rig.error.finished, rig.error.limit) == (4, 7, 3)
-        assert isinstance(rig.error.cause, CallFailed)
-        assert "more than stop_after=3 allows; the last: call failed" in str(rig.error)
-        assert "row 6: ValueError: 6 is even" in str(rig.error)
+        job = Job(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
+        job.push(0, 1, 2, 3, 4)
+        await job.end()
+        assert job.error is None
+        assert job.results.count(None) == 3
+        job = Job(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
+        job.push(0, 1, 2, 3, 4, 5, 6, 7)
+        await job.end()
+        assert isinstance(job.error, TooManyFailures)
+        assert (job.error.failed, job.error.finished, job.error.limit) == (4, 7, 3)
+        assert isinstance(job.error.cause, CallFailed)
+        assert "more than stop_after=3 allows; the last: call failed" in str(job.error)
+        assert "row 6: ValueError: 6 is even" in str(job.error)
 
     play(script)
 
@@ -238,11 +237,11 @@ def test_a_row_that_times_out_gets_the_value_or_what_the_function_says(
 ) -> None:
     async def script() -> None:
         seconds = {"total": 5.0} if limit == "timeout" else {"attempt": 5.0}
-        rig = Rig(slow_for_2, timeout=Timeout(**seconds, fallback=given))
-        rig.push(1, 2, 3)
-        await rig.end()
-        assert (rig.error, rig.results) == (None, [1, gets, 3])
-        counts = rig.operator.statistics()
+        job = Job(slow_for_2, timeout=Timeout(**seconds, fallback=given))
+        job.push(1, 2, 3)
+        await job.end()
+        assert (job.error, job.results) == (None, [1, gets, 3])
+        counts = job.statistics()
         assert (counts.timeouts, counts.errors) == (1, 0)
 
     play(script)
@@ -257,10 +256,10 @@ def test_on_timeout_is_not_for_attempts_that_are_tried_again() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(slow_once, timeout=Timeout(attempt=5, fallback="none"), retry=again(2, 1))
-        rig.push(1)
-        await rig.end()
-        assert rig.results == [1]
+        job = Job(slow_once, timeout=Timeout(attempt=5, fallback="none"), retry=again(2, 1))
+        job.push(1)
+        await job.end()
+        assert job.results == [1]
 
     play(script)
 
@@ -278,10 +277,10 @@ def test_an_on_timeout_that_raises_fails_the_row_with_its_error() -> None:
         raise LookupError("no fallback")
 
     async def script() -> None:
-        rig = Rig(slow_for_2, timeout=Timeout(5, fallback=fallback), errors="column")
-        rig.push(1, 2)
-        await rig.end()
-        assert (rig.results[0], infos(rig)[2].type) == (1, "LookupError")
+        job = Job(slow_for_2, timeout=Timeout(5, fallback=fallback), errors="column")
+        job.push(1, 2)
+        await job.end()
+        assert (job.results[0], infos(job)[2].type) == (1, "LookupError")
 
     play(script)
 
@@ -341,17 +340,17 @@ def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(call, budget=Budget(max_cost=5, usage=lambda row, result: 2), errors="column", capacity=1)
-        rig.push(*range(6))
-        await rig.end()
+        job = Job(call, budget=Budget(max_cost=5, usage=lambda row, result: 2), errors="column", capacity=1)
+        job.push(*range(6))
+        await job.end()
         # The third call makes 6: what a call costs is known only afterwards.
         assert calls == [0, 1, 2]
-        assert rig.results[:3] == [0, 1, 2]
-        assert all(type(result) is Failed for result in rig.results[3:])
-        info = infos(rig)[3]
+        assert job.results[:3] == [0, 1, 2]
+        assert all(type(result) is ErrorInfo for result in job.results[3:])
+        info = infos(job)[3]
         assert (info.type, info.attempts, info.latency) == ("NotCalled", 0, 0.0)
         assert info.message == "not called, max_cost=5 is used up"
-        counts = rig.operator.statistics()
+        counts = job.statistics()
         assert (counts.not_called, counts.errors, counts.cost) == (3, 0, 6)
 
     play(script)
@@ -360,23 +359,23 @@ def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
 @pytest.mark.contract
 def test_what_is_not_called_is_no_failure_for_fail_after() -> None:
     async def script() -> None:
-        rig = Rig(odd_only, budget=Budget(max_calls=2), errors=Errors("null", stop_after=1), capacity=1)
-        rig.push(1, 2, 3, 4)
-        await rig.end()
-        assert rig.error is None
+        job = Job(odd_only, budget=Budget(max_calls=2), errors=Errors("null", stop_after=1), capacity=1)
+        job.push(1, 2, 3, 4)
+        await job.end()
+        assert job.error is None
 
     play(script)
 
 
 def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error() -> None:
     async def script() -> None:
-        rig = Rig(odd_only, budget=Budget(max_calls=2), errors="column", capacity=1, retry=again(5, 10))
-        rig.push(2, 3, 5)
-        await rig.end()
+        job = Job(odd_only, budget=Budget(max_calls=2), errors="column", capacity=1, retry=again(5, 10))
+        job.push(2, 3, 5)
+        await job.end()
         # Row 2 paused when row 3 took the last call.
-        assert (infos(rig)[2].type, infos(rig)[2].attempts) == ("NotCalled", 1)
-        assert "max_calls=2 is used up; the attempt before ended with ValueError" in infos(rig)[2].message
-        assert (rig.results[1], infos(rig)[5].type) == (3, "NotCalled")
+        assert (infos(job)[2].type, infos(job)[2].attempts) == ("NotCalled", 1)
+        assert "max_calls=2 is used up; the attempt before ended with ValueError" in infos(job)[2].message
+        assert (job.results[1], infos(job)[5].type) == (3, "NotCalled")
 
     play(script)
 

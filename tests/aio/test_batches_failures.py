@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, Retry
-from pillarbox.aio.errors import BatchResultError, Failed
+from pillarbox import Batch, CallFailed, ErrorInfo, Retry
 from pillarbox.wire import is_permanent
-from tests.aio.unit.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
+from tests.aio.virtual import HOUR, Job, Scripted, again, answers, infos, now, play, poison
 
 
 @pytest.mark.contract
@@ -23,12 +22,12 @@ def test_an_exception_among_the_results_fails_its_row_alone() -> None:
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(4), errors="null")
-        rig.push(1, 2, 3, 4)
-        await rig.end()
+        job = Job(service, batch=Batch(4), errors="column")
+        job.push(1, 2, 3, 4)
+        await job.end()
         assert service.batches == [[1, 2, 3, 4]]
-        assert [rig.results[at] for at in (0, 2, 3)] == answers(1, 3, 4)
-        assert (infos(rig)[2].type, infos(rig)[2].attempts) == ("KeyError", 1)
+        assert [job.results[at] for at in (0, 2, 3)] == answers(1, 3, 4)
+        assert (infos(job)[2].type, infos(job)[2].attempts) == ("KeyError", 1)
 
     play(script)
 
@@ -39,15 +38,15 @@ def test_a_row_that_failed_alone_is_tried_again_by_the_policy_in_the_next_batch(
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(3, linger=1), retry=again(3, 10))
-        rig.push(1, 2, 3)
+        job = Job(service, batch=Batch(3, linger=1), retry=again(3, 10))
+        job.push(1, 2, 3)
         await asyncio.sleep(9.5)
-        rig.push(4)
-        await rig.end()
+        job.push(4)
+        await job.end()
         # Row 4 waits for row 2, which is to come; then no other can come.
         assert service.calls == [(0, [1, 2, 3]), (10, [2, 4]), (20, [2])]
-        assert rig.results == answers(1, 2, 3, 4)
-        counts = rig.operator.statistics()
+        assert job.results == answers(1, 2, 3, 4)
+        counts = job.statistics()
         assert (counts.retries, counts.retries_by_reason, counts.errors) == (2, {"KeyError": 2}, 0)
         # Rows in calls: 3, 2 and 1; each is an attempt.
         assert (counts.calls, counts.batches) == (6, 3)
@@ -60,11 +59,11 @@ def test_a_cancellation_among_the_results_of_gather_fails_its_row_alone() -> Non
         return [asyncio.CancelledError() if row == 2 else row for row in rows]
 
     async def script() -> None:
-        rig = Rig(Scripted(reply), batch=Batch(4), errors="null")
-        rig.push(1, 2, 3)
-        await rig.end()
-        assert (rig.results[0], rig.results[2]) == (1, 3)
-        assert infos(rig)[2].type == "CancelledError"
+        job = Job(Scripted(reply), batch=Batch(4), errors="column")
+        job.push(1, 2, 3)
+        await job.end()
+        assert (job.results[0], job.results[2]) == (1, 3)
+        assert infos(job)[2].type == "CancelledError"
 
     play(script)
 
@@ -77,11 +76,11 @@ def test_a_batch_that_failed_is_called_again_whole_after_one_pause_that_holds_no
 
     async def script() -> None:
         service = Scripted(reply, seconds=1)
-        rig = Rig(service, capacity=1, batch=Batch(2, linger=HOUR), retry=again(3, 10))
-        rig.push(1, 2, 3, 4)
-        await rig.end()
+        job = Job(service, capacity=1, batch=Batch(2, linger=HOUR), retry=again(3, 10))
+        job.push(1, 2, 3, 4)
+        await job.end()
         assert service.calls == [(0, [1, 2]), (1, [3, 4]), (11, [1, 2])]
-        assert rig.results == answers(1, 2, 3, 4)
+        assert job.results == answers(1, 2, 3, 4)
 
     play(script)
 
@@ -94,9 +93,9 @@ def test_a_batch_that_comes_back_goes_before_rows_that_have_not_been_tried() -> 
 
     async def script() -> None:
         service = Scripted(reply, seconds=10)
-        rig = Rig(service, capacity=1, batch=Batch(2, linger=HOUR), retry=again(3, 5))
-        rig.push(*range(8))
-        await rig.end()
+        job = Job(service, capacity=1, batch=Batch(2, linger=HOUR), retry=again(3, 5))
+        job.push(*range(8))
+        await job.end()
         assert service.batches == [[0, 1], [2, 3], [0, 1], [4, 5], [6, 7]]
 
     play(script)
@@ -110,20 +109,20 @@ def test_batches_that_come_back_are_called_in_the_order_in_which_they_do() -> No
 
     async def script() -> None:
         service = Scripted(reply, seconds=10)
-        rig = Rig(service, capacity=1, batch=Batch(1), retry=again(3, 11))
-        rig.push(*range(5))
-        await rig.end()
+        job = Job(service, capacity=1, batch=Batch(1), retry=again(3, 11))
+        job.push(*range(5))
+        await job.end()
         # 0 is ready again at 21 and 1 at 31, while 2 and 3 have the slot until 30 and 40.
         assert service.batches == [[0], [1], [2], [0], [1], [3], [4]]
         service = Scripted(reply, seconds=1)
-        rig = Rig(service, capacity=2, batch=Batch(1), retry=again(3, 0.5))
-        rig.push(0)
+        job = Job(service, capacity=2, batch=Batch(1), retry=again(3, 0.5))
+        job.push(0)
         await asyncio.sleep(0.1)
-        rig.push(1)
+        job.push(1)
         await asyncio.sleep(1.2)
         # The two come back at 1.5 and 1.6, when both slots have been taken.
-        rig.push(2, 3)
-        await rig.end()
+        job.push(2, 3)
+        await job.end()
         assert service.batches == [[0], [1], [2], [3], [0], [1]]
 
     play(script)
@@ -135,18 +134,20 @@ def test_only_the_poison_row_fails_after_few_more_rounds(size: int) -> None:
     async def script() -> None:
         for bad in {0, size // 2, size - 1}:
             service = Scripted(poison(bad), seconds=1)
-            rig = Rig(service, batch=Batch(size, linger=HOUR), errors="null", retry=again(3, 10, on=OSError))
-            rig.push(*range(size))
-            begun = rig.loop.now
-            await rig.end()
-            assert [*infos(rig)] == [bad]
-            assert [result for result in rig.results if type(result) is not Failed] == answers(
+            job = Job(
+                service, batch=Batch(size, linger=HOUR), errors="column", retry=again(3, 10, on=OSError)
+            )
+            job.push(*range(size))
+            begun = now()
+            await job.end()
+            assert [*infos(job)] == [bad]
+            assert [result for result in job.results if type(result) is not ErrorInfo] == answers(
                 *[row for row in range(size) if row != bad]
             )
             rounds = math.ceil(math.log2(size))
             assert len(service.calls) <= 1 + 2 * rounds
             # The halves are called at once and together, each round takes a second.
-            assert rig.loop.now - begun <= 1 + rounds + 0.1
+            assert now() - begun <= 1 + rounds + 0.1
             assert service.calls[0][1] == [*range(size)]
 
     play(script)
@@ -156,20 +157,20 @@ def test_only_the_poison_row_fails_after_few_more_rounds(size: int) -> None:
 def test_a_part_is_called_once_and_a_row_alone_has_its_attempts() -> None:
     async def script() -> None:
         service = Scripted(poison(3))
-        rig = Rig(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(2, 1))
-        rig.push(0, 1, 2, 3)
-        await rig.end()
+        job = Job(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(2, 1))
+        job.push(0, 1, 2, 3)
+        await job.end()
         assert service.batches == [[0, 1, 2, 3]] * 2 + [[0, 1], [2, 3], [2], [3], [3]]
-        assert infos(rig)[3].attempts == 5
-        assert rig.operator.statistics().batches == 7
-        assert infos(rig)[3].message == "bad row 3"
+        assert infos(job)[3].attempts == 5
+        assert job.statistics().batches == 7
+        assert infos(job)[3].message == "bad row 3"
         service = Scripted(poison(3, error=TypeError))
         # Not to be tried again, so split at once; a half that meets another error has its attempts.
-        rig = Rig(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(9, 1, on=OSError))
-        rig.push(0, 1, 2, 3)
-        await rig.end()
+        job = Job(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(9, 1, on=OSError))
+        job.push(0, 1, 2, 3)
+        await job.end()
         assert service.batches == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
-        assert infos(rig)[3].attempts == 3
+        assert infos(job)[3].attempts == 3
 
     play(script)
 
@@ -196,16 +197,18 @@ def test_a_poison_row_takes_no_other_with_it_among_errors_that_pass(status: int,
             raise ValueError("poison")
         return answers(*rows)
 
-    async def script() -> Rig:
-        rig = Rig(service, batch=Batch(64), retry=Retry(3), capacity=8, errors="null", ordered=False)
-        rig.push(*range(6400))
-        await rig.end()
-        return rig
+    async def script() -> Job:
+        job = Job(service, batch=Batch(64), retry=Retry(3), capacity=8, errors="column", ordered=False)
+        job.push(*range(6400))
+        await job.end()
+        return job
 
-    rig = play(script)
-    assert {row for row, result in rig.emitted if type(result) is Failed} == bad
+    job = play(script)
+    fine = [result for result in job.results if type(result) is not ErrorInfo]
+    assert sorted(fine) == answers(*sorted({*range(6400)} - bad))
+    assert len(job.results) == 6400
     # Each poison row: a batch of 64 three times, twelve halves, two calls more alone; and what passes.
-    assert rig.operator.statistics().batches <= 1.1 * (100 + len(bad) * (2 + 12 + 2))
+    assert job.statistics().batches <= 1.1 * (100 + len(bad) * (2 + 12 + 2))
 
 
 def test_a_row_alone_has_the_attempts_that_its_batch_has_used_up() -> None:
@@ -219,12 +222,12 @@ def test_a_row_alone_has_the_attempts_that_its_batch_has_used_up() -> None:
     service = Scripted(reply)
 
     async def script() -> None:
-        rig = Rig(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(3, 1))
-        rig.push(0, 1, 2, 3)
-        await rig.end()
+        job = Job(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(3, 1))
+        job.push(0, 1, 2, 3)
+        await job.end()
         assert service.batches[:7] == [[0, 1, 2, 3]] * 3 + [[0, 1], [2, 3], [2], [3]]
         assert service.batches.count([2]) == 3
-        assert {row: info.attempts for row, info in infos(rig).items()} == {3: 7}
+        assert {row: info.attempts for row, info in infos(job).items()} == {3: 7}
 
     play(script)
 
@@ -232,11 +235,11 @@ def test_a_row_alone_has_the_attempts_that_its_batch_has_used_up() -> None:
 def test_without_a_retry_a_failed_batch_is_split_all_the_same() -> None:
     async def script() -> None:
         service = Scripted(poison(1))
-        rig = Rig(service, batch=Batch(4, linger=HOUR))
-        rig.push(0, 1, 2, 3)
-        await rig.end()
-        assert isinstance(rig.error, CallFailed)
-        assert "call failed after 3 attempts for row 1: ValueError: bad row 1" in str(rig.error)
+        job = Job(service, batch=Batch(4, linger=HOUR))
+        job.push(0, 1, 2, 3)
+        await job.end()
+        assert isinstance(job.error, CallFailed)
+        assert "call failed after 3 attempts for row 1: ValueError: bad row 1" in str(job.error)
 
     play(script)
 
@@ -258,15 +261,15 @@ def test_an_error_that_no_row_can_be_blamed_for_splits_no_batch(error: Exception
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(8, linger=HOUR), errors="column", retry=again(3, 1, max_outage=0))
-        rig.push(*range(8))
-        await rig.end()
+        job = Job(service, batch=Batch(8, linger=HOUR), errors="column", retry=again(3, 1, max_outage=0))
+        job.push(*range(8))
+        await job.end()
         # Who is not known to the service will not be known to it in a second.
         attempts = 1 if is_permanent(error) else 3
         # A call that was not sent is sent once more at once, beside the attempts.
         calls = attempts + isinstance(error, ConnectionResetError)
         assert service.batches == [[*range(8)]] * calls
-        assert [info.attempts for info in infos(rig).values()] == [calls] * 8
+        assert [info.attempts for info in infos(job).values()] == [calls] * 8
 
     play(script)
 
@@ -281,15 +284,15 @@ def test_rows_whose_attempts_are_used_up_take_none_from_those_beside_them() -> N
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(2, linger=1), errors="null", retry=again(2, 10))
-        rig.push(0, 1)
+        job = Job(service, batch=Batch(2, linger=1), errors="column", retry=again(2, 10))
+        job.push(0, 1)
         await asyncio.sleep(10.2)
-        rig.push(2)
-        await rig.end()
+        job.push(2)
+        await job.end()
         # Row 1 fails in its second attempt; row 2 has had only one, in the same batch.
         assert service.batches == [[0, 1], [1, 2], [2]]
-        assert [*infos(rig)] == [1]
-        assert rig.results[2] == 2
+        assert [*infos(job)] == [1]
+        assert job.results[2] == 2
 
     play(script)
 
@@ -303,15 +306,15 @@ def test_a_row_in_its_last_attempt_does_not_fail_for_a_poison_row_beside_it() ->
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(2, linger=1), errors="null", retry=again(2, 10))
-        rig.push(1)
+        job = Job(service, batch=Batch(2, linger=1), errors="column", retry=again(2, 10))
+        job.push(1)
         await asyncio.sleep(11)
-        rig.push(2)
-        await rig.end()
+        job.push(2)
+        await job.end()
         # The last attempt of row 1 is one without row 2.
         assert service.batches == [[1], [1, 2], [1], [2]]
-        assert rig.results[0] == ("answer", 1)
-        assert infos(rig)[2].attempts == 2
+        assert job.results[0] == ("answer", 1)
+        assert infos(job)[2].attempts == 2
 
     play(script)
 
@@ -336,12 +339,12 @@ def test_a_wrong_number_of_results_fails_the_batch_and_is_neither_retried_nor_sp
 ) -> None:
     async def script() -> None:
         service = Scripted(lambda number, rows: given)
-        rig = Rig(service, batch=Batch(3), errors="column", retry=again(5, 1))
-        rig.push(1, 2, 3)
-        await rig.end()
+        job = Job(service, batch=Batch(3), errors="column", retry=again(5, 1))
+        job.push(1, 2, 3)
+        await job.end()
         assert service.batches == [[1, 2, 3]]
-        assert {info.type for info in infos(rig).values()} == {"BatchResultError"}
-        message = infos(rig)[1].message
+        assert {info.type for info in infos(job).values()} == {"BatchResultError"}
+        message = infos(job)[1].message
         assert f"was called with a batch of 3 rows and gave {gave}: it must give a list of 3" in message
 
     play(script)
@@ -356,11 +359,11 @@ def test_results_without_an_end_are_read_no_further_than_needed() -> None:
             yield taken[-1]
 
     async def script() -> None:
-        rig = Rig(Scripted(lambda number, rows: endless()), batch=Batch(3))
-        rig.push(1, 2, 3)
-        await rig.end()
-        assert isinstance(rig.error, CallFailed) and isinstance(rig.error.cause, BatchResultError)
-        assert "gave 4 results or more" in str(rig.error)
+        job = Job(Scripted(lambda number, rows: endless()), batch=Batch(3))
+        job.push(1, 2, 3)
+        await job.end()
+        assert isinstance(job.error, CallFailed) and type(job.error.cause).__name__ == "BatchResultError"
+        assert "gave 4 results or more" in str(job.error)
 
     play(script)
     assert len(taken) == 4
@@ -369,10 +372,10 @@ def test_results_without_an_end_are_read_no_further_than_needed() -> None:
 @pytest.mark.parametrize("kind", [tuple, iter, lambda rows: (row for row in rows)])
 def test_results_may_be_any_sequence_or_iterable(kind: Callable[[list[int]], Any]) -> None:
     async def script() -> None:
-        rig = Rig(Scripted(lambda number, rows: kind(rows)), batch=Batch(3))
-        rig.push(1, 2, 3)
-        await rig.end()
-        assert rig.results == [1, 2, 3]
+        job = Job(Scripted(lambda number, rows: kind(rows)), batch=Batch(3))
+        job.push(1, 2, 3)
+        await job.end()
+        assert job.results == [1, 2, 3]
 
     play(script)
 
@@ -383,10 +386,10 @@ def test_a_predicate_that_raises_fails_the_rows_of_the_batch_with_its_error() ->
 
     async def script() -> None:
         service = Scripted(poison(1))
-        rig = Rig(service, batch=Batch(2), errors="column", retry=again(3, 1, when=when))
-        rig.push(0, 1)
-        await rig.end()
-        assert {info.type for info in infos(rig).values()} == {"LookupError"}
+        job = Job(service, batch=Batch(2), errors="column", retry=again(3, 1, when=when))
+        job.push(0, 1)
+        await job.end()
+        assert {info.type for info in infos(job).values()} == {"LookupError"}
         assert service.batches == [[0, 1]]
 
     play(script)
@@ -399,11 +402,11 @@ def test_a_result_that_is_not_accepted_is_asked_for_again_alone() -> None:
     async def script() -> None:
         service = Scripted(reply)
         retry = again(2, 1, result=lambda result: result == "pending")
-        rig = Rig(service, batch=Batch(3), retry=retry)
-        rig.push(0, 1, 2)
-        await rig.end()
+        job = Job(service, batch=Batch(3), retry=retry)
+        job.push(0, 1, 2)
+        await job.end()
         assert service.batches == [[0, 1, 2], [1]]
-        assert rig.results == [0, 1, 2]
-        assert rig.operator.statistics().retries_by_reason == {"result": 1}
+        assert job.results == [0, 1, 2]
+        assert job.statistics().retries_by_reason == {"result": 1}
 
     play(script)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget, Collector, Usage
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 
 
 class Paid(Exception):
@@ -28,14 +28,14 @@ def test_a_failure_that_a_collector_is_told_too_late_is_billed() -> None:
         def keep(row: str, collector: Collector[Any]) -> None:
             handed[row] = collector
 
-        rig = Rig(keep, timeout=5.0, errors="null", budget=Budget(usage=lambda row, result: Usage(result)))
-        rig.push("slow", "next")
+        job = Job(keep, timeout=5.0, errors="null", budget=Budget(usage=lambda row, result: Usage(result)))
+        job.push("slow", "next")
         await asyncio.sleep(1)
         handed["next"].complete(1.0)
         await asyncio.sleep(5)
         assert handed["slow"].fail(Paid()) is False
         await asyncio.sleep(0)
-        await rig.end()
-        assert rig.operator.statistics().cost == 3.0
+        await job.end()
+        assert job.statistics().cost == 3.0
 
     play(script)

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Budget, CallFailed, CallTimeout, Rate, Timeout, async_map
-from pillarbox.aio import task_run
-from pillarbox.aio.options import Intervals
-from tests.aio.unit.intervals import options_with
-from tests.aio.unit.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
+from pillarbox import Batch, Budget, CallFailed, Rate, Timeout, async_map
+from tests.aio.virtual import HOUR, Job, Scripted, Service, again, answers, infos, loop_of, play
 from tests.threads import begun
 
 
@@ -44,24 +41,6 @@ def test_each_row_gets_its_own_result(fn: Callable[[list[int]], Any], ordered: b
         assert counts is not None
         assert (counts.calls, counts.latency.measurements, counts.in_flight) == (1000, 1000, 0)
         assert counts.batches >= 1000 / 7
-
-
-def test_of_rows_that_are_tuples_of_arguments_the_function_gets_a_list_for_each_argument() -> None:
-    calls: list[tuple[list[str], list[int]]] = []
-
-    async def call(names: list[str], numbers: list[int]) -> list[str]:
-        calls.append((names, numbers))
-        return [name * number for name, number in zip(names, numbers, strict=True)]
-
-    async def script() -> None:
-        batch = Batch(10, weight=lambda name, number: number, max_weight=5)
-        rig = Rig(call, spread=True, batch=batch)
-        rig.push(("a", 3), ("b", 2), ("c", 1))
-        await rig.end()
-        assert rig.results == ["aaa", "bb", "c"]
-        assert calls == [(["a", "b"], [3, 2]), (["c"], [1])]
-
-    play(script)
 
 
 # -- blocking functions --------------------------------------------------------------------------
@@ -174,14 +153,14 @@ def test_the_gate_is_asked_once_for_a_batch_with_the_weight_of_its_rows() -> Non
         service = Service()
         # A bucket of 60 units that gets 1 a second, by the monotonic clock: it does not refill here.
         rate = Rate(units_per_minute=60, weight=lambda row: row, burst=60)
-        rig = Rig(service, capacity=2, rate=rate, batch=Batch(3, linger=HOUR))
-        rig.push(10, 10, 10, 15, 5, 10, 50, 1, 1)
+        job = Job(service, capacity=2, rate=rate, batch=Batch(3, linger=HOUR))
+        job.push(10, 10, 10, 15, 5, 10, 50, 1, 1)
         await asyncio.sleep(0.5)
         assert [rows for _, rows in service.calls] == [[10, 10, 10], [15, 5, 10]]
-        counts = rig.operator.statistics()
+        counts = job.statistics()
         # The third weighs 52: it is held back, in front of the others, and has no slot.
         assert (counts.rate_granted, counts.in_flight, counts.waiting) == (2, 0, 3)
-        await rig.stop()
+        await job.stop()
 
     play(script)
 
@@ -190,11 +169,11 @@ def test_a_row_that_the_rate_cannot_weigh_fails_alone() -> None:
     async def script() -> None:
         service = Service()
         rate = Rate(units_per_minute=1e9, weight=lambda row: 1 / row)
-        rig = Rig(service, rate=rate, batch=Batch(4), errors="null")
-        rig.push(1, 0, 2)
-        await rig.end()
+        job = Job(service, rate=rate, batch=Batch(4), errors="column")
+        job.push(1, 0, 2)
+        await job.end()
         assert [rows for _, rows in service.calls] == [[1, 2]]
-        assert infos(rig)[0].type == "ZeroDivisionError"
+        assert infos(job)[0].type == "ZeroDivisionError"
 
     play(script)
 
@@ -203,16 +182,16 @@ def test_a_row_that_the_rate_cannot_weigh_fails_alone() -> None:
 def test_max_calls_counts_calls_of_batches_and_marks_the_rows_that_are_left() -> None:
     async def script() -> None:
         service = Service()
-        rig = Rig(
+        job = Job(
             service, capacity=1, budget=Budget(max_calls=2), batch=Batch(3, linger=HOUR), errors="column"
         )
-        rig.push(*range(10))
-        await rig.end()
+        job.push(*range(10))
+        await job.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2], [3, 4, 5]]
-        assert {row: info.type for row, info in infos(rig).items()} == dict.fromkeys(
+        assert {row: info.type for row, info in infos(job).items()} == dict.fromkeys(
             range(6, 10), "NotCalled"
         )
-        assert rig.operator.statistics().not_called == 4
+        assert job.statistics().not_called == 4
 
     play(script)
 
@@ -223,17 +202,17 @@ def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_the
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(
+        job = Job(
             service, capacity=1, budget=Budget(max_calls=2), batch=Batch(4, linger=HOUR), errors="column"
         )
-        rig.push(*range(4))
-        await rig.end()
+        job.push(*range(4))
+        await job.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2, 3], [0, 1]]
-        said = {row: (info.type, info.attempts) for row, info in infos(rig).items()}
+        said = {row: (info.type, info.attempts) for row, info in infos(job).items()}
         assert said == {row: ("NotCalled", 2 if row < 2 else 1) for row in range(4)}
-        assert infos(rig)[3].message.endswith("the attempt before ended with ValueError: bad")
-        assert rig.operator.statistics().not_called == 4
-        assert rig.operator.statistics().waiting == 0
+        assert infos(job)[3].message.endswith("the attempt before ended with ValueError: bad")
+        assert job.statistics().not_called == 4
+        assert job.statistics().waiting == 0
 
     play(script)
 
@@ -241,12 +220,12 @@ def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_the
 def test_equal_rows_share_one_place_in_a_batch() -> None:
     async def script() -> None:
         service = Service()
-        rig = Rig(service, dedupe=True, batch=Batch(3, linger=HOUR))
-        rig.push(1, 2, 1, 1, 3, 2)
-        await rig.end()
+        job = Job(service, dedupe=True, batch=Batch(3, linger=HOUR))
+        job.push(1, 2, 1, 1, 3, 2)
+        await job.end()
         assert [rows for _, rows in service.calls] == [[1, 2, 3]]
-        assert rig.results == answers(1, 2, 1, 1, 3, 2)
-        assert rig.operator.statistics().shared == 3
+        assert job.results == answers(1, 2, 1, 1, 3, 2)
+        assert job.statistics().shared == 3
 
     play(script)
 
@@ -259,21 +238,21 @@ def test_rows_that_share_a_poison_row_fail_with_it() -> None:
         return answers(*rows)
 
     async def script() -> None:
-        rig = Rig(Scripted(reply), dedupe=True, errors="null", batch=Batch(3, linger=HOUR))
-        rig.push(1, 2, 2, 3)
-        await rig.end()
-        assert [row for row, result in rig.emitted if result == ("answer", row)] == [1, 3]
-        assert Counter(row for row, result in rig.emitted) == {1: 1, 2: 2, 3: 1}
+        job = Job(Scripted(reply), dedupe=True, errors="null", batch=Batch(3, linger=HOUR))
+        job.push(1, 2, 2, 3)
+        await job.end()
+        assert [row for row, result in job.emitted if result == ("answer", row)] == [1, 3]
+        assert Counter(row for row, result in job.emitted) == {1: 1, 2: 2, 3: 1}
 
     play(script)
 
 
 def test_usage_is_asked_for_each_row() -> None:
     async def script() -> None:
-        rig = Rig(Service(), budget=Budget(usage=lambda row, result: row), batch=Batch(3))
-        rig.push(1, 2, 3, 4)
-        await rig.end()
-        assert rig.operator.statistics().cost == 10
+        job = Job(Service(), budget=Budget(usage=lambda row, result: row), batch=Batch(3))
+        job.push(1, 2, 3, 4)
+        await job.end()
+        assert job.statistics().cost == 10
 
     play(script)
 
@@ -285,14 +264,14 @@ def test_waiting_rows_are_counted_wherever_they_wait() -> None:
         return answers(*rows)
 
     async def script() -> None:
-        rig = Rig(Scripted(reply, seconds=10), capacity=1, batch=Batch(2, linger=HOUR), retry=again(9, HOUR))
-        rig.push(*range(5))
+        job = Job(Scripted(reply, seconds=10), capacity=1, batch=Batch(2, linger=HOUR), retry=again(9, HOUR))
+        job.push(*range(5))
         await asyncio.sleep(1)
-        assert (rig.operator.statistics().waiting, rig.operator.statistics().in_flight) == (3, 1)
+        assert (job.statistics().waiting, job.statistics().in_flight) == (3, 1)
         await asyncio.sleep(10)
         # The first batch pauses for an hour, the second is called, one row waits.
-        assert (rig.operator.statistics().waiting, rig.operator.statistics().in_flight) == (3, 1)
-        await rig.stop()
+        assert (job.statistics().waiting, job.statistics().in_flight) == (3, 1)
+        await job.stop()
 
     play(script)
 
@@ -309,52 +288,29 @@ def test_stopping_in_mid_batch_leaves_no_task_and_no_timer_and_calls_nothing_mor
         return rows
 
     async def script() -> None:
-        before = rig_loop().armed()
         service = Scripted(reply, seconds=1)
         retry = again(9, 1.2)
-        rig = Rig(service, capacity=2, batch=Batch(3, linger=5), timeout=Timeout(60, attempt=50), retry=retry)
-        rig.push(*range(10))
+        job = Job(service, capacity=2, batch=Batch(3, linger=5), timeout=Timeout(60, attempt=50), retry=retry)
+        job.push(*range(10))
         await asyncio.sleep(when)
         calls = len(service.calls)
-        await rig.stop()
+        await job.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert rig_loop().armed() == before
+        assert loop_of().armed_timers == 0
         await asyncio.sleep(100)
         assert (len(service.calls), service.running) == (calls, 0)
 
     play(script)
 
 
-def rig_loop() -> Any:
-    return asyncio.get_running_loop()
-
-
 def test_the_first_row_that_fails_for_good_ends_the_job_and_counts_once() -> None:
     async def script() -> None:
         service = Scripted(lambda number, rows: [ValueError(row) for row in rows])
-        rig = Rig(service, batch=Batch(5))
-        rig.push(*range(5))
-        await rig.end()
-        assert isinstance(rig.error, CallFailed)
-        assert "for row 0: ValueError: 0" in str(rig.error)
-        assert rig.operator.statistics().errors == 1
+        job = Job(service, batch=Batch(5))
+        job.push(*range(5))
+        await job.end()
+        assert isinstance(job.error, CallFailed)
+        assert "for row 0: ValueError: 0" in str(job.error)
+        assert job.statistics().errors == 1
 
     play(script)
-
-
-@pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
-def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05))
-    release = threading.Event()
-
-    async def blocks(rows: list[int]) -> list[int]:
-        release.wait(30)
-        return rows
-
-    timeout = {"timeout": Timeout(0.1), "timeout.attempt": Timeout(attempt=0.1)}[limit]
-    with pytest.raises(CallTimeout) as caught:
-        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout, options=options))
-    release.set()
-    assert (caught.value.limit, caught.value.seconds, caught.value.row) == (limit, 0.1, "7")
-    assert "release.wait(30)" in str(caught.value)

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Budget, CallFailed, Dedupe, Errors, Options, Timeout, TooManyFailures, async_map
-from pillarbox.aio.errors import Failed
-from tests.aio.unit.virtual import HOUR, Rig, again, infos, play
+from pillarbox import (
+    Budget,
+    CallFailed,
+    Dedupe,
+    ErrorInfo,
+    Errors,
+    Options,
+    Timeout,
+    TooManyFailures,
+    async_map,
+)
+from tests.aio.virtual import HOUR, Job, again, infos, play
 
 
 class One:
@@ -34,16 +43,16 @@ class One:
 def test_equal_rows_in_flight_share_one_call_and_each_gets_its_result(ordered: bool) -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=True, ordered=ordered)
-        rig.push("a", "b", "a", "a")
+        job = Job(one, dedupe=True, ordered=ordered)
+        job.push("a", "b", "a", "a")
         await asyncio.sleep(0.5)
-        rig.push("b")
-        await rig.end()
+        job.push("b")
+        await job.end()
         assert one.calls == ["a", "b"]
-        assert sorted(rig.emitted) == [("a", ("a", 1))] * 3 + [("b", ("b", 2))] * 2
+        assert sorted(job.results) == [("a", 1)] * 3 + [("b", 2)] * 2
         if ordered:
-            assert [row for row, _ in rig.emitted] == ["a", "b", "a", "a", "b"]
-        counts = rig.operator.statistics()
+            assert [row for row, _ in job.results] == ["a", "b", "a", "a", "b"]
+        counts = job.statistics()
         assert (counts.rows_in, counts.results, counts.calls, counts.shared) == (5, 5, 2, 3)
 
     play(script)
@@ -53,9 +62,9 @@ def test_equal_rows_in_flight_share_one_call_and_each_gets_its_result(ordered: b
 def test_without_dedupe_equal_rows_are_called_each_for_itself() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one)
-        rig.push("a", "a")
-        await rig.end()
+        job = Job(one)
+        job.push("a", "a")
+        await job.end()
         assert one.calls == ["a", "a"]
 
     play(script)
@@ -64,12 +73,12 @@ def test_without_dedupe_equal_rows_are_called_each_for_itself() -> None:
 def test_a_row_that_comes_after_the_call_has_ended_is_called() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=True)
-        rig.push("a")
+        job = Job(one, dedupe=True)
+        job.push("a")
         await asyncio.sleep(2)
-        rig.push("a")
-        await rig.end()
-        assert rig.results == [("a", 1), ("a", 2)]
+        job.push("a")
+        await job.end()
+        assert job.results == [("a", 1), ("a", 2)]
 
     play(script)
 
@@ -77,11 +86,11 @@ def test_a_row_that_comes_after_the_call_has_ended_is_called() -> None:
 def test_a_row_that_shares_a_call_takes_no_slot() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=True, capacity=2)
-        rig.push("a", "a", "a", "b")
+        job = Job(one, dedupe=True, capacity=2)
+        job.push("a", "a", "a", "b")
         await asyncio.sleep(0.5)
         assert one.calls == ["a", "b"]
-        await rig.end()
+        await job.end()
 
     play(script)
 
@@ -89,32 +98,15 @@ def test_a_row_that_shares_a_call_takes_no_slot() -> None:
 def test_a_function_says_what_is_compared() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=lambda row: row["id"])
-        rig.push({"id": 1, "at": 0}, {"id": 2, "at": 1}, {"id": 1, "at": 2})
-        rows = [row["at"] for row in one.calls]
-        assert rows == []
-        done: list[Any] = []
-        rig.collect = lambda batch: done.extend(batch.rows)  # type: ignore[method-assign]
-        await rig.end()
+        job = Job(one, dedupe=lambda row: row["id"])
+        job.push({"id": 1, "at": 0}, {"id": 2, "at": 1}, {"id": 1, "at": 2})
+        await job.end()
         assert [row["at"] for row in one.calls] == [0, 1]
-        assert [call.row["at"] for call, _ in done] == [0, 1, 2]
-        assert done[2][1] == ({"id": 1, "at": 0}, 1)
-
-    play(script)
-
-
-def test_of_tuples_of_arguments_the_function_gets_the_arguments() -> None:
-    async def call(name: str, number: int) -> str:
-        calls.append(number)
-        return f"{name}{number}"
-
-    calls: list[int] = []
-
-    async def script() -> None:
-        rig = Rig(call, spread=True, dedupe=lambda name, number: name)
-        rig.push(("a", 1), ("a", 2), ("b", 3))
-        await rig.end()
-        assert (rig.results, calls) == (["a1", "a1", "b3"], [1, 3])
+        assert job.results == [
+            ({"id": 1, "at": 0}, 1),
+            ({"id": 2, "at": 1}, 2),
+            ({"id": 1, "at": 0}, 1),
+        ]
 
     play(script)
 
@@ -158,12 +150,12 @@ def test_a_row_that_cannot_be_compared_fails_with_the_reason() -> None:
 def test_a_key_that_raises_fails_its_row_alone() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=lambda row: 10 / row, errors="column")
-        rig.push(1, 0, 2)
-        await rig.end()
+        job = Job(one, dedupe=lambda row: 10 / row, errors="column")
+        job.push(1, 0, 2)
+        await job.end()
         assert one.calls == [1, 2]
-        assert (infos(rig)[0].type, infos(rig)[0].attempts) == ("ZeroDivisionError", 0)
-        assert rig.operator.statistics().errors == 1
+        assert (infos(job)[0].type, infos(job)[0].attempts) == ("ZeroDivisionError", 0)
+        assert job.statistics().errors == 1
 
     play(script)
 
@@ -172,12 +164,12 @@ def test_a_key_that_raises_fails_its_row_alone() -> None:
 def test_rows_that_share_a_call_share_its_failure_and_are_all_counted() -> None:
     async def script() -> None:
         one = One(bad="a")
-        rig = Rig(one, dedupe=True, errors="column")
-        rig.push("a", "a", "b", "a")
-        await rig.end()
-        assert [type(result) is Failed for result in rig.results] == [True, True, False, True]
+        job = Job(one, dedupe=True, errors="column")
+        job.push("a", "a", "b", "a")
+        await job.end()
+        assert [type(result) is ErrorInfo for result in job.results] == [True, True, False, True]
         assert one.calls == ["a", "b"]
-        counts = rig.operator.statistics()
+        counts = job.statistics()
         assert (counts.errors, counts.errors_by_type) == (3, {"ValueError": 3})
 
     play(script)
@@ -185,11 +177,11 @@ def test_rows_that_share_a_call_share_its_failure_and_are_all_counted() -> None:
 
 def test_fail_after_counts_the_rows_that_share_a_failure() -> None:
     async def script() -> None:
-        rig = Rig(One(bad="a"), dedupe=True, errors=Errors("null", stop_after=2))
-        rig.push("a", "a", "a", "b")
-        await rig.end()
-        assert isinstance(rig.error, TooManyFailures)
-        assert rig.error.failed == 3
+        job = Job(One(bad="a"), dedupe=True, errors=Errors("null", stop_after=2))
+        job.push("a", "a", "a", "b")
+        await job.end()
+        assert isinstance(job.error, TooManyFailures)
+        assert job.error.failed == 3
 
     play(script)
 
@@ -197,13 +189,13 @@ def test_fail_after_counts_the_rows_that_share_a_failure() -> None:
 def test_rows_join_a_call_that_waits_for_its_retry() -> None:
     async def script() -> None:
         one = One(bad="a")
-        rig = Rig(one, dedupe=True, retry=again(2, HOUR))
-        rig.push("a")
+        job = Job(one, dedupe=True, retry=again(2, HOUR))
+        job.push("a")
         await asyncio.sleep(2)
-        rig.push("a")
+        job.push("a")
         one.bad = None
-        await rig.end()
-        assert rig.results == [("a", 2), ("a", 2)]
+        await job.end()
+        assert job.results == [("a", 2), ("a", 2)]
 
     play(script)
 
@@ -211,12 +203,12 @@ def test_rows_join_a_call_that_waits_for_its_retry() -> None:
 def test_rows_that_share_a_call_share_its_time_out() -> None:
     async def script() -> None:
         one = One(seconds=HOUR)
-        rig = Rig(one, dedupe=True, timeout=Timeout(5, fallback="slow"))
-        rig.push("a")
+        job = Job(one, dedupe=True, timeout=Timeout(5, fallback="slow"))
+        job.push("a")
         await asyncio.sleep(3)
-        rig.push("a")
-        await rig.end()
-        assert (rig.results, one.calls) == (["slow", "slow"], ["a"])
+        job.push("a")
+        await job.end()
+        assert (job.results, one.calls) == (["slow", "slow"], ["a"])
 
     play(script)
 
@@ -224,12 +216,12 @@ def test_rows_that_share_a_call_share_its_time_out() -> None:
 def test_rows_that_share_a_row_that_is_not_called_are_marked_and_counted() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=True, budget=Budget(max_calls=1), errors="column", capacity=1)
-        rig.push("a", "b", "b", "a")
-        await rig.end()
-        assert {row: info.type for row, info in infos(rig).items()} == {"b": "NotCalled"}
+        job = Job(one, dedupe=True, budget=Budget(max_calls=1), errors="column", capacity=1)
+        job.push("a", "b", "b", "a")
+        await job.end()
+        assert {row: info.type for row, info in infos(job).items()} == {"b": "NotCalled"}
         assert one.calls == ["a"]
-        counts = rig.operator.statistics()
+        counts = job.statistics()
         assert (counts.not_called, counts.errors) == (2, 0)
 
     play(script)
@@ -242,14 +234,14 @@ def test_rows_that_share_a_row_that_is_not_called_are_marked_and_counted() -> No
 def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=Dedupe(memo=10))
-        rig.push("a", "b", "a")
+        job = Job(one, dedupe=Dedupe(memo=10))
+        job.push("a", "b", "a")
         await asyncio.sleep(5)
-        rig.push("b", "a")
-        await rig.end()
+        job.push("b", "a")
+        await job.end()
         assert one.calls == ["a", "b"]
-        assert rig.results == [("a", 1), ("b", 2), ("a", 1), ("b", 2), ("a", 1)]
-        assert rig.operator.statistics().shared == 3
+        assert job.results == [("a", 1), ("b", 2), ("a", 1), ("b", 2), ("a", 1)]
+        assert job.statistics().shared == 3
 
     play(script)
 
@@ -258,11 +250,11 @@ def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
 def test_no_more_results_are_kept_than_asked_for_the_longest_unused_goes() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=Dedupe(memo=2), capacity=1)
+        job = Job(one, dedupe=Dedupe(memo=2), capacity=1)
         for row in "abacab":
-            rig.push(row)
+            job.push(row)
             await asyncio.sleep(2)
-        await rig.end()
+        await job.end()
         # When "c" came, "b" had been unused for longer than "a".
         assert one.calls == ["a", "b", "c", "b"]
 
@@ -276,12 +268,12 @@ def test_a_result_of_none_is_kept_too() -> None:
         calls.append(row)
 
     async def script() -> None:
-        rig = Rig(call, dedupe=Dedupe(memo=2))
-        rig.push(1)
+        job = Job(call, dedupe=Dedupe(memo=2))
+        job.push(1)
         await asyncio.sleep(1)
-        rig.push(1)
-        await rig.end()
-        assert (rig.results, calls) == ([None, None], [1])
+        job.push(1)
+        await job.end()
+        assert (job.results, calls) == ([None, None], [1])
 
     play(script)
 
@@ -290,14 +282,14 @@ def test_a_result_of_none_is_kept_too() -> None:
 def test_a_failure_is_never_kept() -> None:
     async def script() -> None:
         one = One(bad="a")
-        rig = Rig(one, dedupe=Dedupe(memo=10), errors="null")
-        rig.push("a")
+        job = Job(one, dedupe=Dedupe(memo=10), errors="column")
+        job.push("a")
         await asyncio.sleep(5)
         one.bad = None
-        rig.push("a")
-        await rig.end()
-        assert type(rig.results[0]) is Failed
-        assert rig.results[1] == ("a", 2)
+        job.push("a")
+        await job.end()
+        assert type(job.results[0]) is ErrorInfo
+        assert job.results[1] == ("a", 2)
 
     play(script)
 
@@ -305,12 +297,12 @@ def test_a_failure_is_never_kept() -> None:
 def test_what_stands_for_a_time_out_is_not_kept() -> None:
     async def script() -> None:
         one = One(seconds=HOUR)
-        rig = Rig(one, dedupe=Dedupe(memo=10), timeout=Timeout(5, fallback="slow"))
-        rig.push("a")
+        job = Job(one, dedupe=Dedupe(memo=10), timeout=Timeout(5, fallback="slow"))
+        job.push("a")
         await asyncio.sleep(10)
         one.seconds = 1
-        rig.push("a")
-        await rig.end()
-        assert rig.results == ["slow", ("a", 2)]
+        job.push("a")
+        await job.end()
+        assert job.results == ["slow", ("a", 2)]
 
     play(script)

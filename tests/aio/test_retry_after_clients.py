@@ -19,9 +19,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.wire import is_overload, is_permanent, is_unreached, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
+from tests.aio.virtual import now, results_of
 
 LATER = 7.0
 
@@ -123,15 +123,18 @@ def test_milliseconds_come_before_seconds() -> None:
 
 def test_an_answer_that_the_predicate_rejects_is_read_as_an_error_would_be() -> None:
     httpx = pytest.importorskip("httpx")
-    from pillarbox.aio.errors import ResultRejected
-
     with answering(lambda path: Reply(503, {"Retry-After": "7"})) as url:
         response = httpx.get(url, trust_env=False)
-    policy = RetryPolicy(Retry(result=lambda each: each.status_code == 503, jitter=False))
-    assert policy.rejects(response)
-    rejected = ResultRejected(response)
-    assert (status_of(rejected), policy.retry_after(rejected)) == (503, LATER)
-    assert policy.pause(1, rejected) == LATER
+    began: list[float] = []
+
+    async def call(row: int) -> Any:
+        began.append(now())
+        return response
+
+    retry = Retry(2, result=lambda each: each.status_code == 503, max_outage=0, jitter=False)
+    (error,) = results_of([1], call, retry=retry, errors="column")
+    assert (error.type, error.status, error.attempts) == ("ResultRejected", 503, 2)
+    assert began == [0.0, LATER]
 
 
 def by_botocore(url: str, service: str, operation: str, **arguments: Any) -> Exception:

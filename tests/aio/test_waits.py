@@ -6,15 +6,13 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pillarbox import Dedupe, Errors, Ledger, Options, Rate, Redact, Retry, async_map
-from pillarbox.aio.limits.rate import LimiterStatistics, SharedLimits
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 from tests.waiting import wait_until
 
 SAID_WITHIN_S = 5.0
@@ -32,36 +30,6 @@ class Refused(Exception):
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-class Grants(SharedLimits):
-    """Stands for limits that tasks share, and that grant nothing before `at`."""
-
-    exhausted = None
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-
-    def named(self, name: str | None = None) -> Grants:
-        return self
-
-    def open_for(self, rate: Any, max_calls: Any, max_cost: Any) -> Any:
-        return self
-
-    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        loop.call_later(self.at, wake)
-
-    def admit(self, units: float = 1.0) -> float:
-        return 0.0 if now() >= self.at else float("inf")
-
-    def explain_now(self) -> str | None:
-        return None
-
-    def statistics(self) -> LimiterStatistics:
-        return LimiterStatistics()
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 async def until_it_is_up(row: int) -> int:
@@ -85,6 +53,11 @@ async def first_is_slow(row: int) -> int:
     return row
 
 
+async def first_is_very_slow(row: int) -> int:
+    await asyncio.sleep(1200.0 if row == 0 else 0.0)
+    return row
+
+
 async def fails_once(row: int) -> int:
     if now() < 20.0:
         raise ValueError("not yet")
@@ -102,7 +75,7 @@ WAITS: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"retry": Retry(4)},
         "the service says that it is overloaded, .*tried again at",
     ),
-    "a grant of others": (at_once, {"rate": Rate(10), "limits": Grants(20.0)}, "nothing is granted"),
+    "the rate": (at_once, {"rate": Rate(0.05, burst=1.0), "capacity": 1}, "the rate"),
     "a slow row": (first_is_slow, {"capacity": 4}, "row 0, and those behind it for their order"),
     "retries": (
         fails_once,
@@ -118,35 +91,35 @@ def test_a_wait_is_said_within_seconds(name: str, caplog: pytest.LogCaptureFixtu
     fn, options, said = WAITS[name]
     caplog.set_level(logging.INFO, "pillarbox")
 
-    async def script() -> tuple[Any, str, Rig]:
-        rig = Rig(fn, **options)
-        rig.push(*range(50))
+    async def script() -> tuple[Any, str, Job]:
+        job = Job(fn, **options)
+        job.push(*range(50))
         await asyncio.sleep(SAID_WITHIN_S)
-        totals, text = rig.operator.statistics(), caplog.text
-        await rig.end()
-        return totals, text, rig
+        totals, text = job.statistics(), caplog.text
+        await job.end()
+        return totals, text, job
 
-    totals, text, rig = play(script)
-    assert rig.results == [*range(50)]
+    totals, text, job = play(script)
+    assert job.results == [*range(50)]
     ((waits_for, operators),) = totals.waits.items()
     assert operators == 1
     for each in (waits_for, text):
         assert len(re.findall(said, each)) == 1, each
     assert "goes on, after" in caplog.text
-    assert rig.operator.statistics().waits == {}  # type: ignore[union-attr]
+    assert job.statistics().waits == {}  # type: ignore[union-attr]
 
 
 def test_a_capacity_that_no_row_fills_is_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pillarbox")
 
     async def script() -> None:
-        rig = Rig(at_once, capacity=7)
-        rig.push(1)
+        job = Job(at_once, capacity=7)
+        job.push(1)
         await asyncio.sleep(SAID_WITHIN_S)
-        totals = rig.operator.statistics()
+        totals = job.statistics()
         assert totals is not None
         assert totals.waits == {"no row comes, and 7 slots are free": 1}
-        await rig.end()
+        await job.end()
 
     play(script)
     assert caplog.text.count("no row comes") == 1
@@ -224,9 +197,9 @@ def test_calls_that_take_long_and_short_pauses_are_no_wait(caplog: pytest.LogCap
         return row
 
     async def script(fn: Any, **options: Any) -> None:
-        rig = Rig(fn, **options)
-        rig.push(*range(8))
-        await rig.end()
+        job = Job(fn, **options)
+        job.push(*range(8))
+        await job.end()
 
     play(lambda: script(slow, capacity=4))
     play(lambda: script(fails_once, capacity=4, retry=Retry(20, initial=2.0, maximum=2.0)))
@@ -235,9 +208,9 @@ def test_calls_that_take_long_and_short_pauses_are_no_wait(caplog: pytest.LogCap
 
 def test_a_long_wait_is_said_again_but_not_often(caplog: pytest.LogCaptureFixture) -> None:
     async def script() -> None:
-        rig = Rig(at_once, rate=Rate(10), limits=Grants(3600.0))
-        rig.push(1)
-        await rig.end()
+        job = Job(first_is_very_slow, capacity=2)
+        job.push(*range(50))
+        await job.end()
 
     play(script)
     assert 3 <= caplog.text.count("has waited for") <= 15
@@ -245,9 +218,9 @@ def test_a_long_wait_is_said_again_but_not_often(caplog: pytest.LogCaptureFixtur
 
 def test_a_row_that_texts_may_not_show_is_in_no_wait(caplog: pytest.LogCaptureFixture) -> None:
     async def script() -> None:
-        rig = Rig(first_is_slow, capacity=2, errors=Errors("null", redact=Redact(rows=True)))
-        rig.push(*range(50))
-        await rig.end()
+        job = Job(first_is_slow, capacity=2, errors=Errors("null", redact=Redact(rows=True)))
+        job.push(*range(50))
+        await job.end()
 
     play(script)
     assert "one row, and those behind it" in caplog.text

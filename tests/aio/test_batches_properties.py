@@ -12,9 +12,8 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Buffer, Timeout
-from pillarbox.aio.errors import Failed
-from tests.aio.unit.virtual import HOUR, Rig, Service, again, answers, play
+from pillarbox import Batch, Buffer, ErrorInfo, Timeout
+from tests.aio.virtual import HOUR, Job, Service, again, answers, loop_of, play
 from tests.search import examples
 
 FINE, POISON, HANGS, FAILS, FLAKY = "fine", "poison", "hangs", "fails", "flaky"
@@ -125,14 +124,14 @@ class Planned(Service):
         return await super().__call__(rows)
 
 
-async def play_out(plan: Plan) -> tuple[Rig, Planned]:
+async def play_out(plan: Plan) -> tuple[Job, Planned]:
     service = Planned(plan)
     batch = (
         Batch(plan.size, linger=plan.linger)
         if plan.max_weight is None
         else Batch(plan.size, plan.linger, plan.weights.__getitem__, plan.max_weight)
     )
-    rig = Rig(
+    job = Job(
         service,
         batch=batch,
         capacity=plan.capacity,
@@ -145,12 +144,12 @@ async def play_out(plan: Plan) -> tuple[Rig, Planned]:
     rows = range(len(plan.kinds))
     at = 0
     for count, pause in plan.lots:
-        rig.push(*rows[at : at + count])
+        job.push(*rows[at : at + count])
         at += count
         await asyncio.sleep(pause)
-    rig.push(*rows[at:])
-    await rig.end()
-    return rig, service
+    job.push(*rows[at:])
+    await job.end()
+    return job, service
 
 
 @pytest.mark.contract(
@@ -159,23 +158,46 @@ async def play_out(plan: Plan) -> tuple[Rig, Planned]:
 @settings(deadline=None, max_examples=examples(150))
 @given(plans())
 def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
-    rig, service = play(lambda: play_out(plan))
-    assert rig.error is None
-    emitted = [row for row, _ in rig.emitted]
+    job, service = play(lambda: play_out(plan))
+    assert job.error is None
     rows = [*range(len(plan.kinds))]
-    assert (emitted if plan.ordered else sorted(emitted)) == rows
-    expected = {POISON: "ValueError", HANGS: "CallTimeout", FAILS: "KeyError"}
-    for row, result in rig.emitted:
-        error = result.info.type if type(result) is Failed else None
-        if error is None:
-            assert [result] == answers(row)
-        if not (plan.limited and error == "CallTimeout"):
-            assert error == expected.get(plan.kinds[row]) or (
-                # The service failed in the last attempt of a row that fails anyway.
-                error == "OSError" and plan.transient and plan.kinds[row] == FAILS
-            ), (row, plan.kinds[row], result)
-        if plan.limited and not plan.ordered:
-            assert rig.times[row] <= service.first[row] + TIMEOUT + 1e-6
+    fine = {row for row in rows if answers(row)[0] in job.results}
+    failed = [row for row in rows if row not in fine]
+    errors = [result for result in job.results if type(result) is ErrorInfo]
+    assert (len(job.results), len(errors)) == (len(rows), len(failed))
+    if plan.ordered:
+        assert all(result in (answers(row)[0], *errors) for row, result in job.emitted)
+        for row, result in job.emitted:
+            if row not in fine:
+                assert result.type in may_fail_with(plan, row), (row, plan.kinds[row], result)
+        return
+    # An error does not say its row: there is one for each row, as they fail, and in time.
+    possible = {error for row in failed for error in may_fail_with(plan, row)}
+    assert {error.type for error in errors} <= possible
+    if not (plan.limited or plan.transient):
+        assert Counter(error.type for error in errors) == Counter(EXPECTED[plan.kinds[row]] for row in failed)
+    if plan.limited:
+        came = zip(job.results, job.came, strict=True)
+        late = sorted(at for result, at in came if type(result) is ErrorInfo)
+        began = sorted(service.first[row] for row in failed)
+        assert all(at <= first + TIMEOUT + 1e-5 for at, first in zip(late, began, strict=True))
+        for row in fine:
+            at = job.came[job.results.index(answers(row)[0])]
+            assert at <= service.first[row] + TIMEOUT + 1e-5
+
+
+EXPECTED = {POISON: "ValueError", HANGS: "CallTimeout", FAILS: "KeyError"}
+"""By what a row does, the error with which it fails."""
+
+
+def may_fail_with(plan: Plan, row: int) -> set[str]:
+    """The errors of a row: its own, its time-out, that of the service in a last attempt that fails too."""
+    errors = {EXPECTED[plan.kinds[row]]} if plan.kinds[row] in EXPECTED else set()
+    if plan.limited:
+        errors.add("CallTimeout")
+    if plan.transient and plan.kinds[row] == FAILS:
+        errors.add("OSError")
+    return errors
 
 
 @pytest.mark.contract
@@ -183,18 +205,18 @@ def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
 @given(plans())
 @example(IN_ONE_TURN)
 def test_no_batch_is_larger_than_allowed_and_no_more_run_than_the_capacity(plan: Plan) -> None:
-    rig, service = play(lambda: play_out(plan))
+    job, service = play(lambda: play_out(plan))
     assert service.most <= plan.capacity
     for _, rows in service.calls:
         assert 1 <= len(rows) <= plan.size
         assert len(set(rows)) == len(rows)
         weight = sum(plan.weights[row] for row in rows)
         assert plan.max_weight is None or len(rows) == 1 or weight <= plan.max_weight
-    counts = rig.operator.statistics()
+    counts = job.statistics()
     assert (counts.in_flight, counts.waiting, counts.abandoned) == (0, 0, 0)
     assert counts.batches == len(service.calls)
     assert counts.calls == sum(len(rows) for _, rows in service.calls)
-    assert counts.errors == sum(type(result) is Failed for result in rig.results)
+    assert counts.errors == sum(type(result) is ErrorInfo for result in job.results)
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -237,11 +259,11 @@ def test_a_row_that_fails_alone_has_exactly_the_attempts_of_the_policy(plan: Pla
     plan.limited = False
     plan.transient = set()
     plan.kinds = [FINE if kind in (POISON, HANGS) else kind for kind in plan.kinds]
-    rig, service = play(lambda: play_out(plan))
-    for row, result in rig.emitted:
-        expected = {FAILS: plan.attempts, FLAKY: 2, FINE: 1}[plan.kinds[row]]
-        assert service.seen[row] == expected
-        assert type(result) is not Failed or result.info.attempts == expected
+    job, service = play(lambda: play_out(plan))
+    for row, kind in enumerate(plan.kinds):
+        assert service.seen[row] == {FAILS: plan.attempts, FLAKY: 2, FINE: 1}[kind]
+    attempts = [result.attempts for result in job.results if type(result) is ErrorInfo]
+    assert attempts == [plan.attempts] * plan.kinds.count(FAILS)
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -249,7 +271,7 @@ def test_a_row_that_fails_alone_has_exactly_the_attempts_of_the_policy(plan: Pla
 def test_a_job_that_is_stopped_at_any_time_leaves_nothing(plan: Plan, when: float) -> None:
     async def script() -> None:
         service = Planned(plan)
-        rig = Rig(
+        job = Job(
             service,
             batch=Batch(plan.size, linger=plan.linger),
             capacity=plan.capacity,
@@ -257,12 +279,12 @@ def test_a_job_that_is_stopped_at_any_time_leaves_nothing(plan: Plan, when: floa
             retry=again(plan.attempts, PAUSE),
             timeout=Timeout(TIMEOUT, attempt=ATTEMPT_TIMEOUT),
         )
-        rig.push(*range(len(plan.kinds)))
+        job.push(*range(len(plan.kinds)))
         await asyncio.sleep(when)
         calls = len(service.calls)
-        await rig.stop()
+        await job.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert rig.loop.armed() == []
+        assert loop_of().armed_timers == 0
         assert (len(service.calls), service.running) == (calls, 0)
 
     play(script)
