@@ -442,7 +442,7 @@ class CoroutineRunner(Runner):
             hooks.stop(error)
         finally:
             self._has_ended(worker)
-            if not self._closed:
+            if not (self._closed or self._loop.is_closed()):
                 self.dispatch()
 
     def _came_late(self, call: Call, worker: Worker, result: Any, error: BaseException | None = None) -> None:

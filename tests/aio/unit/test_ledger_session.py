@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import dataclasses
 import math
 from collections.abc import Callable
@@ -61,15 +60,6 @@ class HeldWriter:
         """Changes nothing: the test says when."""
 
 
-class HeldScheduler(CallScheduler):
-    """A scheduler without calls, which notes whether they are held."""
-
-    holds: list[bool]
-
-    def hold(self, held: bool) -> None:
-        self.holds.append(held)
-
-
 class Attempt:
     """The session of one attempt of a task, its writer, and what it has told its operator."""
 
@@ -93,20 +83,20 @@ class Attempt:
         self.holds: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "writer", make)
-            scheduler = HeldScheduler(
+            scheduler = CallScheduler(
                 self.options,
                 Meter(),
                 asyncio.get_running_loop(),
                 name="fn",
-                context=contextvars.copy_context(),
                 queue=OrderedQueue(self.options.window),
                 complete=self._leaves,
                 stop=unexpected,
+                finished=lambda: 0,
                 session=self.session,
             )
-            scheduler.holds = self.holds
             self.waiting = scheduler.waiting
-            self.session.bind(scheduler, self.mailbox, None, None)
+            flow = scheduler.flow()._replace(hold=self.holds.append)
+            self.session.bind(flow, self.mailbox, None, None)
         (self.writer,) = writers
 
     def _leaves(self, call: Call, result: Any) -> None:

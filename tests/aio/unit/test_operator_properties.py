@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Budget, Buffer, CallFailed, CallTimeout, Dedupe, Options, Rate, Retry, Timeout
 from pillarbox.aio import async_wait as operator_module
-from pillarbox.aio import throttle as throttle_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.limits.rate import LocalLimiter
 from pillarbox.aio.options import UNSET
+from pillarbox.aio.policies import load as load_module
 from pillarbox.aio.sizes import CALL_BYTES, size_of
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
@@ -298,11 +298,11 @@ def run(
                 raise Fatal(number)
             return Answer(number, bytes(load.result)) if load.result else number
 
-        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalLimiter | None:
+        def gate(rate: Any, max_calls: Any, max_cost: Any, *_: Any, **__: Any) -> LocalLimiter | None:
             limited = not (rate is max_calls is max_cost is None)
             return LocalLimiter(rate, max_calls, max_cost, loop.time) if limited else None
 
-        with mock.patch.object(throttle_module, "open_limiter", gate):
+        with mock.patch.object(load_module, "open_limiter", gate):
             run = TaskRun(
                 [Stage(fn, options)],
                 source,

@@ -299,10 +299,10 @@ def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
         rig = Rig(service.call, capacity=2)
         rig.push(*range(6))
         await asyncio.sleep(0.5)
-        rig.operator._scheduler.hold(True)
+        rig.operator._scheduler.slots.hold(True)
         await asyncio.sleep(9.0)
         assert service.calls.total() == len(rig.results) == 2
-        rig.operator._scheduler.hold(False)
+        rig.operator._scheduler.slots.hold(False)
         await rig.end()
         assert len(rig.results) == 6
 
@@ -328,7 +328,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
         calls: Any = rig.operator._runner
         while calls._executions:
             await asyncio.sleep(0)
-        assert calls.late == 1
+        assert rig.operator.statistics().late == 1
         await rig.end()
 
     play(script)
