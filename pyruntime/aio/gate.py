@@ -24,7 +24,7 @@ class Gate:
     it is worth asking again.
     """
 
-    __slots__ = ("_asks", "_load", "_loop", "_timer", "_wake")
+    __slots__ = ("_asks", "_load", "_loop", "_timer", "_wake", "weighs")
 
     def __init__(
         self,
@@ -38,6 +38,8 @@ class Gate:
         self._loop = loop
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
+        self.weighs = load.weighs
+        """True if rows have weights."""
 
     @property
     def holds(self) -> bool:

@@ -106,6 +106,8 @@ class CallPolicy:
 
     skips: frozenset[str] = frozenset()
     """Names of moments that the class overrides and this object does not need."""
+    needs_answers: bool = True
+    """False if `ended` is for attempts that failed only."""
 
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives, before any other moment."""
@@ -170,10 +172,11 @@ MOMENTS = ("admit", "may_begin", "choose", "begin", "accept", "ended", "again", 
 class PolicyStack:
     """Policies in their order, compiled for each moment: the methods of those that override it.
 
-    again_last: policies of the stack that decide about another attempt behind all others.
+    again_last: policies of the stack that decide about another attempt behind all others. `answered` are the
+    methods `ended` that are called for attempts without an error, too.
     """
 
-    __slots__ = (*MOMENTS, "policies")
+    __slots__ = (*MOMENTS, "answered", "policies")
 
     admit: tuple[Callable[[Call], Found | None], ...]
     may_begin: tuple[Callable[[Sequence[Call]], float], ...]
@@ -183,6 +186,7 @@ class PolicyStack:
     ended: tuple[Callable[[Sequence[Call], BaseException | None, float], None], ...]
     again: tuple[Callable[[Sequence[Call], BaseException], Again | None], ...]
     finish: tuple[Callable[[Call, Any], None], ...]
+    answered: tuple[Callable[[Sequence[Call], BaseException | None, float], None], ...]
 
     def __init__(self, policies: Sequence[CallPolicy], again_last: Sequence[CallPolicy] = ()) -> None:
         self.policies = tuple(policies)
@@ -200,6 +204,9 @@ class PolicyStack:
             if getattr(type(policy), moment) is not base and moment not in policy.skips
         ]
         setattr(self, moment, tuple(methods))
+        if moment == "ended":
+            deaf = [policy.ended for policy in self.policies if not policy.needs_answers]
+            self.answered = tuple([method for method in methods if method not in deaf])
 
     def open(self, services: PolicyServices) -> None:
         """Open all policies."""

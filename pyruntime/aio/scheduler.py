@@ -47,7 +47,7 @@ class CallScheduler:
     __slots__ = (
         *("clock", "complete", "flights", "gate", "is_closed", "loop", "meter", "options", "pausing"),
         *("policies", "queue", "runner", "session", "slots", "stop", "times", "waiting"),
-        *("_finish_call", "_finished", "_plain"),
+        *("_finish_call", "_finished", "_is_open", "_plain"),
     )
 
     runner: Runner
@@ -113,6 +113,8 @@ class CallScheduler:
                 self._open_gate,
             )
         )
+        # Whether calls begin as they come.
+        self._is_open = session is None
         # There is a gate where a policy may hold calls back; one of a breaker appears with it.
         self.gate: Gate | None = None
         if policies.stack.may_begin:
@@ -239,6 +241,8 @@ class CallScheduler:
         before = self.gate
         stack = self.policies.stack
         stack.compile("may_begin")
+        stack.compile("ended")
+        self._is_open = False
         self.gate = Gate(stack.may_begin, self.policies.load, self.loop, self._wake)
         if hasattr(self, "runner"):
             self.runner.is_gated = True
@@ -275,10 +279,11 @@ class CallScheduler:
     def take(self, execution: Any) -> Call | None:
         """Begin an attempt of the next call that may begin, in `execution`; None if none may."""
         # spec: Chain!Start, Operator!Start
-        if self.session is None and self.gate is None:
-            if not self.waiting:
+        if self._is_open:
+            try:
+                call = self.waiting.popleft()
+            except IndexError:
                 return None
-            call = self.waiting.popleft()
         else:
             found = self._next_call()
             if found is None:
@@ -288,9 +293,18 @@ class CallScheduler:
         call.began = self.clock()
         call.attempt += 1
         self.meter.calls += 1
-        if self._plain or self._begin(call):
+        if self._plain:
             return call
-        return self.take(execution)
+        times, stack = self.times, self.policies.stack
+        if times.attempt is not None:
+            call.attempt_deadline = times.attempt.arm(call)
+        if call.attempt > 1:
+            call.handle = self.queue.renew(call.handle)
+        elif times.total is not None and call.deadline < 0:
+            call.deadline = times.total.arm(call)
+        if (stack.begin or stack.choose) and not self.begin_policies((call,)):
+            return self.take(execution)
+        return call
 
     def carry(self, call: Call, execution: Any) -> None:
         """Have `execution` carry a call that was taken without one."""
@@ -306,14 +320,17 @@ class CallScheduler:
         while waiting and not gate.holds:
             call = waiting[0]
             try:
-                self.weigh(call)
-                admitted = self.admits((call,))
+                if gate.weighs:
+                    self.weigh(call)
+                is_admitted = gate.admit((call,))
             except BaseException as error:
-                if call in waiting:
-                    waiting.remove(call)
+                waiting.popleft()
                 self.fail_call(call, CallFailed(call.attempt, error))
                 continue
-            return waiting.popleft() if admitted else None
+            if is_admitted:
+                return waiting.popleft()
+            self._mark_exhausted(gate)
+            return None
         return None
 
     def admits(self, calls: Sequence[Call]) -> bool:
@@ -324,22 +341,14 @@ class CallScheduler:
         gate = self.gate
         if gate is None or gate.admit(calls):
             return True
+        self._mark_exhausted(gate)
+        return False
+
+    def _mark_exhausted(self, gate: Gate) -> None:
         if gate.exhausted is not None and not gate.holds:
             waiting = [*self.waiting]
             self.waiting.clear()
             self.mark(waiting, gate.exhausted)
-        return False
-
-    def _begin(self, call: Call) -> bool:
-        """Do what the begin of an attempt asks for; False if a policy has failed it."""
-        times, stack = self.times, self.policies.stack
-        if times.attempt is not None:
-            call.attempt_deadline = times.attempt.arm(call)
-        if call.attempt > 1:
-            call.handle = self.queue.renew(call.handle)
-        elif times.total is not None and call.deadline < 0:
-            call.deadline = times.total.arm(call)
-        return not (stack.choose or stack.begin) or self.begin_policies((call,))
 
     def begin_policies(self, calls: Sequence[Call]) -> bool:
         """Report the begin of an attempt to the policies; False if one raised, so that the rows failed."""
@@ -373,21 +382,50 @@ class CallScheduler:
             return
         # spec: Chain!Complete, Feeding!Succeed, Operator!Answer
         ended = self.clock()
-        if self._plain and type(result) is not Result:
-            convert = self.policies.convert
-            if convert is not None:
+        policies = self.policies
+        if type(result) is Result or policies.looks_at_results:
+            if self.times.attempt is not None:
+                self.times.attempt.cancel(call.attempt_deadline)
+            rejected = self.row_succeeded(call, result, ended)
+        else:
+            rejected = None
+            if policies.convert is not None:
                 try:
-                    result = convert(result)
+                    result = policies.convert(result)
                 except Exception as misfit:
-                    self.row_failed(call, misfit)
-                    return
+                    rejected = misfit
+            if self._plain:
+                if rejected is None:
+                    self.meter.ended.append(ended - call.began)
+                    self._finish_call(call, result)
+                else:
+                    self.row_failed(call, rejected)
+                return
+            if self.times.attempt is not None:
+                self.times.attempt.cancel(call.attempt_deadline)
+            if rejected is None:
+                self._row_ended(call, result, ended)
+            else:
+                self.row_failed(call, rejected)
+        if rejected is None:
+            for answered in policies.stack.answered:
+                answered((call,), None, ended - call.began)
+        else:
+            self.observe((call,), rejected, ended - call.began)
+
+    def _row_ended(self, call: Call, result: Any, ended: float) -> None:
+        """The row of `call` has its converted result since `ended`."""
+        if call.attempt == 1:
             self.meter.ended.append(ended - call.began)
-            self._finish_call(call, result)
-            return
-        if self.times.attempt is not None:
-            self.times.attempt.cancel(call.attempt_deadline)
-        rejected = self.row_succeeded(call, result, ended)
-        self.observe((call,), rejected, ended - call.began)
+        else:
+            call.error = None
+            self.meter.ended_again.append(ended - call.began)
+            self.meter.rows_ended_again.append(ended - call.started)
+        if self.times.total is not None:
+            self.times.total.cancel(call.deadline)
+        for finish in self.policies.stack.finish:
+            finish(call, result)
+        self._finish_call(call, result)
 
     def _failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The attempt of `call` that runs ended with `error`, which its function raised.
@@ -403,7 +441,8 @@ class CallScheduler:
 
     def observe(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
         """Report an attempt of `calls` that has ended to the policies."""
-        for ended in self.policies.stack.ended:
+        stack = self.policies.stack
+        for ended in stack.answered if error is None else stack.ended:
             ended(calls, error, seconds)
 
     def row_succeeded(
@@ -431,13 +470,7 @@ class CallScheduler:
         except Exception as error:
             self.row_failed(call, error)
             return error
-        if call.attempt == 1:
-            self.meter.ended.append(ended - call.began)
-        else:
-            call.error = None
-            self.meter.ended_again.append(ended - call.began)
-            self.meter.rows_ended_again.append(ended - call.started)
-        self._finish(call, result)
+        self._row_ended(call, result, ended)
         return None
 
     def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:

@@ -60,6 +60,10 @@ class LoadPolicy(CallPolicy):
         """True if the ends of attempts count."""
         if not self.is_watched:
             self.skips |= {"ended"}
+        # Answers count for an adaptive limit, and for a breaker once there is one.
+        self.needs_answers = self._adaptive is not None
+        self.weighs = self._units is not None
+        """True if rows have weights, which a user's function gives."""
 
     def open(self, services: PolicyServices) -> None:
         """Take what the operator gives."""
@@ -88,11 +92,6 @@ class LoadPolicy(CallPolicy):
     def exhausted(self) -> str | None:
         """The limit that lets no call through any more; None while some may."""
         return None if self.limiter is None else self.limiter.exhausted
-
-    @property
-    def weighs(self) -> bool:
-        """True if rows have weights, which a user's function gives."""
-        return self._units is not None
 
     def units_of(self, row: Any) -> float:
         """The weight of a row at the limiter. Raises what the user's function raises."""
@@ -210,6 +209,7 @@ class LoadPolicy(CallPolicy):
             )
             # spec: Feeding!GateAppears
             self.skips -= {"may_begin"}
+            self.needs_answers = True
             services.gate_appears()
         return self.breaker
 
