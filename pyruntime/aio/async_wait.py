@@ -317,6 +317,7 @@ class AsyncWaitOperator(Operator):
             held_bytes=self._held,
             capacity=self._scheduler.slots.limit,
             waits={} if self._waits.text is None else {self._waits.text: 1},
+            policies=self._scheduler.policies.stack.statistics(),
         )
 
     @property
@@ -387,7 +388,8 @@ class AsyncWaitOperator(Operator):
         weigh = most is not None and size is None
         ledger_session = self._ledger_session
         done: list[tuple[Call, Any]] = []
-        if flights is None and not weigh and not self._is_behind:
+        finds = self._scheduler.policies.stack.admit
+        if flights is None and not weigh and not self._is_behind and not finds:
             # The usual case, on the path of every row.
             calls = list(map(Call, batch.take(room), repeat(size or 0)))
             for call in calls:
@@ -412,6 +414,8 @@ class AsyncWaitOperator(Operator):
             if type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
+            elif finds and (answer := self._scheduler.find(call)) is not None:
+                done.append((call, answer))
             elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
                 done.append((call, found))
             elif flights is None:
@@ -703,6 +707,9 @@ class AsyncWaitOperator(Operator):
                 # The ledger counts what was paid for.
                 call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
                 self._scheduler.hand_on(call, state.result)
+                continue
+            if (answer := self._scheduler.find(call)) is not None:
+                self._count_in(0, [(call, answer)])
                 continue
             try:
                 joined = None if flights is None else flights.join(call)

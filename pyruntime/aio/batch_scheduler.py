@@ -21,6 +21,7 @@ from pillarbox.aio.errors import BatchResultError, CallFailed
 from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
+from pillarbox.aio.policy import HookFailed
 from pillarbox.aio.runners import RunnerHooks
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.usage import Result
@@ -177,11 +178,31 @@ class BatchScheduler(CallScheduler):
 
     def next_batch(self, _: Any = None) -> BatchExecution | None:
         """Take the next batch that may be called now."""
-        batch = self._next()
-        if batch is not None:
+        while not self.is_closed:
+            try:
+                batch = self._next()
+            except HookFailed as failed:
+                # Of the rows that were to be called next.
+                for call in self._take_next():
+                    self.fail_call(call, CallFailed(call.attempt, failed.cause))
+                continue
+            if batch is not None:
+                for call in batch.calls:
+                    call.execution = batch
+            return batch
+        return None
+
+    def _take_next(self) -> list[Call]:
+        """Take the rows that the gate was asked about, which are not called."""
+        queue = self._batches
+        if queue.again and not queue.rows_first:
+            batch = queue.again.popleft()
+            queue.kept -= len(batch.calls)
+            self.pausing.difference_update(batch.calls)
             for call in batch.calls:
-                call.execution = batch
-        return batch
+                call.execution = None
+            return batch.calls
+        return [self.waiting.popleft() for _ in range(self._rows_now())]
 
     def _next(self) -> BatchExecution | None:
         queue, gate, session = self._batches, self.gate, self.session
@@ -235,9 +256,13 @@ class BatchScheduler(CallScheduler):
         """Return True if `calls` may be called together now, and count them."""
         if self.gate is None:
             return True
-        for call in calls:
-            self.weigh(call)
-        if self.admits(calls):
+        try:
+            for call in calls:
+                self.weigh(call)
+            is_admitted = self.admits(calls)
+        except BaseException as raised:
+            raise HookFailed(raised) from raised
+        if is_admitted:
             return True
         if self.gate.exhausted is not None:
             queue = self._batches

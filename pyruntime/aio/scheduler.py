@@ -230,6 +230,16 @@ class CallScheduler:
 
     # -- which call is next -------------------------------------------------------------------
 
+    def find(self, call: Call) -> tuple[Any] | BaseException | None:
+        """The result of a row that a policy answers, in a tuple, or what it raised; None to call the row."""
+        try:
+            for admit in self.policies.stack.admit:
+                if (found := admit(call)) is not None:
+                    return (found.result,)
+        except BaseException as error:
+            return error
+        return None
+
     def _limit(self, limit: int) -> None:
         grown = limit > self.runner.limit
         self.runner.limit = limit

@@ -100,6 +100,8 @@ class Totals:
     """See `SPENT`."""
     waits: Mapping[str, int] = _of("levels", "Operators that wait, by what they wait for", None)
     """The things that have been waited for, for some seconds now, in words."""
+    policies: Mapping[str, float] = _of("table", "Counts of the policies of calls", "policy", "name")
+    """See `CallPolicy.statistics`."""
     latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
     call_latency: LatencySnapshot = _of(  # noqa: RUF009
         "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"
