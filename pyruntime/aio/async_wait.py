@@ -52,13 +52,13 @@ from pillarbox.aio.function import (
 )
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
-from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import AsyncWaitState, Entry, FinishedRow
+from pillarbox.aio.totals import Totals
 from pillarbox.aio.usage import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.waits import WaitReporter, reason_to_wait
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue

@@ -40,7 +40,7 @@ from pillarbox.aio.limits.rate import (
     TokenBucket,
     open_limiter,
 )
-from pillarbox.aio.observe.totals import seconds
+from pillarbox.aio.totals import seconds
 from pillarbox.aio.waits import clock_time
 from pillarbox.wire import is_overload
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox.aio.errors import CallTimeout, ResultRejected, said
 from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.rate import LimiterStatistics
-from pillarbox.aio.observe.totals import SPENT, Totals
+from pillarbox.aio.totals import SPENT, Totals
 from pillarbox.kernel import PillarboxError
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 from pillarbox.redaction import DEFAULT, Redact

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import time_left
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.observe.totals import seconds
+from pillarbox.aio.totals import seconds
 from pillarbox.redaction import redacted
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 
 from pillarbox.aio.calls import clock_of, running_call
 from pillarbox.aio.errors import ServiceResting, cut, said
-from pillarbox.aio.observe.totals import seconds
 from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.aio.totals import seconds
 from pillarbox.aio.waits import clock_time
 from pillarbox.clients.transport import without_query
 from pillarbox.wire import Kind, read_error

@@ -20,10 +20,11 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pillarbox.aio.calls import running_call
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.answers import Answer, AnswerMismatch
@@ -46,7 +47,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
-from pillarbox.clients.prices import Price, ReplyTokens, check_prices
+from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
     NoReply,
@@ -181,6 +182,8 @@ class Chat(Client):
 
     # Of `answer` and `structure` counts what is sent: see `configuration`.
     _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
+    column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
+    """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
 
     base_url: str | Sequence[str]
     model: str
@@ -222,6 +225,12 @@ class Chat(Client):
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
         self._set("_made", _Made(self))
+
+    def check_budget(self, budget: Budget) -> None:
+        """Raise ValueError for a bound on the cost where the client has no prices. Any thread."""
+        # A chat says its usage with each result, so that no hook is asked.
+        how = f"prices={{{self.model!r}: Price(input=..., output=...)}}"
+        check_max_cost(budget.max_cost, self.prices, how)
 
     def __getstate__(self) -> dict[str, Any]:
         # What was learned here may be wrong elsewhere, and belongs to the loops of this process.

@@ -108,3 +108,9 @@ def check_prices(prices: Any, model: str, *, needs_output: bool) -> None:
             raise ValueError(f"prices[{name!r}]={price!r}: has no price of answers; give output too")
     if prices and model not in prices:
         raise ValueError(f"prices: has no price of model={model!r}, but of {', '.join(map(repr, prices))}")
+
+
+def check_max_cost(max_cost: float | None, prices: Mapping[str, Price], how: str) -> None:
+    """Raise ValueError for a bound on the cost where no price says it. how: what to give the client."""
+    if max_cost is not None and not prices:
+        raise ValueError(f"max_cost={max_cost!r}: needs to know what a call costs; give the client {how}")

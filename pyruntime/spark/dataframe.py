@@ -29,16 +29,15 @@ from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.options import Options
 from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
+from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
-    check_progress,
     check_sendable,
     map_in_arrow,
     name_of,
     output_schema,
     plan_operator,
 )
-from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
 from pillarbox.spark.schema import check_frame, condition_of, holds, parse_schema
 from pillarbox.spark.worker import run_job
@@ -51,7 +50,7 @@ def map_dataframe(
     *,
     schema: Any,
     keep: str | Sequence[str],
-    progress: Progress | None,
+    progress: JobProgress | None,
 ) -> DataFrame:
     """The DataFrame of `async_map`; raises TypeError or ValueError for what cannot be.
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TextIO
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from pillarbox.aio.observe.series import Point, Watch
-from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields, number, seconds
+from pillarbox.aio.totals import TaskTotals, Totals, merged_fields, number, seconds
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pyspark import TaskContext
 
-from pillarbox.aio.observe.totals import (
+from pillarbox.aio.totals import (
     ROWS,
     TaskTotals,
     Totals,
@@ -82,6 +82,10 @@ class ProgressHandle(NamedTuple):
 
     handle: RpcHandle
     operator: int
+
+    def reporter(self, totals: Callable[[], Totals | None]) -> ProgressReporter:
+        """See `TotalsChannel`."""
+        return ProgressReporter(self, totals)
 
 
 class ProgressReporter:

@@ -14,11 +14,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
 import math
 import os
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -582,3 +584,20 @@ class Coordinator(RpcServer, SharedLimits):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CoordinatorHandle, (self.handle(), None, self._patience)
+
+
+_lock = threading.Lock()
+_local: Coordinator | None = None
+
+
+def local_coordinator() -> CoordinatorHandle:
+    """The limits of a coordinator on loopback that ends with the process; made at the first call. Any thread.
+
+    They share the budget alone: the rate is still that of each task. Raises OSError if it cannot listen.
+    """
+    global _local
+    with _lock:
+        if _local is None:
+            _local = Coordinator().start()
+            atexit.register(_local.close)
+        return replace(_local._tasks_handle(), shares_rate=False)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pillarbox.aio.waits import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
+from pillarbox.rpc.connection import RpcHandle
 from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
@@ -437,6 +438,10 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
+    def agreement(self) -> RpcHandle | None:
+        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
+        return None
+
 
 @dataclass(frozen=True)
 class RunBudget(SharedLimits):
@@ -459,6 +464,10 @@ class RunBudget(SharedLimits):
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
+
+    def agreement(self) -> RpcHandle | None:
+        """See `SharedLimits`."""
+        return None if self.shared is None else self.shared.agreement()
 
 
 def check_name(name: object) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.aio.observe.totals import INSTRUMENTS, Instrument, Totals, instruments
+from pillarbox.aio.totals import INSTRUMENTS, Instrument, Totals, instruments
 from pillarbox.mailbox.metrics import LatencySnapshot
 from pillarbox.validate import check_int
 

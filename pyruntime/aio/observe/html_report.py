@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.aio.observe.series import Interval, Point, intervals, read_totals
-from pillarbox.aio.observe.totals import (
+from pillarbox.aio.totals import (
     INSTRUMENTS,
     SPENT,
     TaskTotals,

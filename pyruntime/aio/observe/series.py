@@ -20,7 +20,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, Totals
+from pillarbox.aio.totals import INSTRUMENTS, SPENT, Totals
 from pillarbox.thread_start import start_thread
 from pillarbox.validate import check_positive_number
 
