@@ -27,7 +27,7 @@ class TotalsChannel(Protocol):
 
 @runtime_checkable
 class JobProgress(Protocol):
-    """What `progress=` takes, which `Progress` is. For the driver's thread."""
+    """Receiver of the totals of a job, as `progress=` takes it: a `Progress`. For the driver's thread."""
 
     def new_operator(self) -> TotalsChannel:
         """Return the channel for the tasks of one operator. Raises RuntimeError while it does not run."""

@@ -244,7 +244,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class FilePlace:
-    """Where files are looked for: a file, a folder or a pattern in an open file system. A plain value.
+    """A place of files: a file, a folder or a pattern in an open file system. A plain value.
 
     address: the path or URI as it was given, for errors. path: the path in `filesystem`. moved_from: the
     place of these files when a checkpoint was written, if it was another.
