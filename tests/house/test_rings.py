@@ -55,7 +55,7 @@ for _ in range(2):
     rows = async_map(
         range(4), call, retry=Retry(3, initial=0.01), rate=Rate(1000), errors=Errors("column"), ledger=kept
     )
-    print([row.value for row in rows])
+    print([row.result for row in rows])
 print(sorted(tries))
 """
 CALL_ON_SPARK = """
@@ -145,7 +145,8 @@ def test_without_a_ring_all_else_imports(
 def test_without_any_ring_the_core_works(tmp_path: Path) -> None:
     copy = copy_without(RINGS, tmp_path / "copy")
     said = run_in(copy, ["-c", CALL_AND_KEEP, str(tmp_path / "ledger")]).splitlines()
-    assert said == ["[0, 10, None, 30]"] * 2 + ["[0, 0, 1, 1, 2, 2, 3, 3]"]
+    # What is kept is called no more, and what failed is tried again.
+    assert said == ["[0, 10, None, 30]"] * 2 + [str([0, 0, 1, 1, *[2] * 6, 3, 3])]
 
 
 def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
