@@ -30,7 +30,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pillarbox.aio.calls import clock_of, running_call
 from pillarbox.aio.errors import ServiceResting, cut, said
@@ -213,7 +213,7 @@ class Addresses:
         """The way of a request that is made now, on the running loop, in the call that runs."""
         return Route(self)
 
-    async def call(self, ask: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def call(self, ask: Callable[..., Awaitable[T]], *args: object) -> T:
         """Return what `ask` gives for an address and `args`; at another address where one is at fault.
 
         Raises what `ask` raises, and ServiceResting where no address takes requests.

@@ -241,7 +241,7 @@ class Chat(Client):
         self.__dict__.update(state)
         self._set("_made", _Made(self))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     @property
@@ -276,13 +276,13 @@ class Chat(Client):
         """The JSON schema of `plain`; None for plain text."""
         return None if self._made.answer is None else self._made.answer.written
 
-    def plain(self, answer: Any) -> Any:
+    def plain(self, answer: object) -> Any:
         """An answer as values of JSON, in the fields of `answer_schema`. Any thread."""
         return answer if self._made.answer is None else self._made.answer.plain(answer)
 
     # -- a call ----------------------------------------------------------------------------------------------
 
-    async def __call__(self, *row: Any) -> Any:
+    async def __call__(self, *row: object) -> Any:
         """Ask for one row: see the class."""
         values = values_by_name(row, self.fields)
         if any(value is None for value in values.values()):
@@ -471,7 +471,7 @@ def _corrections(former: AnswerInvalid | None) -> list[dict[str, str]]:
     ]
 
 
-def _error_in_reply(url: str, response: Response, beside: Any, usage: Usage | None) -> HttpStatusError:
+def _error_in_reply(url: str, response: Response, beside: object, usage: Usage | None) -> HttpStatusError:
     """The error for an error object that came with a reply: what is there of the reply may be a part."""
     reading = read_answer(response.status, response.headers, {"error": beside})
     # An object without any of the words of errors is one all the same.

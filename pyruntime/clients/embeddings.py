@@ -286,7 +286,7 @@ class Embeddings(Client):
         self.__dict__.update(state)
         self._set("_urls", Addresses(self._request_urls()))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _check_long_texts(self) -> None:
@@ -385,7 +385,7 @@ class Embeddings(Client):
 
     # -- a call ----------------------------------------------------------------------------------------------
 
-    async def __call__(self, texts: Any) -> Any:
+    async def __call__(self, texts: object) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
             text = whole_text("the text", texts, self.http.surrogates)

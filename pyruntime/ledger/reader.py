@@ -65,7 +65,7 @@ _first_word = Struct("=Q8x").unpack
 class _Run:
     """Sorted first words of keys, and the numbers of their records."""
 
-    def __init__(self, words: Any, numbers: Any) -> None:
+    def __init__(self, words: object, numbers: object) -> None:
         self.words = _words_of(words)
         self.numbers = _words_of(numbers)
         bits = min(DIRECTORY_BITS, max(0, len(self.words).bit_length() - 4))
@@ -223,7 +223,7 @@ def undisturbed(method: Method) -> Method:
     """Have a method of `LedgerReader` run under the mutex, and again where segments were merged meanwhile."""
 
     @functools.wraps(method)
-    def call(reader: LedgerReader, *arguments: Any, **named: Any) -> Any:
+    def call(reader: LedgerReader, *arguments: object, **named: object) -> Any:
         with reader._mutex:
             for _ in range(MAX_SCAN_TRIES):
                 try:

@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 from zlib import crc32
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
@@ -339,7 +339,7 @@ class LedgerWriter:
     def append(
         self,
         key: bytes,
-        value: Any,
+        value: object,
         *,
         is_error: bool = False,
         input: bytes = b"",
@@ -366,7 +366,7 @@ class LedgerWriter:
     def append_vectors(
         self,
         keys: Sequence[bytes],
-        vectors: Any,
+        vectors: object,
         *,
         in_tuple: bool,
         inputs: Sequence[bytes],

@@ -30,7 +30,7 @@ _FORMATS: dict[str, T.DataType] = {"date": T.DateType(), "date-time": T.Timestam
 """Formats of strings that have a type of their own. A time of day has one from Spark 4.1 on only."""
 
 
-def spark_type(schema: Any, path: str = "answer") -> T.DataType:
+def spark_type(schema: object, path: str = "answer") -> T.DataType:
     """The type of a JSON schema without references: nullable throughout, enums as their values.
 
     path: the place of the schema, for errors. Raises ValueError for what has no type: a union of several, a
@@ -92,7 +92,7 @@ def _type_of_object(schema: Mapping[str, Any], path: str) -> T.DataType:
     )
 
 
-def _no_type(path: str, schema: Any, why: str) -> ValueError:
+def _no_type(path: str, schema: object, why: str) -> ValueError:
     shown = json.dumps(schema, default=str)[:200]
     return ValueError(
         f"{path}: {why}, which Spark has no type for ({shown}); give it one type, or make it a string"

@@ -179,21 +179,21 @@ def map_client(
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def _names(option: str, given: Any) -> list[str]:
+def _names(option: str, given: object) -> list[str]:
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not names or not all(isinstance(each, str) for each in names):
         raise TypeError(f"{option}={given!r}: must be the name of a column, or a list of names")
     return list(names)
 
 
-def _check_client(client: Any) -> None:
+def _check_client(client: object) -> None:
     if not callable(client) or isinstance(client, type) or not is_async(client):
         raise TypeError(
             f"client={shorten(client)}: must be a client of pillarbox.clients, or an async function"
         )
 
 
-def _filled(client: Any, texts: Sequence[str]) -> Batch:
+def _filled(client: object, texts: Sequence[str]) -> Batch:
     """The batches that fill the requests of a client with the texts of the rows."""
     own = getattr(client, "batch", None)
     if not isinstance(own, Batch):
@@ -320,7 +320,7 @@ class _FieldPicker(AroundClient):
         self._is_one = len(schema.fields) == 1
         self._takes_objects = self._is_one and isinstance(schema.fields[0].dataType, T.StructType | T.MapType)
 
-    async def __call__(self, row: Any) -> Any:
+    async def __call__(self, row: object) -> Any:
         answer = await self._client(row)
         if answer is None:
             return (None,) * len(self._names)
@@ -425,7 +425,7 @@ class _Answers(AroundClient):
         self._names = kind.names if isinstance(kind, T.StructType) and as_row else None
         self._value_only = value_only
 
-    async def __call__(self, *row: Any) -> Any:
+    async def __call__(self, *row: object) -> Any:
         return await self._client(*row)
 
     def parse(self, text: str | None) -> Any:

@@ -198,7 +198,7 @@ class SampleTask:
         if rate is not None and rate.weight is not None:
             weight = rate.weight
 
-            def watched(row: Any) -> float:
+            def watched(row: object) -> float:
                 units.append(float(weight(row)))
                 return units[-1]
 

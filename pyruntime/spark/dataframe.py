@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -48,7 +47,7 @@ def map_dataframe(
     df: DataFrame,
     stages: Sequence[Stage],
     *,
-    schema: Any,
+    schema: object,
     keep: str | Sequence[str],
     progress: JobProgress | None,
 ) -> DataFrame:

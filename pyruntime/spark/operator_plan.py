@@ -85,7 +85,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def use_driver_python(session: Any) -> None:
+def use_driver_python(session: object) -> None:
     """Have the workers of a local session run the Python of this process, unless another is configured.
 
     Otherwise Spark starts the `python3` on the `PATH`, which is rarely the one of a virtual environment.
@@ -161,7 +161,7 @@ class Shipment:
         self.__name__ = name
         show_errors_in_words()
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> Any:
         """The result of the function, on the driver."""
         return (self._called or self._run)(*arguments, **named)
 
@@ -329,7 +329,7 @@ class OperatorPlan:
 
 def output_schema(
     given: T.StructType,
-    keep: Any,
+    keep: object,
     results: T.StructType,
     errors: str,
     error_type: T.StructType = ERROR_TYPE,

@@ -245,7 +245,7 @@ class ProgressService(Service):
             # It would say the same again.
             connection.send("no", str(error))
 
-    async def _serve(self, connection: Connection, client: str, about: Any, is_known: bool) -> None:
+    async def _serve(self, connection: Connection, client: str, about: object, is_known: bool) -> None:
         who: TaskAttempt = ATTEMPTS.from_json(about)
         before = self._connections.get(client)
         if before is not None:

@@ -102,7 +102,7 @@ def time_zone(name: str) -> datetime.tzinfo | None:
 # -- checks on the driver -------------------------------------------------------------------------
 
 
-def check_frame(df: Any) -> None:
+def check_frame(df: object) -> None:
     """Raise TypeError unless `df` is a DataFrame, classic or of Connect."""
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(
@@ -111,7 +111,7 @@ def check_frame(df: Any) -> None:
         )
 
 
-def parse_type(name: str, value: Any) -> T.DataType:
+def parse_type(name: str, value: object) -> T.DataType:
     """The Spark type of a DDL string or a DataType. Raises TypeError or ValueError naming the argument."""
     if isinstance(value, str):
         try:
@@ -131,7 +131,7 @@ def parse_type(name: str, value: Any) -> T.DataType:
     return parsed
 
 
-def parse_schema(name: str, value: Any) -> T.StructType:
+def parse_schema(name: str, value: object) -> T.StructType:
     """As `parse_type`, for the columns of a row."""
     parsed = parse_type(name, value)
     if not isinstance(parsed, T.StructType):
@@ -147,7 +147,7 @@ def check_unique(name: str, columns: Sequence[str]) -> None:
         raise ValueError(f"{name}: the column names {', '.join(map(repr, twice))} stand more than once")
 
 
-def kept_columns(keep: Any, schema: T.StructType) -> list[str]:
+def kept_columns(keep: object, schema: T.StructType) -> list[str]:
     """The input columns that are carried, in the order of the input for "*", else as named."""
     if isinstance(keep, str) and keep == "*":
         return list(schema.names)

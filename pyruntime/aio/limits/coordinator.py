@@ -336,7 +336,7 @@ class LimitService(Service):
 
     # -- messages that wait until they are written down -----------------------------------------
 
-    def _send(self, connection: Connection, message: Any, written: bool = False) -> None:
+    def _send(self, connection: Connection, message: object, written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
         # The first that a task hears is that it is in the accounts.
         if self._path is not None and (written or connection in self._opening):
@@ -345,7 +345,7 @@ class LimitService(Service):
         else:
             self._say(connection, message)
 
-    def _say(self, connection: Connection, message: Any) -> None:
+    def _say(self, connection: Connection, message: object) -> None:
         self._opening.discard(connection)
         connection.send(*TO_TASK.to_json(message))
 

@@ -86,7 +86,7 @@ class Rate:
                 "weight says how many units a row needs"
             )
 
-    def units_of(self, row: Any) -> float:
+    def units_of(self, row: object) -> float:
         """The units of a row; 1.0 where nothing weighs rows.
 
         Raises what `weight` raises, and TypeError or ValueError where it gives no finite number of 0 or more.

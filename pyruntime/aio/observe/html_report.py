@@ -56,7 +56,7 @@ UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def report(
-    source: Any,
+    source: object,
     path: str | os.PathLike[str] = "report.html",
     *,
     title: str = "Pillarbox",

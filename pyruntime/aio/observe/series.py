@@ -154,7 +154,7 @@ class Watch:
 
     _totals: Totals
 
-    def __init__(self, source: Any, *, interval: float = WATCH_INTERVAL_S) -> None:
+    def __init__(self, source: object, *, interval: float = WATCH_INTERVAL_S) -> None:
         self._interval = check_positive_number("interval", interval)
         self._source = source
         self._totals = self._look(0.0)
