@@ -349,7 +349,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batches.only_what_is_there(self._read.limit)
 
     @errors_in_utf8
-    def latestOffset(self, start: Json, limit: object) -> Json:
+    def latestOffset(self, start: Json, limit: Any) -> Json:
         """The offset after the next micro-batch; `start` itself if there is nothing to read.
 
         After one that has found nothing, the next one waits for some milliseconds.

@@ -187,12 +187,12 @@ def null_where_refused(
     return pa.concat_arrays([front, back]), refused + [half + at for at in refused_behind]
 
 
-def unfit(field: pa.Field, value: object) -> str:
+def unfit(field: pa.Field, value: Any) -> str:
     """Return what is wrong with a value, of which the first characters are shown."""
     return f"column {field.name!r}: {shown(value)} cannot be read as {field.type}"
 
 
-def shown(value: object) -> str:
+def shown(value: Any) -> str:
     """Return the representation of a value, cut to `SHOWN_CHARACTERS`."""
     text = repr(value[:SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

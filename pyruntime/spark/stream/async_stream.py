@@ -61,7 +61,7 @@ def async_stream(
     ordered: bool = UNSET,
     capacity: int | Literal["auto"] | Adaptive = UNSET,
     timeout: float | Timeout | None = UNSET,
-    retry: object = UNSET,
+    retry: Any = UNSET,
     rate: Rate | None = UNSET,
     batch: Batch | None = UNSET,
     errors: ErrorMode | Errors = UNSET,
@@ -191,7 +191,7 @@ def async_stream(
     return map_in_arrow(leaving, unpack, name_of(fn), output)
 
 
-def _hash(schema: T.StructType, key: object) -> Column:
+def _hash(schema: T.StructType, key: Any) -> Column:
     """The hash of the key's columns, the same in every process and version."""
     names = [key] if isinstance(key, str) else key
     if names is None:
@@ -211,7 +211,7 @@ def _hashable(name: str, kind: T.DataType) -> Column:
     return F.to_json(F.struct(column)) if holds(kind, (T.MapType, *VARIANT_TYPES)) else column
 
 
-def _check_session(session: object) -> None:
+def _check_session(session: Any) -> None:
     require(ASYNC_STREAM_SINCE, "async_stream")
     missing = [name for name in ("pandas", "google.protobuf") if not _is_there(name)]
     if missing:
