@@ -1,16 +1,21 @@
 """Draws the pictures of the documentation: `make docs` runs it and writes into docs/pictures.
 
-The boxes and arrows of a task stand in the two tables below, in units of a grid. The packages and their
-imports are read from the table that `tests/house/test_layers.py` holds.
+The boxes and arrows of a task stand in the two tables below, in units of a grid. The parts of the package are
+those of `spec/rings.py`, and the arrows between them what the sources import.
 """
 
 from __future__ import annotations
 
-import ast
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from spec.rings import FACE, LAYERS, RINGS, file_imports, part_imports  # noqa: E402
+
 UNIT = 20
 WIDTH, HEIGHT = 66, 24
 
@@ -86,19 +91,24 @@ def task() -> str:
     )
 
 
-def imports() -> dict[str, set[str]]:
-    """The packages that each package may import, without those that another one of them imports."""
-    tree = ast.parse((ROOT / "tests" / "house" / "test_layers.py").read_text())
-    table: dict[str, set[str]] = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "BELOW" and node.value is not None
-    )
-    return {name: below - set().union(*(table[each] for each in below)) for name, below in table.items()}
+def reduced(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The arrows that no way over others says as well."""
+    below: dict[str, set[str]] = {}
+
+    def reach(part: str) -> set[str]:
+        if part not in below:
+            below[part] = set(imports[part]).union(*map(reach, imports[part]))
+        return below[part]
+
+    for part in imports:
+        reach(part)
+    return {part: its - set().union(*(below[each] for each in its)) for part, its in imports.items()}
 
 
-def layers() -> str:
-    below = imports()
+def layers(arrows: Mapping[str, Iterable[str]] | None = None) -> str:
+    """The parts of the package, and what they import. arrows: those of modules; None for all there are."""
+    imports = part_imports(file_imports() if arrows is None else arrows)
+    below = reduced(imports)
     level: dict[str, int] = {}
     while len(level) < len(below):
         level |= {
@@ -107,23 +117,28 @@ def layers() -> str:
             if its <= level.keys()
         }
     height = 4.5 * (1 + max(level.values()))
-    rows = [[name for name in below if level[name] == each] for each in range(1 + max(level.values()))]
+    # By the table, so that the picture stays as it is when a file is renamed.
+    order = [*LAYERS, *RINGS, FACE]
+    rows = [[name for name in order if level[name] == each] for each in range(1 + max(level.values()))]
     place: dict[str, tuple[float, float]] = {}
     for number, row in enumerate(rows):
         for index, name in enumerate(row):
             # Each second row is shifted, so that an arrow that passes a row passes between its boxes.
             middle = WIDTH * (index + 1) / (len(row) + 1) + (2.5 if number % 2 else -2.5)
             place[name] = middle, height - 4.5 * number - 3.5
-    boxes = [
-        box(x - 5, y, 10, 2.5, "#eef5ea" if name == "kernel" else "#ffffff", [name or "pillarbox"])
-        for name, (x, y) in place.items()
-    ]
-    arrows = [
+    room = min(10.0, WIDTH / (1 + max(map(len, rows))) - 0.6)
+    boxes = [box(x - room / 2, y, room, 2.5, colour_of(name), [name]) for name, (x, y) in place.items()]
+    lines = [
         arrow(place[name][0], place[name][1] + 2.5, place[each][0], place[each][1], "", 0, 0)
-        for name, its in below.items()
-        for each in sorted(its)
+        for name in order
+        for each in sorted(below[name])
     ]
-    return picture(arrows, boxes, [], height)
+    return picture(lines, boxes, [], height)
+
+
+def colour_of(part: str) -> str:
+    """White for the core, green for the kernel, blue for a ring."""
+    return "#e8eef7" if part in RINGS else "#eef5ea" if part == "kernel" else "#ffffff"
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.limits.rate import Rate, SharedLimits
-from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import (
     CLOSE_TIMEOUT_S,
     UNSET,
@@ -57,6 +56,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.task_run import ResultStream
+from pillarbox.aio.totals import Totals
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.holder import Holder
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
     from pillarbox.aio.options import OptionNames
     from pillarbox.kernel import Collector
-    from pillarbox.spark.progress import Progress
+    from pillarbox.spark.observation import JobProgress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,7 +102,7 @@ def async_map(
     keep: str | Sequence[str] = ...,
     batch: Batch | None = ...,
     errors: ErrorMode | Errors = ...,
-    progress: Progress | None = ...,
+    progress: JobProgress | None = ...,
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> DataFrame: ...
@@ -194,7 +194,7 @@ def async_map(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     options: Options | None = None,
 ) -> Any:
     """Call `fn` concurrently with each row of a DataFrame or iterable; return a DataFrame or an iterator.

@@ -434,7 +434,8 @@ def _grouped(found: Iterable[tuple[str, Finding]]) -> list[Finding]:
 
 def _job(spark: SparkSession, host: str, advertise: str | None) -> Finding:
     """Rows run through the operator on the executors, and their progress comes back."""
-    from pillarbox.spark import Progress, async_map
+    from pillarbox.api import async_map
+    from pillarbox.spark.progress import Progress
 
     async def double(row: Any) -> int:
         return int(2 * row.id)

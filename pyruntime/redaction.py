@@ -574,7 +574,7 @@ class Redact:
 DEFAULT = Redact()
 
 
-def check_redact(value: Any) -> Redact:
+def check_redact(value: object) -> Redact:
     """The `Redact` of what a user gave as `redact`. Raises TypeError."""
     if value is None:
         return DEFAULT
@@ -635,7 +635,7 @@ def errors_in_utf8(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(fn)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> Any:
         try:
             found = fn(*arguments, **named)
         except Exception as error:

@@ -20,14 +20,14 @@ K = TypeVar("K", bound=type)
 # of the checks, which decides what a user with two mistakes is told first.
 
 
-def check_bool(name: str, value: Any) -> bool:
+def check_bool(name: str, value: object) -> bool:
     """Accept True and False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: must be True or False, not {type(value).__name__}")
     return value
 
 
-def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+def check_int(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
     """Accept an int from `minimum` on, up to `maximum` if that is given."""
     # True is an int of Python, and never one that a user means.
     if isinstance(value, bool) or not isinstance(value, int):
@@ -38,14 +38,14 @@ def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -
     return value
 
 
-def check_positive_int(name: str, value: Any) -> int:
+def check_positive_int(name: str, value: object) -> int:
     """Accept an int of at least 1."""
     return check_int(name, value, 1)
 
 
 def check_number(
     name: str,
-    value: Any,
+    value: object,
     *,
     above: float = -math.inf,
     minimum: float = -math.inf,
@@ -66,31 +66,31 @@ def check_number(
     return float(value)
 
 
-def check_positive_number(name: str, value: Any) -> float:
+def check_positive_number(name: str, value: object) -> float:
     """Accept a finite number above 0."""
     return check_number(name, value, above=0.0)
 
 
-def check_moment(name: str, value: Any) -> float:
+def check_moment(name: str, value: object) -> float:
     """Accept a moment: a finite number of seconds."""
     return check_number(name, value, what="number of seconds")
 
 
-def check_duration(name: str, value: Any, *, above_zero: bool = False) -> float:
+def check_duration(name: str, value: object, *, above_zero: bool = False) -> float:
     """Accept a finite number of seconds, at least 0 or above it."""
     if above_zero:
         return check_number(name, value, above=0.0, what="number of seconds")
     return check_number(name, value, minimum=0.0, what="number of seconds")
 
 
-def check_limit_of_time(name: str, value: Any) -> float | None:
+def check_limit_of_time(name: str, value: object) -> float | None:
     """Accept a finite number of seconds above 0, or None for no limit."""
     if value is None:
         return None
     return check_number(name, value, above=0.0, what="number of seconds", otherwise=" or None")
 
 
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Accept one of the texts `allowed`."""
     choices = ", ".join(map(repr, allowed))
     if not isinstance(value, str):
@@ -100,7 +100,7 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def check_text(name: str, value: Any) -> str:
+def check_text(name: str, value: object) -> str:
     """Accept a str that is not empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: must be a str, not {type(value).__name__}")
@@ -109,13 +109,13 @@ def check_text(name: str, value: Any) -> str:
     return value
 
 
-def check_callable(name: str, value: Any) -> None:
+def check_callable(name: str, value: object) -> None:
     """Accept a callable."""
     if not callable(value):
         raise TypeError(f"{name}={value!r}: must be callable, not {type(value).__name__}")
 
 
-def check_function_or_none(name: str, value: Any, what: str = "") -> None:
+def check_function_or_none(name: str, value: object, what: str = "") -> None:
     """Accept None or a plain function, `what` it is of; what an async one returns would not be awaited."""
     if value is None:
         return
@@ -193,7 +193,7 @@ def suggesting_options(options: type) -> Callable[[C], C]:
 
 def _refusing_others(fn: C, known: set[str]) -> C:
     @functools.wraps(fn)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> Any:
         if not named.keys() <= known:
             name = next(each for each in named if each not in known)
             raise TypeError(unknown_name(fn.__qualname__.removesuffix(".__init__"), name, known))

@@ -125,7 +125,7 @@ class Reading(NamedTuple):
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def read_answer(status: int, headers: Any, body: Any = None) -> Reading:
+def read_answer(status: int, headers: object, body: object = None) -> Reading:
     """Read an answer: its status, its headers (any mapping, or None), its body (bytes, str or parsed JSON).
 
         >>> from pillarbox.wire import read_answer
@@ -148,7 +148,7 @@ def read_answer(status: int, headers: Any, body: Any = None) -> Reading:
     return Reading(kind, status, code, retry_after, location, message)
 
 
-def error_in(body: Any) -> Any:
+def error_in(body: object) -> Any:
     """Return the error object in the body of a success (bytes, str or parsed JSON); None if there is none.
 
     It is what stands under "error" in an object without results, or an object that calls itself an error.
@@ -171,7 +171,7 @@ def error_in(body: Any) -> Any:
     return error if isinstance(error, str) else None
 
 
-def _read_inner_error(error: Any, retry_after: float | None) -> Reading:
+def _read_inner_error(error: object, retry_after: float | None) -> Reading:
     """Read an error object that came beside a success: the code in it is the status."""
     words, message = _words_of((error,))
     if isinstance(error, str):
@@ -189,7 +189,7 @@ def _read_inner_error(error: Any, retry_after: float | None) -> Reading:
     return Reading(Kind.FAILED, None, next(iter(words), None), retry_after, None, message)
 
 
-def _numbers_of(error: Any) -> Iterator[int]:
+def _numbers_of(error: object) -> Iterator[int]:
     for name in ("code", "status", "status_code"):
         value = _item(error, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -243,7 +243,7 @@ def _words_of(bodies: Iterable[Any]) -> tuple[list[str], str | None]:
     return words, message
 
 
-def _message_in(parsed: Any) -> str | None:
+def _message_in(parsed: object) -> str | None:
     error = _item(parsed, "error")
     for item in (error, parsed):
         for name in ("message", "detail", "error_description"):
@@ -253,7 +253,7 @@ def _message_in(parsed: Any) -> str | None:
     return error[:MAX_MESSAGE_CHARACTERS] if isinstance(error, str) and error else None
 
 
-def _parsed(body: Any) -> Any:
+def _parsed(body: object) -> Any:
     if isinstance(body, bytearray | memoryview):
         body = bytes(body)
     if not isinstance(body, bytes | str) or not 0 < len(body) <= MAX_BODY_BYTES:
@@ -269,7 +269,7 @@ def _parsed(body: Any) -> Any:
         return None
 
 
-def kind_of_finish(reason: Any) -> Kind:
+def kind_of_finish(reason: object) -> Kind:
     """Return the kind of a model's reply by the reason why it ended (`finish_reason`), parsed from JSON.
 
     A reason is believed to be good where it is known to be: null, an empty text, or a word of the table.
@@ -431,7 +431,7 @@ def _answer_of_aws(response: dict[str, Any]) -> Reading:
     return Reading(kind, status, word, delay, None, message if isinstance(message, str) else None)
 
 
-def _status(carrier: Any) -> int | None:
+def _status(carrier: object) -> int | None:
     for name in ("status", "status_code", "http_status"):
         status = _get(carrier, name)
         if isinstance(status, int):
@@ -440,11 +440,11 @@ def _status(carrier: Any) -> int | None:
     return _valid(code) if isinstance(code := _get(carrier, "code"), HTTPStatus) else None
 
 
-def _valid(status: Any) -> int | None:
+def _valid(status: object) -> int | None:
     return int(status) if isinstance(status, int) and 100 <= status <= 599 else None
 
 
-def _code_of_grpc(error: Any) -> str | None:
+def _code_of_grpc(error: object) -> str | None:
     if not any(kind.__name__ == "RpcError" for kind in type(error).__mro__):
         return None
     code = _get(error, "code")
@@ -455,7 +455,7 @@ def _code_of_grpc(error: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _get(carrier: Any, name: str) -> Any:
+def _get(carrier: object, name: str) -> Any:
     # A property can raise anything: that of a closed response, for one.
     try:
         return getattr(carrier, name, None)
@@ -463,7 +463,7 @@ def _get(carrier: Any, name: str) -> Any:
         return None
 
 
-def _item(mapping: Any, name: str) -> Any:
+def _item(mapping: object, name: str) -> Any:
     return mapping.get(name) if isinstance(mapping, dict) else None
 
 
@@ -714,7 +714,7 @@ _BETWEEN_VALUES = re.compile(
 )
 
 
-def delay_of(headers: Any) -> float | None:
+def delay_of(headers: object) -> float | None:
     """Seconds that these headers ask to wait for, or None; `headers` is any mapping, or None."""
     if headers is None:
         return None
@@ -730,7 +730,7 @@ def delay_of(headers: Any) -> float | None:
     return exact if abs(told - exact) <= 1.0 else max(told, exact)
 
 
-def _longest(headers: Any, name: str, read: Callable[[str, Any], float | None]) -> float | None:
+def _longest(headers: object, name: str, read: Callable[[str, Any], float | None]) -> float | None:
     """The longest delay of all values of a header, which may have come several times."""
     found = [
         delay
@@ -741,11 +741,11 @@ def _longest(headers: Any, name: str, read: Callable[[str, Any], float | None]) 
     return max(found, default=None)
 
 
-def _milliseconds(text: str, headers: Any) -> float | None:
+def _milliseconds(text: str, headers: object) -> float | None:
     return float(text) / 1000.0 if _DECIMAL.fullmatch(text) else None
 
 
-def _delay(text: str, headers: Any) -> float | None:
+def _delay(text: str, headers: object) -> float | None:
     if _DECIMAL.fullmatch(text):
         return float(text)
     then = _moment(text)
@@ -766,7 +766,7 @@ def _moment(text: str | None) -> float | None:
         return None
 
 
-def _header(headers: Any, name: str) -> str | None:
+def _header(headers: object, name: str) -> str | None:
     return next(iter(_values(headers, name)), None)
 
 
@@ -795,6 +795,6 @@ def _values(headers: Any, name: str) -> list[str]:
     return [] if value is None else [_as_text(value)]
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     return text.strip()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +31,7 @@ def python_imports(source: str, module: str, is_package: bool) -> Iterator[str]:
                 parts = module.split(".")
                 parts = parts[: len(parts) - node.level + is_package]
                 base = ".".join([*parts, base] if base else parts)
-            yield base
-            # `from pillarbox import spark` names a package too, and what else is named may be a module.
+            # `from pillarbox import spark` names a package, and what else is named may be a module.
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
@@ -50,6 +49,13 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
     if path.suffix in CYTHON_SUFFIXES:
         return cython_imports(source, module)
     return python_imports(source, module, path.stem == "__init__")
+
+
+def module_of(name: str, modules: Collection[str]) -> str | None:
+    """The one of `modules` that an import of `name` loads: the module, or the one in which the name is."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def modules_in(folder: str, prefix: str, root: Path = ROOT) -> Iterator[tuple[str, Path]]:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from .imports import ROOT, imports_of, modules_in, sources
+from .imports import ROOT, imports_of, module_of, modules_in, sources
 from .long_runs import WRITTEN
 
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
 LOW_MODULES = (
-    *("dataclass_fields", "lacks", "redaction", "secret_shapes", "thread_start", "user_frames", "validate"),
-    *("wire", "wire_table"),
+    *("dataclass_fields", "lacks", "providers", "redaction", "secret_shapes", "thread_start", "user_frames"),
+    *("validate", "wire", "wire_table"),
 )
 """Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
@@ -37,6 +37,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "fuzz": ("tests/chaos",),
     "kernel": ("tests/kernel", "tests/native"),
     "lacks": ("tests/aio",),
+    "providers": ("tests/aio", "tests/spark/unit"),
     "redaction": ("tests/aio",),
     "secret_shapes": ("tests/aio",),
     "spark": ("tests/spark", "tests/cluster"),
@@ -177,8 +178,9 @@ def importing_tests(changed: Iterable[str], root: Path) -> set[str]:
     importers: dict[str, set[str]] = {path: set() for path in files.values()}
     for module, file in modules:
         for name in imports_of(module, file):
-            if name in files:
-                importers[files[name]].add(files[module])
+            used = module_of(name, files)
+            if used is not None:
+                importers[files[used]].add(files[module])
     for path in changed:
         folder = "/".join(path.split("/")[:2])
         if path.startswith("tests/") and not path.endswith(".py") and folder != path:

@@ -56,7 +56,6 @@ from pillarbox.aio.idle_reasons import reason_to_wait
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
-from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
@@ -64,6 +63,7 @@ from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
 from pillarbox.aio.states import AsyncWaitState, Entry, FinishedRow
+from pillarbox.aio.totals import Totals
 from pillarbox.aio.waits import WaitReporter
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact

@@ -103,7 +103,7 @@ def _of_items(items: Mapping[Any, Any]) -> Hashable:
 def _held(scalar: Any) -> Hashable:
     """Return the value of an Arrow scalar, in a form that has a hash."""
 
-    def frozen(value: Any) -> Hashable:
+    def frozen(value: object) -> Hashable:
         if isinstance(value, list):
             return tuple(map(frozen, value))
         if isinstance(value, tuple):
@@ -120,7 +120,7 @@ def _held(scalar: Any) -> Hashable:
         return scalar  # type: ignore[no-any-return]
 
 
-def _check_hash(value: Any) -> None:
+def _check_hash(value: object) -> None:
     try:
         hash(value)
     except TypeError as error:
@@ -143,7 +143,7 @@ def _compared_fields(kind: Any) -> tuple[str, ...] | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _is_compared_by_user(kind: Any) -> bool:
+def _is_compared_by_user(kind: object) -> bool:
     """Return True if a class with fields has an `__eq__` that no library has written."""
     compare = kind.__eq__
     code = getattr(compare, "__code__", None)
@@ -161,7 +161,7 @@ _UNCHANGING = _BY_VALUE | frozenset(
 """Types whose values nobody can change, with all that they hold."""
 
 
-def copied(value: Any) -> Any:
+def copied(value: object) -> Any:
     """`value` if nobody can change it, otherwise a copy with copies of all that it holds.
 
     What cannot be copied, such as an object with a lock or a connection, is given as it is.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.deadlines import time_left
-from pillarbox.aio.observe.totals import clock_time
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.totals import clock_time
 from pillarbox.aio.worker_room import WorkerRoom
 
 MAX_WAIT_S = 3600.0

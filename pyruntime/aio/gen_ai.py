@@ -63,7 +63,7 @@ def read_series(key: str) -> list[str | None]:
     return series
 
 
-def span_share_of(provider: Any) -> float:
+def span_share_of(provider: object) -> float:
     """Return the share of the calls that have a span. What is not from 0 to 1 is said, and no error."""
     resource = getattr(provider, "resource", None)
     given = (

@@ -9,8 +9,8 @@ from typing import Any
 from pillarbox.aio.deadlines import time_left
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.observe.totals import clock_time
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.totals import clock_time
 from pillarbox.aio.waits import Wait
 
 

@@ -21,7 +21,7 @@ MAX_RECORDS = 32
 """Frames, and records of each, in which a kept vector is looked for."""
 
 
-def expect_kept(fn: Any, session: LedgerSession | None) -> None:
+def expect_kept(fn: object, session: LedgerSession | None) -> None:
     """Have `fn`, if it is a client that knows `expect_length`, give vectors as long as those kept before."""
     expect = getattr(fn, "expect_length", None)
     if expect is None or session is None:

@@ -13,7 +13,7 @@ from typing import Any
 from pillarbox.aio.errors import CallTimeout, ResultRejected
 from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.rate import LimiterStatistics
-from pillarbox.aio.observe.totals import SPENT, Totals
+from pillarbox.aio.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 
 SAMPLE_INTERVAL_S = 0.05

@@ -60,7 +60,7 @@ class Weighed:
     nbytes: int
 
 
-def size_of(value: Any) -> int:
+def size_of(value: object) -> int:
     """Bytes of `value` with all that it holds. An estimate: what is shared counts each time."""
     kind = type(value)
     if kind in _LEAVES:
@@ -78,7 +78,7 @@ def size_of(value: Any) -> int:
     return int(size)
 
 
-def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -> float:
+def _add(value: object, kind: type, times: float, stack: list[tuple[Any, float]]) -> float:
     """Bytes of `value` and of its parts that hold no others, which go on the stack, `times` as often."""
     size = float(getsizeof(value, 64))
     if isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def _add(value: Any, kind: type, times: float, stack: list[tuple[Any, float]]) -
     return size
 
 
-def _base_bytes(view: Any) -> float:
+def _base_bytes(view: object) -> float:
     """Bytes of the array that `view` is a part of and keeps: its share, as all views of one keep it."""
     base = getattr(view, "base", None)
     held = getattr(base, "nbytes", 0)
@@ -127,7 +127,7 @@ def _mean_bytes(values: Collection[Any]) -> float:
     return sum(map(getsizeof, values)) / len(values) + STEP_BYTES
 
 
-def _attributes(value: Any) -> Collection[Any]:
+def _attributes(value: object) -> Collection[Any]:
     held = getattr(value, "__dict__", None)
     if type(held) is dict and not isinstance(value, type):
         return held.values()

@@ -45,10 +45,10 @@ from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
-from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
 from pillarbox.aio.states import OutputState
+from pillarbox.aio.totals import Totals
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pillarbox.aio.observe.totals import seconds
+from pillarbox.aio.totals import seconds
 from pillarbox.redaction import redacted
 
 log = logging.getLogger("pillarbox")

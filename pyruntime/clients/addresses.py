@@ -30,13 +30,13 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ServiceResting, cut, said
-from pillarbox.aio.observe.totals import clock_time, seconds
 from pillarbox.aio.retry import bounded_retry_after
+from pillarbox.aio.totals import clock_time, seconds
 from pillarbox.clients.transport import without_query
 from pillarbox.wire import Kind, read_error
 
@@ -213,7 +213,7 @@ class Addresses:
         """The way of a request that is made now, on the running loop, in the call that runs."""
         return Route(self)
 
-    async def call(self, ask: Callable[..., Awaitable[T]], *args: Any) -> T:
+    async def call(self, ask: Callable[..., Awaitable[T]], *args: object) -> T:
         """Return what `ask` gives for an address and `args`; at another address where one is at fault.
 
         Raises what `ask` raises, and ServiceResting where no address takes requests.

@@ -74,7 +74,7 @@ class Answer:
     Raises TypeError and ValueError that name the argument `answer`, and MissingExtra.
     """
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: object) -> None:
         self.given = answer
         if isinstance(answer, Mapping):
             self._adapter: Any = None
@@ -126,7 +126,7 @@ class Answer:
             is_json = all(each["type"] != "json_invalid" for each in mistakes)
             raise AnswerMismatch(_said(found), is_json) from None
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> Any:
         """The values of JSON for what `parse` gave: dicts, lists, strings, numbers, booleans and None."""
         if self._adapter is None:
             return value
@@ -204,7 +204,7 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema with what its references name in their places. Raises ValueError for a recursive one."""
     definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
 
-    def inline(part: Any, inside: tuple[str, ...], *, is_map: bool = False) -> Any:
+    def inline(part: object, inside: tuple[str, ...], *, is_map: bool = False) -> Any:
         if isinstance(part, list):
             return [inline(each, inside) for each in part]
         if not isinstance(part, Mapping):
@@ -228,7 +228,7 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _strict(schema: Any) -> Any:
+def _strict(schema: object) -> Any:
     """A schema of which each object has all its fields and no others, as services that guarantee it want.
 
     A field with a default is asked for too; what it may be, null or not, stays.
@@ -246,7 +246,7 @@ def _strict(schema: Any) -> Any:
     return found
 
 
-def _plain(schema: Any) -> Any:
+def _plain(schema: object) -> Any:
     """A schema in the words that nearly all services know, which takes what the given one takes, and more."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
@@ -268,7 +268,7 @@ def _plain(schema: Any) -> Any:
     return found
 
 
-def _is_strict(schema: Any) -> bool:
+def _is_strict(schema: object) -> bool:
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, Mapping):
@@ -280,7 +280,7 @@ def _is_strict(schema: Any) -> bool:
     return all(map(_is_strict, schema.values()))
 
 
-def _name(title: Any) -> str:
+def _name(title: object) -> str:
     return re.sub(r"\W", "_", str(title or "answer"), flags=re.ASCII)[:MAX_NAME_CHARACTERS]
 
 

@@ -20,10 +20,11 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import AskAgain, Result, Usage
 from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.answers import Answer, AnswerMismatch
@@ -46,7 +47,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
-from pillarbox.clients.prices import Price, ReplyTokens, check_prices
+from pillarbox.clients.prices import Price, ReplyTokens, check_max_cost, check_prices
 from pillarbox.clients.replies import (
     ErrorInReply,
     NoReply,
@@ -181,6 +182,8 @@ class Chat(Client):
 
     # Of `answer` and `structure` counts what is sent: see `configuration`.
     _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
+    column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
+    """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
 
     base_url: str | Sequence[str]
     model: str
@@ -223,6 +226,12 @@ class Chat(Client):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
         self._set("_made", _Made(self))
 
+    def check_budget(self, budget: Budget) -> None:
+        """Raise ValueError for a bound on the cost where the client has no prices. Any thread."""
+        # A chat says its usage with each result, so that no hook is asked.
+        how = f"prices={{{self.model!r}: Price(input=..., output=...)}}"
+        check_max_cost(budget.max_cost, self.prices, how)
+
     def __getstate__(self) -> dict[str, Any]:
         # What was learned here may be wrong elsewhere, and belongs to the loops of this process.
         left = {name: value for name, value in super().__getstate__().items() if name != "_made"}
@@ -232,7 +241,7 @@ class Chat(Client):
         self.__dict__.update(state)
         self._set("_made", _Made(self))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     @property
@@ -267,13 +276,13 @@ class Chat(Client):
         """The JSON schema of `plain`; None for plain text."""
         return None if self._made.answer is None else self._made.answer.written
 
-    def plain(self, answer: Any) -> Any:
+    def plain(self, answer: object) -> Any:
         """An answer as values of JSON, in the fields of `answer_schema`. Any thread."""
         return answer if self._made.answer is None else self._made.answer.plain(answer)
 
     # -- a call ----------------------------------------------------------------------------------------------
 
-    async def __call__(self, *row: Any) -> Any:
+    async def __call__(self, *row: object) -> Any:
         """Ask for one row: see the class."""
         values = values_by_name(row, self.fields)
         if any(value is None for value in values.values()):
@@ -462,7 +471,7 @@ def _corrections(former: AnswerInvalid | None) -> list[dict[str, str]]:
     ]
 
 
-def _error_in_reply(url: str, response: Response, beside: Any, usage: Usage | None) -> HttpStatusError:
+def _error_in_reply(url: str, response: Response, beside: object, usage: Usage | None) -> HttpStatusError:
     """The error for an error object that came with a reply: what is there of the reply may be a part."""
     reading = read_answer(response.status, response.headers, {"error": beside})
     # An object without any of the words of errors is one all the same.

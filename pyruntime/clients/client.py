@@ -15,7 +15,7 @@ from pillarbox.clients.transport import Http, Response, Transport, open_transpor
 Self = TypeVar("Self", bound="Client")
 
 
-def _told(value: Any, *, in_order: bool = False) -> Any:
+def _told(value: object, *, in_order: bool = False) -> Any:
     """A field in plain values, without secrets. in_order: names count in their order."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
@@ -76,7 +76,7 @@ class Client:
             fields["surrogates"] = self.http.surrogates
         return {"client": type(self).__qualname__, **fields}
 
-    def values_of(self, row: Any) -> dict[str, Any]:
+    def values_of(self, row: object) -> dict[str, Any]:
         """The fields of a row that a call would read, by their names: a cache knows the row by them.
 
         Any thread. Raises ValueError for a row that lacks one.

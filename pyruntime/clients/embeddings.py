@@ -43,6 +43,7 @@ import numpy as np
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.current_call import CurrentCall, running_call
 from pillarbox.aio.errors import ServiceResting
+from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import Usage
 from pillarbox.clients.addresses import Addresses
 from pillarbox.clients.client import Client
@@ -58,7 +59,7 @@ from pillarbox.clients.openai_api import (
     error_of,
     request_urls,
 )
-from pillarbox.clients.prices import Price, check_prices
+from pillarbox.clients.prices import Price, check_max_cost, check_prices
 from pillarbox.clients.secret import Secret, SecretHeaders, check_headers, check_key
 from pillarbox.clients.texts import TextTooLong, empty_text, texts_of
 from pillarbox.clients.tokens import (
@@ -285,7 +286,7 @@ class Embeddings(Client):
         self.__dict__.update(state)
         self._set("_urls", Addresses(self._request_urls()))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _check_long_texts(self) -> None:
@@ -314,6 +315,12 @@ class Embeddings(Client):
         priced = replace(self)
         priced._set("prices", dict(prices))
         return priced
+
+    def check_budget(self, budget: Budget) -> None:
+        """Raise ValueError for a bound on the cost where neither prices nor a hook says it. Any thread."""
+        if budget.usage is None:
+            how = f"its prices, client.with_prices({{{self.model!r}: Price(input=...)}})"
+            check_max_cost(budget.max_cost, self.prices, how)
 
     # -- for the operator ------------------------------------------------------------------------------------
 
@@ -378,7 +385,7 @@ class Embeddings(Client):
 
     # -- a call ----------------------------------------------------------------------------------------------
 
-    async def __call__(self, texts: Any) -> Any:
+    async def __call__(self, texts: object) -> Any:
         """Return the vectors of `texts`: see the class."""
         if isinstance(texts, str):
             text = whole_text("the text", texts, self.http.surrogates)

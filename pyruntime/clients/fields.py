@@ -50,7 +50,7 @@ def values_by_name(row: tuple[Any, ...], names: Sequence[str]) -> dict[str, Any]
     return dict(zip(names, map(plain_value, row), strict=True))
 
 
-def _has_items(record: Any) -> bool:
+def _has_items(record: object) -> bool:
     """True for mappings and for rows: an attribute of these may be their own, as `count` of a tuple is."""
     if isinstance(record, Mapping) or _library(type(record)) == "pandas":
         return isinstance(record, Mapping) or hasattr(record, "keys")
@@ -68,7 +68,7 @@ def _item(record: Any, name: str, names: Sequence[str]) -> Any:
         raise ValueError(f"the row has no {name!r}; needed are: {', '.join(names)}") from None
 
 
-def _attribute(record: Any, name: str, names: Sequence[str]) -> Any:
+def _attribute(record: object, name: str, names: Sequence[str]) -> Any:
     try:
         return getattr(record, name)
     except AttributeError:
@@ -79,7 +79,7 @@ _UNCHANGED = frozenset({str, int, bool, type(None)})
 _PLAIN = _UNCHANGED | {dict, list, tuple, bytes, datetime, date}
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> Any:
     """The value of Python that a scalar of NumPy, pandas or Arrow is; None for one that is missing.
 
     All others are given as they are.
@@ -177,7 +177,7 @@ def may_have_halves(content: bytes) -> bool:
     return b"\\u" in content or b"\xed" in content
 
 
-def whole_json(name: str, value: Any, surrogates: str = "error") -> Any:
+def whole_json(name: str, value: object, surrogates: str = "error") -> Any:
     """The value of JSON with the texts in it as `whole_text` gives them. Raises HalfCharacter."""
     if isinstance(value, str):
         return whole_text(name, value, surrogates)
@@ -191,7 +191,7 @@ def whole_json(name: str, value: Any, surrogates: str = "error") -> Any:
     return value
 
 
-def text_of(name: str, value: Any) -> str:
+def text_of(name: str, value: object) -> str:
     """The text of a scalar, in an address or a prompt. Raises TypeError that names the field for others."""
     if isinstance(value, str):
         return value
@@ -225,7 +225,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _form(value: Any) -> Any:
+def _form(value: object) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -265,7 +265,7 @@ class Prompt:
         return "".join(parts)
 
 
-def _prompted(name: str, value: Any) -> str:
+def _prompted(name: str, value: object) -> str:
     if isinstance(value, SCALARS):
         return text_of(name, value)
     try:

@@ -167,7 +167,7 @@ class HttpLookup(Client):
         """
         return () if callable(self.body) else self._fields
 
-    async def __call__(self, *row: Any) -> Any:
+    async def __call__(self, *row: object) -> Any:
         """Look up one row: see the class."""
         values = values_by_name(row, self._fields)
         # As a join on null finds nothing.
@@ -243,7 +243,7 @@ class HttpLookup(Client):
         """The result where there is none: a row over Spark has all its columns."""
         return dict.fromkeys(self.take) if isinstance(self.take, tuple) else None
 
-    def _taken(self, url: str, found: Any) -> Any:
+    def _taken(self, url: str, found: object) -> Any:
         take = self.take
         if take is None:
             return found
@@ -343,7 +343,7 @@ def _quoted(text: str) -> str:
     return quote(text, safe="")
 
 
-def _checked_urls(url: Any) -> tuple[str, ...]:
+def _checked_urls(url: object) -> tuple[str, ...]:
     if isinstance(url, str):
         return (url,)
     if not isinstance(url, list | tuple) or not url:
@@ -359,7 +359,7 @@ def _check_fields(templates: Mapping[str, _Template]) -> None:
             raise ValueError(f"url: {url!r} has not the fields of {first[0]!r}; give both the same ones")
 
 
-def _checked_body(body: Any, method: str) -> Any:
+def _checked_body(body: object, method: str) -> Any:
     if body is None:
         return None
     if method == "GET":
@@ -373,7 +373,7 @@ def _checked_body(body: Any, method: str) -> Any:
     return tuple(body)
 
 
-def _checked_take(take: Any, parse: Any) -> Any:
+def _checked_take(take: object, parse: object) -> Any:
     if take is None:
         return None
     if parse != "json":
@@ -385,7 +385,7 @@ def _checked_take(take: Any, parse: Any) -> Any:
     return tuple(check_text("a name of take", name) for name in take)
 
 
-def _check_statuses(statuses: Any) -> None:
+def _check_statuses(statuses: object) -> None:
     if not isinstance(statuses, Mapping):
         raise TypeError(f"statuses={statuses!r}: must be a mapping of statuses to {TREATMENTS}")
     for status, treatment in statuses.items():

@@ -68,7 +68,7 @@ def error_of(url: str, response: Response) -> HttpStatusError | None:
     return None if reading.kind is Kind.ANSWER else ErrorAnswer.of(url, response, reading)
 
 
-def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]:
+def check_base_url(base_url: object, paths: Sequence[str]) -> str | tuple[str, ...]:
     """Accept an address, or a list of several. `paths` are the ends that the client adds itself.
 
     Raises TypeError and ValueError, which never quote a key.
@@ -83,7 +83,7 @@ def check_base_url(base_url: Any, paths: Sequence[str]) -> str | tuple[str, ...]
     return tuple(base_url)
 
 
-def _check_url(url: Any, paths: Sequence[str]) -> None:
+def _check_url(url: object, paths: Sequence[str]) -> None:
     if not isinstance(url, str):
         raise TypeError(f"base_url: each address must be a str, not {type(url).__name__}")
     if has_secret(url):
@@ -110,7 +110,7 @@ def azure_path(deployment: str, path: str, version: str | None) -> str:
     return f"/openai/deployments/{quote(deployment, safe='')}{path}{query}"
 
 
-def checked_body(body: Any, own_fields: frozenset[str]) -> dict[str, Any]:
+def checked_body(body: object, own_fields: frozenset[str]) -> dict[str, Any]:
     """More fields of a request's body, as a dict. `own_fields` are those that the client sets itself.
 
     Raises TypeError and ValueError.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pillarbox.clients.usage_fields import count_in, tokens_in
 from pillarbox.validate import check_number, naming_arguments
@@ -61,7 +61,7 @@ class ReplyTokens(NamedTuple):
     kept: int
 
     @classmethod
-    def of(cls, usage: Any, has_text: bool) -> ReplyTokens:
+    def of(cls, usage: object, has_text: bool) -> ReplyTokens:
         """The tokens of the object `usage` of a reply, of any form, which has a text if `has_text`."""
         asked, answered, in_all = tokens_in(usage)
         # Neither a prompt nor a text is of no tokens: zeros are of a gateway that does not count.
@@ -97,7 +97,7 @@ class ReplyTokens(NamedTuple):
         return price.cost(self.asked or 0, self.answered or 0, self.kept)
 
 
-def check_prices(prices: Any, model: str, *, needs_output: bool) -> None:
+def check_prices(prices: object, model: str, *, needs_output: bool) -> None:
     """Accept a table of prices that has the one of `model`, or is empty. Raises TypeError and ValueError."""
     if not isinstance(prices, Mapping):
         raise TypeError(f"prices={prices!r}: must be a mapping of models to prices")
@@ -108,3 +108,9 @@ def check_prices(prices: Any, model: str, *, needs_output: bool) -> None:
             raise ValueError(f"prices[{name!r}]={price!r}: has no price of answers; give output too")
     if prices and model not in prices:
         raise ValueError(f"prices: has no price of model={model!r}, but of {', '.join(map(repr, prices))}")
+
+
+def check_max_cost(max_cost: float | None, prices: Mapping[str, Price], how: str) -> None:
+    """Raise ValueError for a bound on the cost where no price says it. how: what to give the client."""
+    if max_cost is not None and not prices:
+        raise ValueError(f"max_cost={max_cost!r}: needs to know what a call costs; give the client {how}")

@@ -128,7 +128,7 @@ def text_of(choice: Mapping[str, Any], usage: Usage) -> str | None:
     return text
 
 
-def _joined(content: Any) -> tuple[str | None, dict[str, Any]]:
+def _joined(content: object) -> tuple[str | None, dict[str, Any]]:
     """The text of a message's content, and one part of each other kind by the kind's name."""
     if content is None or isinstance(content, str):
         return content, {}

@@ -139,7 +139,7 @@ class Http:
             raise ValueError("http2=True: aiohttp speaks HTTP/1.1 only; leave http2 or backend out")
 
 
-def _check_proxy(proxy: Any) -> None:
+def _check_proxy(proxy: object) -> None:
     """Accept `http://host:port`. A password in it would travel with the plan and stand in errors."""
     if not isinstance(proxy, str):
         raise TypeError(f"proxy={type(proxy).__name__}: must be a str such as 'http://host:3128', or None")

@@ -18,7 +18,7 @@ MAX_TOKENS = 2**53
 """Larger numbers are unknown: floats do not tell one from the next."""
 
 
-def tokens_in(usage: Any) -> tuple[int | None, int | None, int | None]:
+def tokens_in(usage: object) -> tuple[int | None, int | None, int | None]:
     """The tokens of input, of output and in all that `usage` says, parsed from JSON; None for each unknown.
 
     Under OpenAI's names or Anthropic's; a float without a fraction is read. A negative number, a bool, a
@@ -29,7 +29,7 @@ def tokens_in(usage: Any) -> tuple[int | None, int | None, int | None]:
     return _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES), _first(usage, TOTAL_NAMES)
 
 
-def count_in(counts: Any, name: str) -> int | None:
+def count_in(counts: object, name: str) -> int | None:
     """The count under one name, by the same rules; None where it is unknown."""
     return _first(counts, (name,)) if isinstance(counts, dict) else None
 
@@ -47,7 +47,7 @@ def _first(counts: dict[str, Any], names: tuple[str, ...]) -> int | None:
     return found
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # The bound first: NaN is below no number, and an integer may be too large to be a float.

@@ -71,7 +71,7 @@ if msgspec is not None:
 else:
     _decode_lists = json.loads
 
-    def encode_json(value: Any) -> bytes:
+    def encode_json(value: object) -> bytes:
         """`value` as JSON in UTF-8."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -84,7 +84,7 @@ else:
             answer.get("usage"),
         )
 
-    def _from_json(embedding: Any) -> Any:
+    def _from_json(embedding: object) -> Any:
         if not isinstance(embedding, str):
             return embedding
         vector = a2b_base64(embedding)
@@ -94,13 +94,13 @@ else:
         return vector
 
 
-def _tokens(usage: Any) -> int | None:
+def _tokens(usage: object) -> int | None:
     """The tokens of the texts of a request, by the usage beside its answer; None where that does not say."""
     asked, _, in_all = tokens_in(usage)
     return asked or in_all or asked
 
 
-def _is_plain(usage: Any, tokens: int | None) -> bool:
+def _is_plain(usage: object, tokens: int | None) -> bool:
     if tokens is None or not isinstance(usage, dict):
         return True
     return tokens == (usage.get("prompt_tokens") or usage.get("total_tokens"))

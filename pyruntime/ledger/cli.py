@@ -276,7 +276,7 @@ ROW_GROUP_RECORDS = 4096
 """Records of a row group."""
 
 
-def readable(value: Any) -> Any:
+def readable(value: object) -> Any:
     """`value` in plain JSON: what JSON has not becomes a text, bytes become base64."""
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -293,7 +293,7 @@ def readable(value: Any) -> Any:
     return str(value)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

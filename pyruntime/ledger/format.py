@@ -453,14 +453,14 @@ def size_of(entry: Row) -> int:
     return size + sum(map(len, entry[4])) if entry[4] else size
 
 
-def _column(kind: Any, length: int, *buffers: Any, children: Any = None) -> Any:
+def _column(kind: object, length: int, *buffers: object, children: object = None) -> Any:
     import pyarrow as pa
 
     parts = [None, *[pa.py_buffer(part) for part in buffers]]
     return pa.Array.from_buffers(kind, length, parts, children=children)
 
 
-def _bytes_column(kind: Any, parts: Sequence[bytes]) -> Any:
+def _bytes_column(kind: object, parts: Sequence[bytes]) -> Any:
     return _column(kind, len(parts), _offsets(parts), b"".join(parts))
 
 

@@ -170,7 +170,7 @@ _SIMPLE_FORMS: tuple[tuple[Any, bytes, Callable[[Any], bytes]], ...] = (
 _SIMPLE_TYPES = (str, int, float, *(base for base, _, _ in _SIMPLE_FORMS))
 
 
-def fingerprint(value: Any, what: str = "") -> bytes:
+def fingerprint(value: object, what: str = "") -> bytes:
     """16 bytes for `value`; `what` tells apart what happens to look the same. Any thread.
 
     Raises LedgerValueError as `canonical` does.
@@ -202,7 +202,7 @@ def _hashed_column(hasher: Any, contents: Sequence[bytes]) -> list[bytes]:
     return digests
 
 
-def _hashed_rows(hasher: Any, columns: Sequence[Column]) -> list[bytes]:
+def _hashed_rows(hasher: object, columns: Sequence[Column]) -> list[bytes]:
     """`_hashed` of each row: of the canonical forms of its values, one after another."""
     parts = [canonical_column(column) for column in columns]
     return _hashed_column(hasher, parts[0] if len(parts) == 1 else [*map(b"".join, zip(*parts, strict=True))])
@@ -223,7 +223,7 @@ def execution_id(*parts: str) -> bytes:
     )
 
 
-def name_print(name: Any) -> bytes:
+def name_print(name: object) -> bytes:
     """The mark of a column's name in the fingerprint of an input."""
     return fingerprint(name, "name")[:NAME_BYTES]
 
@@ -303,7 +303,7 @@ class RowIdentity:
             shared.has_columns = False
         return shared
 
-    def __call__(self, row: Any) -> tuple[bytes, bytes]:
+    def __call__(self, row: object) -> tuple[bytes, bytes]:
         """Key and input of the next row. Raises LedgerValueError; KeyError without a column."""
         if self._key is not None:
             values = self._key(row)
@@ -351,7 +351,7 @@ class RowIdentity:
             names += [name for name in one if name not in other]
         return [self._show(self._names.get(name, GONE)) for name in names]
 
-    def _show(self, name: Any) -> str:
+    def _show(self, name: object) -> str:
         return self._shown.get(name, str(name))
 
     def _prefixes(self, names: tuple[Any, ...]) -> list[tuple[bytes, int]]:
@@ -428,16 +428,16 @@ class ChainedIdentity(RowIdentity):
         return key, self._print(names, values) if names else b""
 
 
-def _content_key(content: Any) -> bytes:
+def _content_key(content: object) -> bytes:
     """The key of a row that is known by its content, whose equals are not counted."""
     return fingerprint(content, "row")
 
 
-def _no_inputs(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
+def _no_inputs(row: object) -> tuple[tuple[Any, ...], Sequence[Any]]:
     return (), ()
 
 
-def _whole(row: Any) -> Any:
+def _whole(row: object) -> Any:
     return row
 
 
@@ -475,7 +475,7 @@ class ContentIdentity(RowIdentity):
         inputs = self._inputs
         return RowIdentity(None, inputs, lambda row: [*map(list, inputs(row))]).sharing(key)
 
-    def __call__(self, row: Any) -> tuple[bytes, bytes]:
+    def __call__(self, row: object) -> tuple[bytes, bytes]:
         """Key and input of a row; the key says all. Raises LedgerValueError; KeyError without a column."""
         names, values = self._inputs(row)
         return _hashed(self._hasher_of(names), b"".join(map(canonical, values))), b""
@@ -520,7 +520,7 @@ def content_of_fields(
     # By the client's own reading: a row of pandas has a column `name`, and an attribute of that name besides.
     whole = _AllColumns(())
 
-    def content(row: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
+    def content(row: object) -> tuple[tuple[Any, ...], Sequence[Any]]:
         try:
             values = values_of(row)
         except ValueError:
@@ -537,7 +537,7 @@ class _AllColumns:
         self._but = frozenset(but)
         self._names: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
-    def __call__(self, row: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    def __call__(self, row: object) -> tuple[tuple[Any, ...], list[Any]]:
         if type(row) is not dict:
             return _all_columns(row, self._but)
         given = tuple(row)
@@ -569,7 +569,7 @@ def _all_columns(row: Any, but: frozenset[str | int]) -> tuple[tuple[Any, ...], 
     return tuple([name for name, _ in left]), [value for _, value in left]
 
 
-def _is_its_attributes(row: Any) -> bool:
+def _is_its_attributes(row: object) -> bool:
     """Return True for an object whose attributes say all of it, unlike a text, a time or a function."""
     # An object of a class of texts or of times has a dict of attributes too, mostly an empty one.
     if not hasattr(row, "__dict__"):
@@ -612,7 +612,7 @@ class KeyMaker:
         self._columns = None if columns is None else tuple(columns)
         self._seen: dict[bytes, int] = {}
 
-    def __call__(self, row: Any) -> bytes:
+    def __call__(self, row: object) -> bytes:
         """Return the key of the task's next row. Raises LedgerValueError, and KeyError without a column."""
         if self._columns is not None:
             return fingerprint([_field(row, column) for column in self._columns], "key")

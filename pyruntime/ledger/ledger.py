@@ -25,7 +25,7 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -324,14 +324,24 @@ class Ledger:
         filesystem, base = self._opened()
         return ObjectFolder(filesystem, "/".join((base, *names)))
 
-    def reader(self, scope: Scope, *, since: int = 0) -> LedgerReader:
+    def reader(self, scope: Scope, *, since: int = 0, only: Mapping[str, int] | None = None) -> LedgerReader:
         """Return a reader of the finished calls of a scope, as they are now. Any thread.
 
-        since: microseconds since 1970; older ones are not found.
+        since: microseconds since 1970; older ones are not found. only: the segments to read, with
+        the bytes of each; None for all.
         Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
-        return LedgerReader(self, scope, since=since, newest=scope.run == CACHE_RUN)
+        return LedgerReader(
+            self.folder(scope),
+            scope,
+            accepts_errors=not self.retry_errors,
+            version=self.kept_version,
+            some_inputs=self.inputs is not None,
+            only=only,
+            since=since,
+            newest=scope.run == CACHE_RUN,
+        )
 
     @property
     def kept_version(self) -> str:
@@ -357,9 +367,12 @@ class Ledger:
         on_commit, on_failure: called on the writer's thread, and must not wait. limits: times and sizes.
         """
         return LedgerWriter(
-            self,
+            self.folder(scope),
             scope,
             self.reader(scope) if reader is None else reader,
+            loss_window=self.loss_window,
+            commit_rows=self.commit_rows,
+            commit_bytes=self.commit_bytes,
             execution=execution_id() if execution is None else execution,
             one_input=one_input,
             on_commit=on_commit,

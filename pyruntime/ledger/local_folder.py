@@ -238,7 +238,7 @@ def explained(method: Method) -> Method:
     """Have a method of `LocalFolder` say in words that a disk is full, or that another user owns a folder."""
 
     @functools.wraps(method)
-    def call(folder: LocalFolder, *arguments: Any) -> Any:
+    def call(folder: LocalFolder, *arguments: object) -> Any:
         pause_s, waited_s = LOCK_POLL_MIN_S, 0.0
         while True:
             try:

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
 from pillarbox.ledger.format import encode_frame, header, message_of, owner_of
 from pillarbox.ledger.keys import Scope
-from pillarbox.ledger.ledger import CACHE_RUN, Cache, Ledger
+from pillarbox.ledger.ledger import Cache, Ledger
 from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder, Segment, by_age
 from pillarbox.ledger.reader import Folder, LedgerReader, is_own
 from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
@@ -101,7 +101,7 @@ def compact(
 def _merge(ledger: Ledger, folder: Folder, closed: list[Segment], scope: Scope) -> Compacted:
     done = Compacted(len(closed), bytes_before=sum(each.size for each in closed))
     only = {each.name: each.size for each in closed}
-    reader = LedgerReader(ledger, scope, only=only, newest=scope.run == CACHE_RUN)
+    reader = ledger.reader(scope, only=only)
     segment_id = secrets.token_hex(8)
     # spec: Ledger!Merge
     target = folder.create(segment_id + PART, header(segment_id, scope.about))

@@ -12,7 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 FILE_MODE = 0o600
 """Mode of a file that is its owner's alone."""
@@ -38,7 +38,7 @@ def expand_home(name: str, path: str) -> str:
     return expanded
 
 
-def check_mode(value: Any) -> int | None:
+def check_mode(value: object) -> int | None:
     """`value` if it is a mode of files or None; otherwise TypeError or ValueError."""
     if value is None:
         return None

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.format import (
@@ -36,13 +36,9 @@ from pillarbox.ledger.format import (
     owner_of,
     scan,
 )
-from pillarbox.ledger.keys import KEY_BYTES, is_answer
+from pillarbox.ledger.keys import KEY_BYTES, Scope, is_answer
 from pillarbox.ledger.local_folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
 from pillarbox.ledger.object_folder import ObjectFolder
-
-if TYPE_CHECKING:
-    from pillarbox.ledger.keys import Scope
-    from pillarbox.ledger.ledger import Ledger
 
 Folder = LocalFolder | ObjectFolder
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -69,7 +65,7 @@ _first_word = Struct("=Q8x").unpack
 class _Run:
     """Sorted first words of keys, and the numbers of their records."""
 
-    def __init__(self, words: Any, numbers: Any) -> None:
+    def __init__(self, words: object, numbers: object) -> None:
         self.words = _words_of(words)
         self.numbers = _words_of(numbers)
         bits = min(DIRECTORY_BITS, max(0, len(self.words).bit_length() - 4))
@@ -227,7 +223,7 @@ def undisturbed(method: Method) -> Method:
     """Have a method of `LedgerReader` run under the mutex, and again where segments were merged meanwhile."""
 
     @functools.wraps(method)
-    def call(reader: LedgerReader, *arguments: Any, **named: Any) -> Any:
+    def call(reader: LedgerReader, *arguments: object, **named: object) -> Any:
         with reader._mutex:
             for _ in range(MAX_SCAN_TRIES):
                 try:
@@ -244,11 +240,12 @@ def undisturbed(method: Method) -> Method:
 class LedgerReader:
     """The finished calls of one scope. Any thread.
 
-    What is believed, found and an answer follows from the ledger: records of this scope, of its `version`,
-    for its `inputs`, and errors where they are results. only: the segments that are read, with the bytes of
-    each; None for all. since: microseconds since 1970; what is older is not a record for `get` and the like.
-    newest: of several results of a key the newest one counts in `frames`, as in a cache, where those before
-    it were too old for a job; else the first one.
+    folder: that of `scope`. accepts_errors: whether the error of a row that failed for good is its result.
+    version: of the function, in the form in which a record has it; others are not used. some_inputs: whether
+    the ledger names inputs. only: the segments that are read, with the bytes of each; None for all. since:
+    microseconds since 1970; what is older is not a record for `get` and the like. newest: of several results
+    of a key the newest one counts in `frames`, as in a cache, where those before it were too old for a job;
+    else the first one.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
@@ -256,21 +253,24 @@ class LedgerReader:
 
     def __init__(
         self,
-        ledger: Ledger,
+        folder: Folder,
         scope: Scope,
         *,
+        accepts_errors: bool,
+        version: str,
+        some_inputs: bool,
         only: Mapping[str, int] | None = None,
         since: int = 0,
         newest: bool = False,
     ) -> None:
-        self._folder = ledger.folder(scope)
+        self._folder = folder
         self._only = only
         self._since = since
         self._newest = newest
         self._owner = owner_of(scope.about)
-        self.accepts_errors = not ledger.retry_errors
-        self.version = ledger.kept_version
-        self._some_inputs = ledger.inputs is not None
+        self.accepts_errors = accepts_errors
+        self.version = version
+        self._some_inputs = some_inputs
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
         self._mark_unlocked: Mark | None = None

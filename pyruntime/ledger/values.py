@@ -188,7 +188,7 @@ def _is_packed(value: list[Any]) -> bool:
 
 
 # By the class's name: a ledger of other values works without NumPy.
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return "generic" in {base.__name__ for base in type(value).__mro__}
 
 
@@ -227,7 +227,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _value(plain: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:
+def _value(plain: object, floats: Sequence[Sequence[float]], blobs: Sequence[bytes]) -> Any:
     if type(plain) is list:
         return [_value(item, floats, blobs) for item in plain]
     if type(plain) is not dict:

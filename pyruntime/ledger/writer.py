@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 from zlib import crc32
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
@@ -53,17 +53,13 @@ from pillarbox.ledger.format import (
     size_of,
     to_batch,
 )
-from pillarbox.ledger.keys import KEY_BYTES
+from pillarbox.ledger.keys import KEY_BYTES, Scope
 from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.values import encode, encode_vectors
 from pillarbox.thread_start import start_thread
-
-if TYPE_CHECKING:
-    from pillarbox.ledger.keys import Scope
-    from pillarbox.ledger.ledger import Ledger
 
 COMMIT_LOCK_TIMEOUT_S = 30.0
 """Seconds that a commit waits for the folder's lock."""
@@ -294,27 +290,30 @@ class LedgerWriter:
     """Appends to one scope. `append` from any thread.
 
     `on_commit` and `on_failure` are called on the writer's own. A failure ends the writer: what was not
-    durable by then will be called again, by another attempt.
+    durable by then will be called again, by another attempt. folder: that of `scope`. loss_window, in
+    seconds, commit_rows and commit_bytes: as `Ledger` has them.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        folder: Folder,
         scope: Scope,
         reader: LedgerReader,
         *,
+        loss_window: float,
+        commit_rows: int,
+        commit_bytes: int,
         execution: bytes,
         one_input: bool = True,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
         limits: WriterLimits = WRITER_LIMITS,
     ) -> None:
-        folder = ledger.folder(scope)
-        self._loss_window = ledger.loss_window
-        self._commit_rows, self._commit_bytes = ledger.commit_rows, ledger.commit_bytes
+        self._loss_window = loss_window
+        self._commit_rows, self._commit_bytes = commit_rows, commit_bytes
         self._limits = limits
         self._committer = Committer(
-            folder, reader, scope.about, ledger.commit_rows, execution, one_input, limits.lock_timeout
+            folder, reader, scope.about, commit_rows, execution, one_input, limits.lock_timeout
         )
         self._on_commit = on_commit
         self._on_failure = on_failure
@@ -340,7 +339,7 @@ class LedgerWriter:
     def append(
         self,
         key: bytes,
-        value: Any,
+        value: object,
         *,
         is_error: bool = False,
         input: bytes = b"",
@@ -367,7 +366,7 @@ class LedgerWriter:
     def append_vectors(
         self,
         keys: Sequence[bytes],
-        vectors: Any,
+        vectors: object,
         *,
         in_tuple: bool,
         inputs: Sequence[bytes],

@@ -34,13 +34,13 @@ class Codec:
         self._fields = {each.__name__: list(get_type_hints(each)) for each in classes}
         self._readers = {each.__name__: _reader_of(each, each.__name__) for each in classes}
 
-    def to_json(self, message: Any) -> list[Any]:
+    def to_json(self, message: object) -> list[Any]:
         """The message as what JSON can hold. Raises KeyError for one of another class."""
         # JSON takes tuples, named ones too, for lists.
         kind = type(message).__name__
         return [kind, *(getattr(message, name) for name in self._fields[kind])]
 
-    def from_json(self, written: Any) -> Any:
+    def from_json(self, written: object) -> Any:
         """Read what `to_json` has written. Raises ValueError, which names the field, for what it has not."""
         kind, *fields = written if isinstance(written, list) and written else [None]
         if not isinstance(kind, str) or kind not in self._readers:
@@ -52,7 +52,7 @@ def _reader_of(hint: Any, name: str) -> Read:
     """Make a value of the type `hint` of what JSON gives. name: of the field, for errors."""
     origin, args = get_origin(hint), get_args(hint)
 
-    def refuse(value: Any, allowed: object) -> ValueError:
+    def refuse(value: object, allowed: object) -> ValueError:
         return ValueError(f"{name}={value!r:.200}: must be {allowed}")
 
     def read_float(value: Any) -> float:
@@ -73,7 +73,7 @@ def _reader_of(hint: Any, name: str) -> Read:
     if origin is Annotated:
         read_base = _reader_of(args[0], name)
 
-        def read_checked(value: Any) -> Any:
+        def read_checked(value: object) -> Any:
             found = read_base(value)
             if not args[2](found):
                 raise refuse(value, args[1])
@@ -86,7 +86,7 @@ def _reader_of(hint: Any, name: str) -> Read:
     if origin is tuple and args[-1] is Ellipsis:
         read_each = _reader_of(args[0], name)
 
-        def read_list(value: Any) -> tuple[Any, ...]:
+        def read_list(value: object) -> tuple[Any, ...]:
             if not isinstance(value, list):
                 raise refuse(value, "a list")
             return tuple(map(read_each, value))
@@ -95,7 +95,7 @@ def _reader_of(hint: Any, name: str) -> Read:
     if origin in (dict, Mapping) and args[0] is str:
         read_value = _reader_of(args[1], name)
 
-        def read_mapping(value: Any) -> dict[str, Any]:
+        def read_mapping(value: object) -> dict[str, Any]:
             if not isinstance(value, dict):
                 raise refuse(value, "an object")
             return {key: read_value(part) for key, part in value.items()}

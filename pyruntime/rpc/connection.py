@@ -83,7 +83,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 """Made once: `json.dumps` makes one for each message."""
 
 
-def encode(message: Any) -> bytes:
+def encode(message: object) -> bytes:
     """The text of a message. Any thread. Raises TypeError or ValueError for what JSON cannot hold."""
     return _ENCODER.encode(message).encode()
 
@@ -110,7 +110,7 @@ class Connection:
         self._timing = timing
         self._loop.call_later(timing.heartbeat_interval_s, self._beat)
 
-    def send(self, kind: str, *fields: Any) -> None:
+    def send(self, kind: str, *fields: object) -> None:
         """Send a message; it is not waited for. A peer that does not read is cut off."""
         self.send_text(encode([kind, *fields]))
 
@@ -329,7 +329,7 @@ class Reconnector:
         """The error that has ended the last connection."""
         self._handle = handle
 
-    def say(self, kind: str, *fields: Any) -> None:
+    def say(self, kind: str, *fields: object) -> None:
         """Send a message, where anybody may hear it."""
         if self.connection is not None:
             self.connection.send(kind, *fields)

@@ -55,7 +55,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: Any) -> None:
+def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: object) -> None:
     """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(fn, *args)

@@ -31,15 +31,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from pillarbox.sources.enumerator import ReaderInfo, ReaderState, SplitEnumerator
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReaderState, SplitEnumerator
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.thread_start import start_thread
-
-if TYPE_CHECKING:
-    from pillarbox.sources.split_coordinator import SplitCoordinator
 
 log = logging.getLogger("pillarbox")
 
@@ -243,6 +240,22 @@ def _is_same(checkpoint: object, known: object) -> bool:
         return False
 
 
+class SplitDealer(EnumeratorContext[S], Protocol):
+    """Interface that an `EnumeratorThread` needs of its coordinator. Called on the enumerator's thread."""
+
+    def begin(self, thread: EnumeratorThread[S, Any], restored: Checkpoint[S, Any] | None) -> None:
+        """Note the thread, whose enumerator has been made. restored: what it goes on from, if anything."""
+
+    def rule(self, split: S) -> int | None:
+        """Return the reader that a split is for; None for any."""
+
+    def serve(self) -> None:
+        """Deal out what waits. Called when splits have begun to wait, and when no more will be found."""
+
+    def fail(self, error: BaseException) -> None:
+        """Fail every reader with what has ended the enumerator."""
+
+
 class EnumeratorThread(Generic[S, C]):
     """Runs the enumerator of `source` on a thread of its own, and its `discover` on another.
 
@@ -261,7 +274,7 @@ class EnumeratorThread(Generic[S, C]):
     def __init__(
         self,
         source: Source[S, C],
-        coordinator: SplitCoordinator[S],
+        coordinator: SplitDealer[S],
         *,
         restored: Checkpoint[S, C] | None = None,
         on_demand: bool = False,

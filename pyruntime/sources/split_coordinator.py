@@ -318,7 +318,7 @@ class SplitCoordinator(Generic[S]):
         self._append(subtask, waiting_of(reader.base))
         self._give_ruled(subtask)
 
-    def said(self, link: CoordinatorLink[S], subtask: int, what: Callable[..., None], *args: Any) -> None:
+    def said(self, link: CoordinatorLink[S], subtask: int, what: Callable[..., None], *args: object) -> None:
         """A reader says something: `what` is the method here that takes it, with `args`."""
         # What a former reader still says is nothing to its place: it counts as dead.
         if self._readers[subtask].link is link:
@@ -554,7 +554,7 @@ class CoordinatorLink(Generic[S]):
             self._receive = None
             self._say(SplitCoordinator.leave, done)
 
-    def _say(self, what: Callable[..., None], *args: Any) -> None:
+    def _say(self, what: Callable[..., None], *args: object) -> None:
         self._thread.execute(self._coordinator.said, self, self._subtask, what, *args)
 
     def __repr__(self) -> str:

@@ -201,7 +201,7 @@ class SourceInput(Generic[S]):
         state = ReaderState(self._taken_up, splits, {name: rows for name, rows in skip.items() if rows})
         return state_to_json(state, self._serializer)
 
-    def restore_state(self, state: Any) -> None:
+    def restore_state(self, state: object) -> None:
         """Report the earlier position to the coordinator, before the first `emit_next`.
 
         The splits to read still come from the coordinator, which may assign them anew. Raises

@@ -1,17 +1,23 @@
 """Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 3.5 or later."""
 
+from __future__ import annotations
+
 import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.api import async_map
 from pillarbox.spark.async_udf import async_udf
-from pillarbox.spark.client_columns import ask, embed_text, lookup
-from pillarbox.spark.data_source import register_source
 from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.dead_letters import call_failed, failed_rows, skipped_rows
-from pillarbox.spark.estimate_cost import estimate_cost
-from pillarbox.spark.progress import Progress
-from pillarbox.spark.stream.async_stream import async_stream
-from pillarbox.spark.stream.settings import stream_settings
+
+if TYPE_CHECKING:
+    from pillarbox.spark.client_columns import ask, embed_text, lookup
+    from pillarbox.spark.cost_estimate import estimate_cost
+    from pillarbox.spark.data_source import register_source
+    from pillarbox.spark.progress import Progress
+    from pillarbox.spark.stream.async_stream import async_stream
+    from pillarbox.spark.stream.settings import stream_settings
 
 __all__ = [
     "Progress",
@@ -29,6 +35,26 @@ __all__ = [
     "skipped_rows",
     "stream_settings",
 ]
+
+_MODULES = {
+    "client_columns": ["ask", "embed_text", "lookup"],
+    "cost_estimate": ["estimate_cost"],
+    "data_source": ["register_source"],
+    "progress": ["Progress"],
+    "stream.async_stream": ["async_stream"],
+    "stream.settings": ["stream_settings"],
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        # Imported at the first use: each of these is of a ring, and a job that lacks it does without.
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
 
 # PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours
 # passes through what it warns of; users who call pandas by PySpark are warned as before.

@@ -44,23 +44,21 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
-from pillarbox.clients.chat import Chat
 from pillarbox.ledger import Ledger
 from pillarbox.redaction import Redact
 from pillarbox.spark import compat
-from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
+from pillarbox.spark.column_functions import adapted, check_budget
 from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
+from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
     Shipment,
-    check_progress,
     check_sendable,
     name_of,
     plan_operator,
     ship,
 )
-from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import arguments_of, rows_of
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
@@ -82,7 +80,7 @@ def async_udf(
     skip_null: bool = ...,
     batch: Batch | None = ...,
     errors: ErrorMode | Errors = ...,
-    progress: Progress | None = ...,
+    progress: JobProgress | None = ...,
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
@@ -94,7 +92,7 @@ def async_udf(
     skip_null: bool = ...,
     batch: Batch | None = ...,
     errors: ErrorMode | Errors = ...,
-    progress: Progress | None = ...,
+    progress: JobProgress | None = ...,
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> AsyncUdf: ...
@@ -114,7 +112,7 @@ def async_udf(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     options: Options | None = None,
 ) -> Any:
     """Make a column function of an async function, which is called concurrently with the values of each row.
@@ -170,10 +168,9 @@ def async_udf(
         if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
             given["batch"] = dataclasses.replace(fn.batch, arrow=True)
     resolved = _resolve(options, given)
-    check_max_cost(fn, resolved.budget)
-    if isinstance(fn, Chat) and returnType is None:
-        check_question(fn, resolved)
-        fn, returnType = answer_column(fn)
+    check_budget(fn, resolved.budget)
+    if returnType is None:
+        fn, returnType = adapted(fn, resolved) or (fn, None)
     check_bool("skip_null", skip_null)
     check_progress(progress)
     is_decorator = returnType is None and not callable(fn)
@@ -235,7 +232,7 @@ class AsyncUdf:
         token: str,
         options: Options,
         result: str | T.DataType,
-        progress: Progress | None,
+        progress: JobProgress | None,
         skip_null: bool,
     ) -> None:
         if hasattr(fn, "__name__"):

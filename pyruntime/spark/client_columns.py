@@ -39,16 +39,18 @@ from pillarbox.aio.usage import Result
 from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.ledger import Ledger
+from pillarbox.spark.answer_types import spark_type, value_reader
+from pillarbox.spark.column_functions import check_budget
 from pillarbox.spark.dataframe import map_dataframe
+from pillarbox.spark.observation import JobProgress
 from pillarbox.spark.operator_plan import name_of
-from pillarbox.spark.progress import Progress
-from pillarbox.spark.schema import check_column, check_frame, parse_schema, spark_type, value_reader
+from pillarbox.spark.schema import check_column, check_frame, parse_schema
 from pillarbox.validate import check_text, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.options import Budget, OptionNames
+    from pillarbox.aio.options import OptionNames
 
 VECTOR = T.ArrayType(T.FloatType())
 """The type of a vector in Spark."""
@@ -63,7 +65,7 @@ def embed_text(
     client: Callable[[Any], Any],
     keep: str | Sequence[str] = "*",
     batch: Batch | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
@@ -102,7 +104,7 @@ def embed_text(
                 f"text={name!r}: is a column of {df.schema[name].dataType.simpleString()}, must be a string"
             )
     _check_client(client)
-    check_max_cost(client, resolve_options(options, {**more}).budget)
+    check_budget(client, resolve_options(options, {**more}).budget)
     given = batch or (options.batch if isinstance(options, Options) else None)
     schema = T.StructType([T.StructField(name, VECTOR) for name in vectors])
     if given is None:
@@ -123,7 +125,7 @@ def lookup(
     client: Callable[[Any], Any],
     schema: str | T.StructType,
     keep: str | Sequence[str] = "*",
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
@@ -161,7 +163,7 @@ def map_client(
     fn: Callable[[Any], Any],
     schema: T.StructType,
     keep: str | Sequence[str],
-    progress: Progress | None,
+    progress: JobProgress | None,
     options: Options | None,
     given: dict[str, Any],
     inputs: Sequence[str],
@@ -177,35 +179,21 @@ def map_client(
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def _names(option: str, given: Any) -> list[str]:
+def _names(option: str, given: object) -> list[str]:
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not names or not all(isinstance(each, str) for each in names):
         raise TypeError(f"{option}={given!r}: must be the name of a column, or a list of names")
     return list(names)
 
 
-def check_max_cost(client: Any, budget: Budget) -> None:
-    """Raise ValueError for a bound on the cost where the client has no prices and nothing else says it."""
-    if budget.max_cost is None or not isinstance(client, Chat | Embeddings) or client.prices:
-        return
-    is_chat = isinstance(client, Chat)
-    # A chat says its usage with each result, so that no hook is asked.
-    if is_chat or budget.usage is None:
-        prices = f"{{{client.model!r}: Price(input=...{', output=...' if is_chat else ''})}}"
-        how = f"prices={prices}" if is_chat else f"its prices, client.with_prices({prices})"
-        raise ValueError(
-            f"max_cost={budget.max_cost!r}: needs to know what a call costs; give the client {how}"
-        )
-
-
-def _check_client(client: Any) -> None:
+def _check_client(client: object) -> None:
     if not callable(client) or isinstance(client, type) or not is_async(client):
         raise TypeError(
             f"client={shorten(client)}: must be a client of pillarbox.clients, or an async function"
         )
 
 
-def _filled(client: Any, texts: Sequence[str]) -> Batch:
+def _filled(client: object, texts: Sequence[str]) -> Batch:
     """The batches that fill the requests of a client with the texts of the rows."""
     own = getattr(client, "batch", None)
     if not isinstance(own, Batch):
@@ -332,7 +320,7 @@ class _FieldPicker(AroundClient):
         self._is_one = len(schema.fields) == 1
         self._takes_objects = self._is_one and isinstance(schema.fields[0].dataType, T.StructType | T.MapType)
 
-    async def __call__(self, row: Any) -> Any:
+    async def __call__(self, row: object) -> Any:
         answer = await self._client(row)
         if answer is None:
             return (None,) * len(self._names)
@@ -353,7 +341,7 @@ def ask(
     client: Chat,
     into: str | None = None,
     keep: str | Sequence[str] = "*",
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> DataFrame:
@@ -405,7 +393,7 @@ def check_question(client: Chat, options: Options) -> None:
     """Raise ValueError for options that a question cannot have."""
     if options.batch is not None:
         raise ValueError("batch: a question is asked for each row alone; leave batch out")
-    check_max_cost(client, options.budget)
+    client.check_budget(options.budget)
 
 
 def answer_type(client: Chat) -> T.DataType:
@@ -414,11 +402,12 @@ def answer_type(client: Chat) -> T.DataType:
     return T.StringType() if schema is None else spark_type(schema)
 
 
-def answer_column(client: Chat) -> tuple[Callable[..., Any], T.DataType]:
+def answer_column(client: Chat, options: Options) -> tuple[Callable[..., Any], T.DataType]:
     """The function of `async_udf` for a client, which takes the columns of its prompt in order, and its type.
 
-    Raises ValueError for an answer that has no type.
+    Raises ValueError for options that a question cannot have, and an answer that has no type.
     """
+    check_question(client, options)
     kind = answer_type(client)
     return _Answers(client, kind, as_row=False, value_only=True), kind
 
@@ -436,7 +425,7 @@ class _Answers(AroundClient):
         self._names = kind.names if isinstance(kind, T.StructType) and as_row else None
         self._value_only = value_only
 
-    async def __call__(self, *row: Any) -> Any:
+    async def __call__(self, *row: object) -> Any:
         return await self._client(*row)
 
     def parse(self, text: str | None) -> Any:

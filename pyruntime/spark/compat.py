@@ -195,7 +195,7 @@ def _serializer() -> Any:
 _ARRAY = "pillarbox.array"
 
 
-def _unchanged(column: pa.ChunkedArray, *_: Any, **__: Any) -> pa.Array:
+def _unchanged(column: pa.ChunkedArray, *_: object, **__: object) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -241,7 +241,7 @@ class _TextAlone:
     """Stands for the module `traceback` in a worker of PySpark 3.5 that ends with an error."""
 
     @staticmethod
-    def format_exception(kind: type[BaseException], error: BaseException, tb: Any) -> list[str]:
+    def format_exception(kind: type[BaseException], error: BaseException, tb: object) -> list[str]:
         return traceback.format_exception_only(kind, error)
 
     @staticmethod

@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -29,16 +28,15 @@ from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.options import Options
 from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
+from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
-    check_progress,
     check_sendable,
     map_in_arrow,
     name_of,
     output_schema,
     plan_operator,
 )
-from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
 from pillarbox.spark.schema import check_frame, condition_of, holds, parse_schema
 from pillarbox.spark.worker import run_job
@@ -49,9 +47,9 @@ def map_dataframe(
     df: DataFrame,
     stages: Sequence[Stage],
     *,
-    schema: Any,
+    schema: object,
     keep: str | Sequence[str],
-    progress: Progress | None,
+    progress: JobProgress | None,
 ) -> DataFrame:
     """The DataFrame of `async_map`; raises TypeError or ValueError for what cannot be.
 

@@ -99,7 +99,7 @@ class Expressions:
         }
         self._numbers = itertools.count()
 
-    def function(self, value: Any) -> str:
+    def function(self, value: object) -> str:
         """A name for a function that the expressions call."""
         name = f"f{next(self._numbers)}_"
         self.names[name] = value
@@ -254,7 +254,7 @@ def normalizer(spark: T.DataType, zone: datetime.tzinfo | None, *, inside: bool 
     return _whole if isinstance(spark, _INTEGERS) else scalar
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Return True for what NumPy and pandas have in place of a missing value: `masked`, `NA` and `NaT`."""
     if isinstance(value, np.ma.MaskedArray):
         return value.ndim == 0 and bool(np.ma.getmaskarray(value))
@@ -266,7 +266,7 @@ def is_missing(value: Any) -> bool:
     )
 
 
-def with_nulls(values: Any) -> pa.Array | None:
+def with_nulls(values: object) -> pa.Array | None:
     """The array of a collection that says by a mask which values are missing, with nulls in their places.
 
     So do masked arrays of NumPy, and what pandas has for types of its own. None for any other collection, for
@@ -298,7 +298,7 @@ def elements_of(values: Any) -> list[Any]:
     return elements
 
 
-def has_mask(values: Any) -> bool:
+def has_mask(values: object) -> bool:
     """Return True for a collection that NumPy would take missing values of for numbers, or for NaN."""
     if isinstance(values, np.ma.MaskedArray):
         return True
@@ -308,7 +308,7 @@ def has_mask(values: Any) -> bool:
     return isinstance(values, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray))
 
 
-def scalar(value: Any) -> Any:
+def scalar(value: object) -> Any:
     """The plain value of an enum's member, or of a scalar of NumPy, pandas, Arrow or a tensor library."""
     if isinstance(value, enum.Enum):
         return scalar(value.value)
@@ -339,7 +339,7 @@ def _of_numpy(value: np.generic) -> Any:
     return found
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> Any:
     """An integer. Arrow would cut off what follows the point."""
     value = scalar(value)
     if isinstance(value, float | decimal.Decimal):
@@ -372,7 +372,7 @@ def _are_distinct(pairs: Sequence[tuple[Any, Any]]) -> bool:
         return len(pairs) < 2
 
 
-def _text_or_bytes(value: Any, refused: tuple[type, ...], spark: T.DataType, of_uuid: Convert) -> Any:
+def _text_or_bytes(value: object, refused: tuple[type, ...], spark: T.DataType, of_uuid: Convert) -> Any:
     value = scalar(value)
     if isinstance(value, refused):
         # Arrow would take the one for the other.
@@ -380,7 +380,7 @@ def _text_or_bytes(value: Any, refused: tuple[type, ...], spark: T.DataType, of_
     return of_uuid(value) if isinstance(value, uuid.UUID) else value
 
 
-def _timestamp(value: Any, zone: datetime.tzinfo | None) -> Any:
+def _timestamp(value: object, zone: datetime.tzinfo | None) -> Any:
     value = scalar(value)
     if not isinstance(value, datetime.datetime):
         return _null(value, datetime.datetime)
@@ -392,7 +392,7 @@ def _timestamp(value: Any, zone: datetime.tzinfo | None) -> Any:
     return value.replace(tzinfo=zone)
 
 
-def _time(value: Any, kind: type, naive: bool) -> Any:
+def _time(value: object, kind: type, naive: bool) -> Any:
     value = scalar(value)
     if not isinstance(value, kind):
         return _null(value, kind)
@@ -403,13 +403,13 @@ def _time(value: Any, kind: type, naive: bool) -> Any:
     return value
 
 
-def _null(value: Any, kind: type) -> None:
+def _null(value: object, kind: type) -> None:
     if value is not None:
         # Arrow would take a number for days or microseconds since 1970.
         raise TypeError(f"{shorten(value)}: must be a {kind.__name__}, not {type(value).__name__}")
 
 
-def _elements(values: Any) -> Any:
+def _elements(values: object) -> Any:
     """The collection or array that a value is. Raises TypeError for others.
 
     Arrow would take a string for the list of its characters, a mapping for that of its keys.
@@ -440,7 +440,7 @@ def _struct_normalizer(spark: T.StructType, zone: datetime.tzinfo | None) -> Con
     read = row_reader(spark.names)
     converts = [normalizer(field.dataType, zone, inside=True) for field in spark.fields]
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         if value is None or is_missing(value):
             return None
         return {name: to(part) for name, to, part in zip(spark.names, converts, read(value), strict=True)}
@@ -457,7 +457,7 @@ def row_reader(names: list[str]) -> Callable[[Any], list[Any]]:
     """
     known = frozenset(names)
 
-    def read(row: Any) -> list[Any]:
+    def read(row: object) -> list[Any]:
         by_name: Mapping[Any, Any]
         if isinstance(row, Mapping):
             by_name = row
@@ -544,7 +544,7 @@ class Vectors:
             return len(value) <= MAX_SHORT_LIST and all(map(self._fits, value))
         return kind is self._class and (self._nullable or not value.null_count)
 
-    def normal(self, value: Any) -> Any:
+    def normal(self, value: object) -> Any:
         """The value in a form that `column` takes. Raises TypeError, ValueError or an error of Arrow."""
         if isinstance(value, list | tuple):
             return self._of_list(value)
@@ -599,7 +599,7 @@ class Vectors:
             raise ValueError("null, but the schema says that elements are not")
         return values
 
-    def exact(self, value: Any) -> Any:
+    def exact(self, value: object) -> Any:
         """A list, or a NumPy array of the very type: what Arrow takes inside of other containers."""
         value = value if self.is_plain(value) else self.normal(value)
         if isinstance(value, pa.Array):
@@ -611,7 +611,7 @@ class Vectors:
                 return value.astype(self._dtype, copy=False)
         return value
 
-    def is_exact(self, value: Any) -> bool:
+    def is_exact(self, value: object) -> bool:
         """Return True if a value is as `exact` gives it."""
         if type(value) is np.ndarray:
             return value.ndim == 1 and value.dtype == self._dtype
@@ -640,7 +640,7 @@ class Vectors:
         all_lengths[is_there] = lengths
         return self._lists(all_lengths, elements, pa.array(~is_there))
 
-    def matrix(self, rows: Any) -> pa.Array | None:
+    def matrix(self, rows: object) -> pa.Array | None:
         """The column of the rows of a matrix, which is not copied if it has the right type.
 
         None where `rows` is not a matrix of numbers that are taken without a look at each.
@@ -652,7 +652,7 @@ class Vectors:
             return None
         return self._lists(np.full(block.shape[0], block.shape[1], np.int64), self._joined([block.ravel()]))
 
-    def _as_arrow(self, value: Any) -> pa.Array:
+    def _as_arrow(self, value: object) -> pa.Array:
         if isinstance(value, pa.Array):
             return value
         return pa.array(value, self._element) if type(value) is list else self._joined([np.array(value)])

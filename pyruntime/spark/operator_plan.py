@@ -10,7 +10,6 @@ else is for the driver's thread.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import datetime
 import hashlib
@@ -18,7 +17,6 @@ import inspect
 import logging
 import os
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
@@ -34,15 +33,15 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.rate import SharedLimits
 from pillarbox.aio.options import Latency, Options
+from pillarbox.providers import LOCAL_COORDINATOR, provided
 from pillarbox.redaction import errors_in_utf8
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
-from pillarbox.spark.outcomes import outcomes_of
-from pillarbox.spark.progress import Progress
-from pillarbox.spark.progress_channel import ProgressHandle
+from pillarbox.spark.observation import JobProgress, TotalsChannel
+from pillarbox.spark.outcomes import Outcomes, outcomes_of
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import through_prompt_connection
@@ -86,7 +85,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def use_driver_python(session: Any) -> None:
+def use_driver_python(session: object) -> None:
     """Have the workers of a local session run the Python of this process, unless another is configured.
 
     Otherwise Spark starts the `python3` on the `PATH`, which is rarely the one of a virtual environment.
@@ -162,7 +161,7 @@ class Shipment:
         self.__name__ = name
         show_errors_in_words()
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> Any:
         """The result of the function, on the driver."""
         return (self._called or self._run)(*arguments, **named)
 
@@ -197,10 +196,6 @@ def _loader() -> Callable[[bytes, str], Any]:
     return load
 
 
-_lock = threading.Lock()
-_coordinator: Coordinator | None = None
-
-
 def share_budget(options: Options, session: Any) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
@@ -227,17 +222,12 @@ def share_budget(options: Options, session: Any) -> Options:
     if ledger is not None and ledger.run is not None:
         named = repr((ledger.location, ledger.run, ledger.uid, budget.max_calls, budget.max_cost))
         gate = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
-    shared = dataclasses.replace(_local().named(gate), shares_rate=False)
-    return dataclasses.replace(options, limits=shared)
+    return dataclasses.replace(options, limits=_local_limits(given).named(gate))
 
 
-def _local() -> Coordinator:
-    global _coordinator
-    with _lock:
-        if _coordinator is None:
-            _coordinator = Coordinator().start()
-            atexit.register(_coordinator.close)
-        return _coordinator
+def _local_limits(option: str) -> SharedLimits:
+    limits: SharedLimits = provided(LOCAL_COORDINATOR, option)()
+    return limits
 
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
@@ -301,10 +291,10 @@ def agreement_of(fn: Any, options: Options, session: Any) -> Agreement | None:
         return None
     limits = options.limits
     if limits is None and session is not None and not is_connect(session):
-        limits = _local() if str(session.sparkContext.master).startswith("local") else None
-    if not isinstance(limits, Coordinator | CoordinatorHandle):
-        return None
-    return Agreement(limits.agreement(), uuid.uuid4().hex)
+        is_local = str(session.sparkContext.master).startswith("local")
+        limits = _local_limits(f"fn={name_of(fn)}") if is_local else None
+    handle = None if limits is None else limits.agreement()
+    return None if handle is None else Agreement(handle, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -322,13 +312,13 @@ class OperatorPlan:
     token: str
     options: Options
     zone: str | None = None
-    progress: ProgressHandle | None = None
+    progress: TotalsChannel | None = None
     dead_letters: DeadLetter | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
     uid: str | None = None
-    outcomes: Any = None
+    outcomes: Accumulator[Outcomes] | None = None
     agreement: Agreement | None = None
 
     @property
@@ -339,7 +329,7 @@ class OperatorPlan:
 
 def output_schema(
     given: T.StructType,
-    keep: Any,
+    keep: object,
     results: T.StructType,
     errors: str,
     error_type: T.StructType = ERROR_TYPE,
@@ -365,19 +355,13 @@ def output_schema(
     return kept, output
 
 
-def check_progress(progress: Any) -> None:
-    """Raise TypeError unless `progress` is a `Progress` or None."""
-    if progress is not None and not isinstance(progress, Progress):
-        raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
-
-
 def plan_operator(
     fn: Callable[..., Any],
     options: Options,
     *,
     session: Any,
     token: str,
-    progress: Progress | None,
+    progress: JobProgress | None,
     columns: Sequence[str],
     results: T.DataType | None,
     streaming: bool | None = None,

@@ -29,8 +29,7 @@ from pillarbox.aio.policies.errors import LEAST_ROWS, FirstFailure
 from pillarbox.spark.ledger_plan import is_connect
 
 if TYPE_CHECKING:
-    from pillarbox.aio.observe.totals import Totals
-    from pillarbox.spark.operator_plan import OperatorPlan
+    from pillarbox.aio.totals import Totals
 
 log = logging.getLogger("pillarbox")
 
@@ -96,29 +95,35 @@ _all_failed: dict[str, tuple[Cause, int]] = {}
 No row of these tasks did well."""
 
 
-def report_outcomes(plan: OperatorPlan, totals: Totals, first: FirstFailure | None) -> None:
-    """Tell the driver of the rows of a task, with its end.
+def report_outcomes(
+    token: str,
+    floor: int | None,
+    outcomes: Accumulator[Outcomes] | None,
+    totals: Totals,
+    first: FirstFailure | None,
+) -> None:
+    """Add the rows of a task that ends to `outcomes`. At the end of a task, on its thread.
 
+    token: the identity of the function. floor: as `Errors.floor`. first: the first failure of the task.
     Raises `NothingSucceeded` where all rows of this task, and of those before it in this worker, have failed
-    for one cause, and are as many as `Errors.floor` says.
+    for one cause, and are as many as `floor` says.
     """
     if not totals.results:
         return
-    floor = plan.options.errors.floor
     cause = None if first is None else first.cause
     if first is None or cause is None or floor is None or totals.errors < totals.results:
-        _all_failed.pop(plan.token, None)
+        _all_failed.pop(token, None)
     else:
-        before, failed = _all_failed.pop(plan.token, (cause, 0))
+        before, failed = _all_failed.pop(token, (cause, 0))
         failed = totals.errors + (failed if before == cause else 0)
         if failed >= floor:
             raise with_trace(NothingSucceeded(failed, failed, floor, first.error))
-        _all_failed[plan.token] = cause, failed
+        _all_failed[token] = cause, failed
         while len(_all_failed) > MAX_FUNCTIONS:
             del _all_failed[next(iter(_all_failed))]
-    if plan.outcomes is not None:
+    if outcomes is not None:
         text = None if first is None else cut(str(first.error), MESSAGE_CHARACTERS)
-        plan.outcomes.add(Outcomes(totals.results, totals.errors, text))
+        outcomes.add(Outcomes(totals.results, totals.errors, text))
 
 
 def with_trace(error: CallFailed | CallTimeout | TooManyFailures) -> Exception:

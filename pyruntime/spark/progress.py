@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TextIO
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from pillarbox.aio.observe.series import Point, Watch
-from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields, number, seconds
+from pillarbox.aio.totals import TaskTotals, Totals, merged_fields, number, seconds
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService
@@ -474,13 +474,13 @@ class ProgressListener(StreamingQueryListener):
         self._on_batch = on_batch
         self._log = log
 
-    def onQueryStarted(self, event: Any) -> None:
+    def onQueryStarted(self, event: object) -> None:
         """Do nothing: the first micro-batch will tell. Called by Spark."""
 
-    def onQueryIdle(self, event: Any) -> None:
+    def onQueryIdle(self, event: object) -> None:
         """Do nothing. Called by Spark."""
 
-    def onQueryTerminated(self, event: Any) -> None:
+    def onQueryTerminated(self, event: object) -> None:
         """Do nothing: the query itself has its error. Called by Spark."""
 
     def onQueryProgress(self, event: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pyspark import TaskContext
 
-from pillarbox.aio.observe.totals import (
+from pillarbox.aio.totals import (
     ROWS,
     TaskTotals,
     Totals,
@@ -82,6 +82,10 @@ class ProgressHandle(NamedTuple):
 
     handle: RpcHandle
     operator: int
+
+    def reporter(self, totals: Callable[[], Totals | None]) -> ProgressReporter:
+        """See `TotalsChannel`."""
+        return ProgressReporter(self, totals)
 
 
 class ProgressReporter:
@@ -241,7 +245,7 @@ class ProgressService(Service):
             # It would say the same again.
             connection.send("no", str(error))
 
-    async def _serve(self, connection: Connection, client: str, about: Any, is_known: bool) -> None:
+    async def _serve(self, connection: Connection, client: str, about: object, is_known: bool) -> None:
         who: TaskAttempt = ATTEMPTS.from_json(about)
         before = self._connections.get(client)
         if before is not None:

@@ -62,7 +62,7 @@ class Unreadable:
 
     __slots__ = ("_cause", "raw")
 
-    def __init__(self, cause: UnicodeDecodeError, raw: Any) -> None:
+    def __init__(self, cause: UnicodeDecodeError, raw: object) -> None:
         self._cause, self.raw = cause, raw
 
     def error(self) -> ValueError:
@@ -104,7 +104,7 @@ class UnreadableArguments(tuple[Any, ...]):
             yield value
 
 
-def _raw(value: Any) -> Any:
+def _raw(value: object) -> Any:
     return value.raw if type(value) is Unreadable else value
 
 
@@ -535,5 +535,5 @@ def _struct_decoder(arrow: pa.StructType) -> Convert:
     return convert
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value

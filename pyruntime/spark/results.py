@@ -112,7 +112,7 @@ class _Column:
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
         self.has_times = holds(field.dataType, _TIMES)
 
-    def convert(self, value: Any) -> Any:
+    def convert(self, value: object) -> Any:
         """The normal form of a value. Raises ValueError that names the column, for one that does not fit."""
         if self._fits(value):
             return value
@@ -134,7 +134,7 @@ class _Column:
         """The array of values in their normal form."""
         return pa.array(values, self.field.type) if self._vectors is None else self._vectors.column(values)
 
-    def block(self, results: Any) -> pa.Array | None:
+    def block(self, results: object) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
         if self._vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
             return self._vectors.matrix(results)
@@ -160,7 +160,7 @@ def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
     return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
 
 
-def _each_of(results: Any, *, has_times: bool) -> list[Any] | None:
+def _each_of(results: object, *, has_times: bool) -> list[Any] | None:
     """The rows of results of Arrow, one by one, where Python has not all of their values; else None."""
     if not isinstance(results, pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray):
         return None
@@ -247,7 +247,7 @@ class RowEncoder:
             tests.insert(0, expressions.test(schema.fields[0].dataType, schema.fields[0].nullable, "result"))
         return "(" + " or ".join(tests) + ")"
 
-    def _convert(self, result: Any) -> Any:
+    def _convert(self, result: object) -> Any:
         """A result with the same rows in their normal form. Raises `ResultError`.
 
         A list is several rows, or none. None is one null where there is one column, otherwise an error:
@@ -262,7 +262,7 @@ class RowEncoder:
         except Exception as error:
             raise self.misfit(result, error) from None
 
-    def misfit(self, result: Any, error: Exception | str) -> ResultError:
+    def misfit(self, result: object, error: Exception | str) -> ResultError:
         """The error of a result that does not fit, as `error` says."""
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
         hint = ""
@@ -272,11 +272,11 @@ class RowEncoder:
             hint = "; a coroutine was not awaited: write `await` in front of its call"
         return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}{hint}")
 
-    def _row(self, row: Any) -> tuple[Any, ...]:
+    def _row(self, row: object) -> tuple[Any, ...]:
         values = self._values(row)
         return tuple([column.convert(value) for column, value in zip(self._columns, values, strict=True)])
 
-    def _values(self, row: Any) -> Sequence[Any]:
+    def _values(self, row: object) -> Sequence[Any]:
         if self._one_row and isinstance(row, list):
             if self._single:
                 return (row,)
@@ -301,7 +301,7 @@ class RowEncoder:
             )
         return self._read(row)
 
-    def rows_of(self, results: Any) -> list[Any] | None:
+    def rows_of(self, results: object) -> list[Any] | None:
         """The converted results of a batch that are one block; of those that are not `elements_of`.
 
         Where Python has not all values they are rows to be converted, each by itself; else None.
@@ -320,7 +320,7 @@ class RowEncoder:
         share = sum(array.nbytes for array in block) // max(1, count)
         return [EncodedRow(block, index, share) for index in range(count)]
 
-    def elements_of(self, results: Any) -> list[Any] | None:
+    def elements_of(self, results: object) -> list[Any] | None:
         """The results of a batch as they are, None for each that a mask says is missing; None without one."""
         is_row = getattr(results, "ndim", None) == 1 and has_mask(results)
         return elements_of(results) if is_row else None
@@ -334,7 +334,7 @@ class RowEncoder:
         ]
         return None if any(array is None for array in arrays) else Block(arrays)
 
-    def _bare_block(self, results: Any) -> Block | None:
+    def _bare_block(self, results: object) -> Block | None:
         array = self._columns[0].block(results) if self._bare else None
         if array is None:
             return None
@@ -379,13 +379,13 @@ class RowEncoder:
         arrays = [each[0] if len(each) == 1 else pa.concat_arrays(each) for each in zip(*pieces, strict=True)]
         return arrays, None if set(counts) <= {1} else counts
 
-    def _rows(self, result: Any) -> list[Any]:
+    def _rows(self, result: object) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
         if type(result) is Failed:
             return self._of_failed
         return [self._in_order(row) for row in (result if type(result) is list else [result])]
 
-    def _in_order(self, row: Any) -> Sequence[Any]:
+    def _in_order(self, row: object) -> Sequence[Any]:
         if type(row) is tuple:
             return row
         return [row[name] for name in self._names] if type(row) is dict else (row,)
@@ -433,7 +433,7 @@ class ValueEncoder(RowEncoder):
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         return expressions.test(schema.fields[0].dataType, True, "result")
 
-    def _convert(self, result: Any) -> Any:
+    def _convert(self, result: object) -> Any:
         if type(result) is EncodedRow:
             return result
         try:
@@ -441,7 +441,7 @@ class ValueEncoder(RowEncoder):
         except Exception as error:
             raise self.misfit(result, error) from None
 
-    def _rows(self, result: Any) -> list[Any]:
+    def _rows(self, result: object) -> list[Any]:
         return [(None if type(result) is Failed else result,)]
 
     def _plain_columns(self, results: Sequence[Any], kinds: set[type]) -> list[Any] | None:

@@ -28,18 +28,18 @@ from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import ResultConverter, enter_function, is_resource, with_parse
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import CLOSE_TIMEOUT_S
 from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.aio.task_run import ResultStream
+from pillarbox.aio.totals import Totals
 from pillarbox.lacks import in_words
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.agreement import agree
 from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.spark.observation import TotalsReporter
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.outcomes import report_outcomes, with_trace
-from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.records import arrow_function, import_for_values
 from pillarbox.spark.task_connection import DisconnectWatcher
 from pillarbox.thread_start import check_memory
@@ -209,7 +209,7 @@ def _run_job(
     plan = plans[0]
     ledger_sessions = _open_sessions(plans)
     job: ResultStream | None = None
-    reporters: list[ProgressReporter] = []
+    reporters: list[TotalsReporter] = []
     acquired: list[OperatorPlan] = []
     ok = False
     spark = DisconnectWatcher()
@@ -239,7 +239,7 @@ def _run_job(
             identify=_identity_behind(plans),
         )
         reporters += [
-            ProgressReporter(each.progress, partial(_totals_of, job, each.uid))
+            each.progress.reporter(partial(_totals_of, job, each.uid))
             for each in plans
             if each.progress is not None
         ]
@@ -273,7 +273,7 @@ def _run_job(
         counts = job.statistics()
         for each, first in zip(plans, job.first_failures(), strict=False):
             if (of_each := counts[each.uid]) is not None:
-                report_outcomes(each, of_each, first)
+                report_outcomes(each.token, each.options.errors.floor, each.outcomes, of_each, first)
         if ended is not None and (statistics := job.statistics()[plans[-1].uid]) is not None:
             ended(statistics)
     finally:

@@ -85,7 +85,7 @@ class OperatorHarness:
 
     # -- what goes in -------------------------------------------------------------------------
 
-    def push(self, *records: Any) -> None:
+    def push(self, *records: object) -> None:
         """Process records."""
         self.input.push(*records)
         self.run()

@@ -79,7 +79,7 @@ def _of_numpy(value: Any, all_of: Any) -> Hashable:
     return content
 
 
-def _state_of(value: Any) -> dict[str, Any] | None:
+def _state_of(value: object) -> dict[str, Any] | None:
     """The attributes of an object whose class was written in Python; None for another."""
     slots: list[str] = []
     for kind in type(value).__mro__:
@@ -109,7 +109,7 @@ class Alike(int):
         return f"Alike({int(self)})"
 
 
-def told_apart(value: Any) -> Any:
+def told_apart(value: object) -> Any:
     """A value in which `==` sees which `Alike` is where: in a list or tuple of any depth, or alone."""
     if isinstance(value, Alike):
         return Alike, int(value)

@@ -73,14 +73,14 @@ class Model:
     confined: ClassVar[frozenset[str]] = frozenset()
     """Those that only the owning thread may call."""
 
-    def apply(self: M, operation: str, *arguments: Any, **keywords: Any) -> tuple[M, Any]:
+    def apply(self: M, operation: str, *arguments: object, **keywords: object) -> tuple[M, Any]:
         """The model after the operation, and its outcome; `BLOCKED`, and no change, if it would wait now."""
         if operation not in self.operations:
             raise ValueError(f"operation={operation!r}: {type(self).__name__} has none of that name")
         model: tuple[M, Any] = getattr(self, operation)(*arguments, **keywords)
         return model
 
-    def step(self: M, operation: str, arguments: tuple[Any, ...], result: Any) -> tuple[M, ...]:
+    def step(self: M, operation: str, arguments: tuple[Any, ...], result: object) -> tuple[M, ...]:
         """Every model that can follow if the operation had this outcome now; none if it cannot have."""
         after, outcome = self.apply(operation, *arguments)
         return (after,) if outcome is not BLOCKED and outcome == result else ()
@@ -271,7 +271,7 @@ class MailboxModel(Model):
         return replace(self, armed=True, lent=False), True
 
     # spec: Mailbox!ArmSpent
-    def step(self, operation: str, arguments: tuple[Any, ...], result: Any) -> tuple[MailboxModel, ...]:
+    def step(self, operation: str, arguments: tuple[Any, ...], result: object) -> tuple[MailboxModel, ...]:
         """A put may be about to make its call when another wake-up is armed: then it calls that one."""
         if (
             operation == "arm_wakeup"
@@ -355,7 +355,7 @@ class QueueModel(Model):
     # ---- in
 
     # spec: ResultQueue!Put
-    def put(self: Q, element: Any) -> tuple[Q, Any]:
+    def put(self: Q, element: object) -> tuple[Q, Any]:
         """Admit an element; the handle of its first attempt."""
         refused = self._refusal()
         if refused:
@@ -364,7 +364,7 @@ class QueueModel(Model):
         return after, after.attempts
 
     # spec: ResultQueue!PutWatermark
-    def put_watermark(self: Q, watermark: Any) -> tuple[Q, Any]:
+    def put_watermark(self: Q, watermark: object) -> tuple[Q, Any]:
         """Admit a watermark; it has finished."""
         refused = self._refusal()
         if refused:
@@ -381,7 +381,7 @@ class QueueModel(Model):
         return replace(self._with(entry, entry._replace(attempt=number)), attempts=number), number
 
     # spec: ResultQueue!Complete
-    def complete(self: Q, handle: int, result: Any) -> tuple[Q, Any]:
+    def complete(self: Q, handle: int, result: object) -> tuple[Q, Any]:
         """Give the entry of this attempt its result; whether that had an effect."""
         entry = self._running(handle)
         if entry is None:

@@ -84,7 +84,7 @@ class SourceHarness(Generic[S, C]):
         source: Source[S, C],
         *,
         readers: int = 1,
-        snapshot: Any = None,
+        snapshot: object = None,
         timeout: float = READ_TIMEOUT_S,
         host: str = "localhost",
     ) -> None:

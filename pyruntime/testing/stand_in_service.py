@@ -328,7 +328,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments: object) -> None:
         """Print nothing."""
 
     def do_GET(self) -> None:
@@ -409,7 +409,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write("\r\n".join((*lines, "", "")).encode("latin-1") + content)
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
@@ -423,7 +423,7 @@ def _json_of(content: bytes) -> Any:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def _answer(service: StandInService, method: str, path: str, body: Any) -> tuple[str, bytes]:
+def _answer(service: StandInService, method: str, path: str, body: object) -> tuple[str, bytes]:
     """The content type and the content of the answer to a request. Raises _Refused."""
     at = unquote(path).removeprefix("/v1")
     if method == "POST":
@@ -460,7 +460,7 @@ def _answer(service: StandInService, method: str, path: str, body: Any) -> tuple
     raise _Refused(HTTPStatus.NOT_FOUND, f"no {method} {path} here; there are {known}")
 
 
-def _plane(name: Any) -> dict[str, Any] | None:
+def _plane(name: object) -> dict[str, Any] | None:
     """A plane by its tail number; None for what is none."""
     if not isinstance(name, str) or not _PLANE.fullmatch(name):
         return None
@@ -517,7 +517,7 @@ def _embeddings(service: StandInService, body: dict[str, Any]) -> bytes:
     return _json({"object": "list", "data": data, "model": body.get("model"), "usage": usage})
 
 
-def _are_tokens(value: Any) -> bool:
+def _are_tokens(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, int) for each in value)
 
 

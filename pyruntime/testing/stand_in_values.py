@@ -216,7 +216,7 @@ class _Maker:
         self._root = root
         self._subject = subject
 
-    def make(self, schema: Any, name: str = "", depth: int = 0) -> Any:
+    def make(self, schema: object, name: str = "", depth: int = 0) -> Any:
         """Return a value of `schema`, which stands under `name`. Raises SchemaRefused."""
         if depth > 20:
             raise SchemaRefused(f"{name or 'the schema'}: an answer must have an end")

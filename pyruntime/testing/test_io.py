@@ -26,7 +26,7 @@ from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, TaskOutput, Watermark
 
 
-def emit(element: Any, output: TaskOutput) -> None:
+def emit(element: object, output: TaskOutput) -> None:
     """Give an element to a task: a mark by the method for its kind, anything else as a record."""
     if isinstance(element, Watermark):
         output.emit_watermark(element.timestamp)
@@ -46,7 +46,7 @@ class PushedInput:
         self.closed = 0
         """The number of times that the task has closed it."""
 
-    def push(self, *records: Any) -> None:
+    def push(self, *records: object) -> None:
         """Have records emitted, after all that was pushed before. A `Watermark` is one. Any thread."""
         with self._lock:
             self._elements.extend(records)
@@ -156,7 +156,7 @@ class CollectedOutput:
         self.is_available = True
         """True if it is not blocked. Any thread."""
 
-    def collect(self, record: Any) -> None:
+    def collect(self, record: object) -> None:
         """Keep a record."""
         self.elements.append(record)
 
@@ -219,7 +219,7 @@ class LimitedOutput(CollectedOutput):
         self._room_left = self._batches
         self.unblock()
 
-    def collect(self, record: Any) -> None:
+    def collect(self, record: object) -> None:
         """Keep a record, or the rows of a batch."""
         # A mark parts the batches of one emission.
         if not self.is_available and not isinstance(self.elements[-1], (Watermark, Idleness)):
@@ -229,7 +229,7 @@ class LimitedOutput(CollectedOutput):
             self.block()
         self.elements += record.rows[record.position :] if type(record) is RowBatch else [record]
 
-    def emitted_without_room(self, record: Any) -> None:
+    def emitted_without_room(self, record: object) -> None:
         """Raise AssertionError: a record has come while there was no room for it."""
         raise AssertionError(f"{record!r} was emitted without room")
 

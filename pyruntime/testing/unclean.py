@@ -74,7 +74,7 @@ ALIKE: Sequence[Sequence[Any]] = (
 """Values of Python, those together that look alike."""
 
 
-def _neighbours(value: Any, of_scalar: Callable[[Any], list[Any]], empty: Any = None) -> Iterator[Any]:
+def _neighbours(value: object, of_scalar: Callable[[Any], list[Any]], empty: object = None) -> Iterator[Any]:
     """The values that look like `value`. of_scalar: gives those of a plain one, or of null."""
     if isinstance(value, dict):
         # Values change places between fields.
@@ -129,14 +129,14 @@ class ColumnType:
             )
         return st.one_of(there, there, st.none())
 
-    def neighbours(self, value: Any) -> list[Any]:
+    def neighbours(self, value: object) -> list[Any]:
         """The values of this type that look like `value`, one at least; null is among those of another."""
         leaf = self
         while leaf.parts:
             leaf = leaf.parts[0]
         known = VALUES[leaf.name]
 
-        def of_scalar(part: Any) -> list[Any]:
+        def of_scalar(part: object) -> list[Any]:
             if part is None:
                 return [known[0]]
             at = [*map(_written, known)].index(_written(part))
@@ -147,7 +147,7 @@ class ColumnType:
         # In an array of arrays, too, a null has a value of its own type beside it.
         return [near for near in _neighbours(value, of_scalar) if self.has(near)]
 
-    def has(self, value: Any) -> bool:
+    def has(self, value: object) -> bool:
         """Return True if `value` is one of this type."""
         if value is None:
             return True
@@ -164,7 +164,7 @@ class ColumnType:
         return {f"f{place}": None for place in range(len(self.parts))} if self.name == "struct" else {}
 
 
-def _written(value: Any) -> Any:
+def _written(value: object) -> Any:
     return identity(value, nan_bits=True)
 
 
@@ -212,7 +212,7 @@ def unclean_tables(
     types = dict(zip("abcdefgh", kinds, strict=False))
     values = st.tuples(*(kind.values() for kind in kinds))
 
-    def near(place: int, value: Any) -> list[Any]:
+    def near(place: int, value: object) -> list[Any]:
         return kinds[place].neighbours(value)
 
     def may_swap(one: int, two: int) -> bool:
@@ -275,12 +275,12 @@ def unclean_rows(
     return draw(_families(values, lambda place, value: neighbours(value), _always, min_rows, rows))
 
 
-def neighbours(value: Any) -> list[Any]:
+def neighbours(value: object) -> list[Any]:
     """The values of Python, of any types, that look like `value`."""
     return [*_neighbours(value, _scalars_like)]
 
 
-def _scalars_like(value: Any) -> list[Any]:
+def _scalars_like(value: object) -> list[Any]:
     known = _written(value)
     found: list[Any] = []
     for alike in ALIKE:

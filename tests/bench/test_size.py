@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from bench.size import ROOT, size_of
+from bench.size import PACKAGE, ROOT, modules, parts, size_of
 
 MODULE = '''"""A docstring.
 
@@ -18,7 +18,7 @@ LIMIT = 3
 """Documents the constant."""
 
 
-def path(name):
+def path(self, name: Any = None, *rest, sep: Any | None = None, **more: dict[str, Any]):
     """A docstring."""
     return os.path.join(
         "a",
@@ -29,7 +29,20 @@ def path(name):
 
 def test_blank_lines_comments_and_docstrings_are_no_code() -> None:
     """Of a module, the lines that Python runs are counted, each once, whatever stands on them."""
-    assert size_of(MODULE) == (1, 17, 7, 2)
+    assert size_of(MODULE)[:4] == (1, 17, 7, 2)
+
+
+def test_parameters_typed_any_are_counted() -> None:
+    """Of the parameters without `self`, those are counted whose type is `Any`, or that or None."""
+    size = size_of(MODULE)
+    assert (size.parameters, size.any) == (4, 2)
+
+
+def test_the_core_and_the_rings_are_the_whole_package() -> None:
+    """The rows of the layers and the rings hold each file of `pyruntime` once, and none is empty."""
+    found = parts()
+    assert sum(size.files for size in found.values()) == len([*modules(PACKAGE)])
+    assert all(size.code > 0 for size in found.values())
 
 
 def test_the_command_prints_a_row_for_each_path_and_their_sum() -> None:

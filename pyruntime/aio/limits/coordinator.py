@@ -14,11 +14,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
 import math
 import os
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -334,7 +336,7 @@ class LimitService(Service):
 
     # -- messages that wait until they are written down -----------------------------------------
 
-    def _send(self, connection: Connection, message: Any, written: bool = False) -> None:
+    def _send(self, connection: Connection, message: object, written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
         # The first that a task hears is that it is in the accounts.
         if self._path is not None and (written or connection in self._opening):
@@ -343,7 +345,7 @@ class LimitService(Service):
         else:
             self._say(connection, message)
 
-    def _say(self, connection: Connection, message: Any) -> None:
+    def _say(self, connection: Connection, message: object) -> None:
         self._opening.discard(connection)
         connection.send(*TO_TASK.to_json(message))
 
@@ -582,3 +584,20 @@ class Coordinator(RpcServer, SharedLimits):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CoordinatorHandle, (self.handle(), None, self._patience)
+
+
+_lock = threading.Lock()
+_local: Coordinator | None = None
+
+
+def local_coordinator() -> CoordinatorHandle:
+    """The limits of a coordinator on loopback that ends with the process; made at the first call. Any thread.
+
+    They share the budget alone: the rate is still that of each task. Raises OSError if it cannot listen.
+    """
+    global _local
+    with _lock:
+        if _local is None:
+            _local = Coordinator().start()
+            atexit.register(_local.close)
+        return replace(_local._tasks_handle(), shares_rate=False)

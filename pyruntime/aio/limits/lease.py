@@ -692,7 +692,7 @@ class LeasedLimiter:
 
     # -- the coordinator ----------------------------------------------------------------------
 
-    def _say(self, message: Any) -> None:
+    def _say(self, message: object) -> None:
         self._way.say(*TO_COORDINATOR.to_json(message))
 
     def _say_farewell(self) -> None:

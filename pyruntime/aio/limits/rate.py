@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from pillarbox.aio.observe.totals import clock_time
+from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
+from pillarbox.rpc.connection import RpcHandle
 from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
@@ -85,7 +86,7 @@ class Rate:
                 "weight says how many units a row needs"
             )
 
-    def units_of(self, row: Any) -> float:
+    def units_of(self, row: object) -> float:
         """The units of a row; 1.0 where nothing weighs rows.
 
         Raises what `weight` raises, and TypeError or ValueError where it gives no finite number of 0 or more.
@@ -437,6 +438,10 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
+    def agreement(self) -> RpcHandle | None:
+        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
+        return None
+
 
 @dataclass(frozen=True)
 class RunBudget(SharedLimits):
@@ -459,6 +464,10 @@ class RunBudget(SharedLimits):
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
+
+    def agreement(self) -> RpcHandle | None:
+        """See `SharedLimits`."""
+        return None if self.shared is None else self.shared.agreement()
 
 
 def check_name(name: object) -> str:

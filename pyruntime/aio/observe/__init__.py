@@ -3,8 +3,7 @@
 Nothing here runs on the mailbox thread.
 """
 
-# Each name is imported when it is asked for: each worker of Spark imports the totals of this package, and
-# needs neither exporters nor the report.
+# Each name is imported when it is asked for: a report needs no exporters.
 
 import importlib
 from typing import TYPE_CHECKING, Any

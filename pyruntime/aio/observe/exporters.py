@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.aio.observe.totals import INSTRUMENTS, Instrument, Totals, instruments
+from pillarbox.aio.totals import INSTRUMENTS, Instrument, Totals, instruments
 from pillarbox.mailbox.metrics import LatencySnapshot
 from pillarbox.validate import check_int
 
@@ -54,7 +54,7 @@ Labels = dict[str, str]
 class _Exported:
     """One observed source, its labels, and what has been read of it."""
 
-    def __init__(self, source: Any, labels: Labels) -> None:
+    def __init__(self, source: object, labels: Labels) -> None:
         self.source = source
         self.labels = labels
         # Rows of a task that runs again are counted from 0 again; a counter may not go back.
@@ -85,7 +85,7 @@ class SourceExporter:
         self._lock = threading.Lock()
         self._sources: dict[int, _Exported] = {}
 
-    def add(self, source: Any, *, query: str = "", operator: str = "") -> None:
+    def add(self, source: object, *, query: str = "", operator: str = "") -> None:
         """Observe `source`: a `Progress`, a `Watch`, the iterator of `async_map`.
 
         query, operator: its labels; no two sources may have the same. Raises TypeError or ValueError for a
@@ -106,7 +106,7 @@ class SourceExporter:
                 raise ValueError(f"{MAX_SOURCES} sources are observed already: remove one")
             self._sources[id(source)] = _Exported(source, labels)
 
-    def remove(self, source: Any) -> None:
+    def remove(self, source: object) -> None:
         """Observe `source` no more: its metrics vanish. Without effect for one that is not observed."""
         with self._lock:
             self._sources.pop(id(source), None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -79,7 +78,7 @@ class GenAiMetrics(SourceExporter, MetricExporter):
         self._began = time.time_ns()
 
     def export(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **more: Any
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **more: object
     ) -> MetricExportResult:
         """Export `metrics_data` and the histograms. Called by a reader."""
         metrics = list(self._metrics())
@@ -94,7 +93,7 @@ class GenAiMetrics(SourceExporter, MetricExporter):
         """Flush the exporter behind."""
         return self._exporter.force_flush(timeout_millis)
 
-    def shutdown(self, timeout_millis: float = 30_000, **more: Any) -> None:
+    def shutdown(self, timeout_millis: float = 30_000, **more: object) -> None:
         """Shut the exporter behind down."""
         self._exporter.shutdown(timeout_millis, **more)
 

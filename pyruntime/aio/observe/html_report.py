@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.aio.observe.series import Interval, Point, intervals, read_totals
-from pillarbox.aio.observe.totals import (
+from pillarbox.aio.totals import (
     INSTRUMENTS,
     SPENT,
     TaskTotals,
@@ -56,7 +56,7 @@ UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def report(
-    source: Any,
+    source: object,
     path: str | os.PathLike[str] = "report.html",
     *,
     title: str = "Pillarbox",

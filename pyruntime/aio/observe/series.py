@@ -20,7 +20,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, Totals
+from pillarbox.aio.totals import INSTRUMENTS, SPENT, Totals
 from pillarbox.thread_start import start_thread
 from pillarbox.validate import check_positive_number
 
@@ -154,7 +154,7 @@ class Watch:
 
     _totals: Totals
 
-    def __init__(self, source: Any, *, interval: float = WATCH_INTERVAL_S) -> None:
+    def __init__(self, source: object, *, interval: float = WATCH_INTERVAL_S) -> None:
         self._interval = check_positive_number("interval", interval)
         self._source = source
         self._totals = self._look(0.0)

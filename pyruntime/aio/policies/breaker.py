@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, ServiceResting, said
 from pillarbox.aio.limits.rate import WAIT_MARGIN_S, SlidingCounts, TokenBucket
-from pillarbox.aio.observe.totals import clock_time, seconds
+from pillarbox.aio.totals import clock_time, seconds
 from pillarbox.wire import is_overload
 
 PROBES_PER_S = 10.0

@@ -1,7 +1,6 @@
-"""Discovery of files: listing, what a stream has taken (`SeenFiles`), and `FileEnumerator`.
+"""Discovery of files: what a stream has taken (`SeenFiles`), and `FileEnumerator`.
 
 `discover` runs on the discovery thread, everything else on the enumerator's, as `SplitEnumerator` says.
-Listing blocks; it is done on the driver too, where columns are looked up.
 """
 
 # A file is known by its name, relative to what is listed: `rsync -a`, `cp -p` and `tar` keep old times, so
@@ -20,250 +19,37 @@ Listing blocks; it is done on the driver too, where columns are looked up.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
-import os
 import re
-import stat
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from pyarrow import ArrowException, fs
+from pyarrow import fs
 
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.object_folder import ObjectFolder
-from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
+from pillarbox.redaction import shown_address
+from pillarbox.sources.connectors.file_formats import FileFormat
+from pillarbox.sources.connectors.file_listing import (
+    END,
+    FilePlace,
+    FileSplit,
+    FoundFile,
+    hiding,
+    list_files,
+    open_file_system,
+)
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.split import Split
-
-if TYPE_CHECKING:
-    from pillarbox.sources.connectors.files import FileSource
 
 log = logging.getLogger("pillarbox")
-
-HIDDEN = (".", "_")
-WILD = re.compile(r"[*?\[]")
-PATTERNS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-READ_ERRORS = (OSError, ValueError, EOFError, ArrowException)
-"""The errors that reading a file may raise."""
-
-END = 2**63 - 1
-"""A `stop` behind the end of every file: for what is read to its end, wherever that is."""
-
-
-@dataclass(frozen=True)
-class FileSplit(Split):
-    """A part of a file, from position `start` up to `stop`. Its file is named relative to what is listed.
-
-    Positions are bytes in text, after decompression, and rows in Parquet. In text `start` and `stop` need not
-    be at a line's edge: the lines are read that *begin* between them. So any cuts read each line once.
-    """
-
-    size: int = 0
-    """Bytes of the file when it was found."""
-    modified: int = 0
-    """The time of its last modification then, in nanoseconds since 1970."""
-    weight: float = 1.0
-    """Bytes of the file for a position, about."""
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return self.split_id.rpartition("+")[0]
-
-    @property
-    def nbytes(self) -> int | None:
-        """Bytes of the file that it takes, about."""
-        return self.size if self.stop == END else round((self.stop - self.start) * self.weight)
-
-    @property
-    def files(self) -> int:
-        """1 for the front of a file, so that a file counts once."""
-        return int(self.start == 0)
-
-    def part(self, start: int, stop: int, weight: float = 1.0) -> FileSplit:
-        """The part from `start` to `stop` of this file."""
-        return replace(self, split_id=f"{self.name}+{start}", start=start, stop=stop, weight=weight)
-
-
-# -- listing ---------------------------------------------------------------------------------------
-
-
-class FoundFile(NamedTuple):
-    """A file as it was found. They sort by when they were modified, then by path. A plain value."""
-
-    modified: int
-    """In nanoseconds since 1970; 0 where the file system does not say."""
-    path: str
-    size: int = 0
-
-    @classmethod
-    def of(cls, info: fs.FileInfo) -> FoundFile:
-        """The file as Arrow describes it."""
-        return cls(info.mtime_ns or 0, info.path, info.size or 0)
-
-
-class UnfitFileError(ValueError):
-    """A file that is not what was asked for; its text is ours, and quotes no address."""
-
-    is_own = True
-
-
-class LostDataError(UnfitFileError):
-    """A file that is another one by now, or that ends before what was to be read of it."""
-
-
-def retold(error: Exception, address: str, place: str) -> Exception:
-    """Return an error of that kind: `place` and the text, but nothing that may be secret in `address`."""
-    reason = reason_of(error, address)
-    kinds = (FileNotFoundError, PermissionError, OSError)
-    told = next((kind for kind in kinds if isinstance(error, kind)), ValueError)(place + reason)
-    # As `from` has it, also where it is None.
-    told.__cause__ = error if reason == str(error) else None
-    return told
-
-
-@contextmanager
-def hiding(address: str) -> Iterator[None]:
-    """Raise the errors of what is done within, but none of what may be secret in `address`."""
-    try:
-        yield
-    except READ_ERRORS as error:
-        if reason_of(error, address) == str(error):
-            raise
-        raise retold(error, address, f"{shown_address(address)!r}: ") from None
-
-
-def root_of(path: str) -> str:
-    """The part of a path in front of its pattern, if it has one: names of files are relative to it."""
-    wild = WILD.search(path)
-    return path.rstrip("/") if wild is None else path[: max(0, path.rfind("/", 0, wild.start()))]
-
-
-def open_file_system(
-    path: str, filesystem: fs.FileSystem | None, option: str = "path"
-) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it. Raises ValueError for a URI that is none.
-
-    option: as what an error names it.
-    """
-    if filesystem is not None:
-        return filesystem, path
-    if path.startswith("file:/") and not path.startswith("file://"):
-        # So Hadoop and Spark write it, with nothing escaped.
-        path = path.removeprefix("file:")
-    # Hadoop's names for what Arrow calls s3://.
-    path = re.sub(r"^s3[an]://", "s3://", path)
-    if not SCHEME.match(path):
-        return fs.LocalFileSystem(), os.path.abspath(path)
-    # A pattern is not an URI: Arrow is asked for the folder in front of it. The query goes with that.
-    place, mark, query = path.partition("?")
-    wild = re.search(r"[*\[]", place)
-    base = place if wild is None else place[: place.rindex("/", 0, wild.start()) + 1]
-    uri = base + mark + query
-    refused = UNESCAPED if is_misread(uri) else ""
-    try:
-        opened, root = fs.FileSystem.from_uri(uri)
-    except READ_ERRORS as error:
-        # Arrow's text has the whole URI, with its secrets.
-        why = "; ".join(filter(None, [type(error).__name__, refused]))
-        refused = f"must be a path or a URI that pyarrow.fs knows ({why})"
-    if refused:
-        raise ValueError(f"{option}={shown_address(uri)!r}: {refused}")
-    return opened, root if wild is None else root.rstrip("/") + "/" + place[len(base) :]
-
-
-def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list[FoundFile]:
-    """The files that `path` stands for, those modified first in front. Raises FileNotFoundError.
-
-    In a folder, what begins with a dot or an underscore is passed over, with all below it: writers keep there
-    what is not finished. A pattern knows `*`, `?`, `[...]`, and `**` for any folders. A link to a folder
-    above is not followed. Raises ValueError for a name that is not UTF-8.
-    """
-    info = filesystem.get_file_info(path)
-    if info.is_file:
-        return [FoundFile.of(info)]
-    root, wanted = path, None
-    if info.type == fs.FileType.NotFound:
-        wild = WILD.search(path)
-        if wild is None:
-            raise FileNotFoundError(f"path={path!r}: there is no such file or folder")
-        root, wanted = root_of(path) or "/" * path.startswith("/"), _pattern(path)
-        recursive = "/" in path[wild.start() :] or "**" in path
-    listed: Iterable[FoundFile] = ()
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        start = len(root.rstrip("/")) + 1
-        selector = fs.FileSelector(root, allow_not_found=wanted is not None, recursive=recursive)
-        infos = [info for info in filesystem.get_file_info(selector) if info.is_file]
-        listed = [FoundFile.of(each) for each in infos if not _is_hidden(each.path[start:])]
-    elif wanted is None or os.path.isdir(root):
-        listed = _walk(root, recursive)
-    files = sorted(file for file in listed if wanted is None or wanted.fullmatch(file.path))
-    for file in files:
-        try:
-            file.path.encode()
-        except UnicodeEncodeError:
-            text = f"{file.path!r}: the name is not UTF-8, so it cannot be read: rename it"
-            raise ValueError(text) from None
-    return files
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(HIDDEN) for part in name.split("/"))
-
-
-def _walk(root: str, recursive: bool) -> Iterator[FoundFile]:
-    """The files in a local folder. Arrow, and `os.walk`, would follow links that go round."""
-    left: list[tuple[str, tuple[str, ...]]] = [(root, (os.path.realpath(root),))]
-    while left:
-        folder, above = left.pop()
-        try:
-            names = [name for name in os.listdir(folder) if not name.startswith(HIDDEN)]
-        except FileNotFoundError:
-            if folder == root:
-                raise
-            continue
-        for path in [os.path.join(folder, name) for name in names]:
-            try:
-                info = os.stat(path)
-            except OSError as error:
-                # Gone meanwhile, or a link to nothing, or to itself.
-                if error.errno in (errno.ENOENT, errno.ELOOP):
-                    continue
-                raise
-            if stat.S_ISREG(info.st_mode):
-                yield FoundFile(info.st_mtime_ns, path, info.st_size)
-            elif recursive and stat.S_ISDIR(info.st_mode):
-                real = os.path.realpath(path)
-                # Also of a folder above the root: it holds the root again.
-                if not any((each + "/").startswith(real.rstrip("/") + "/") for each in above):
-                    left.append((path, (*above, real)))
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    """The paths that a pattern stands for. Raises ValueError for one that cannot be read."""
-    text = ""
-    for part in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]*\]|.", path, re.DOTALL):
-        if part in PATTERNS:
-            text += PATTERNS[part]
-        elif part.startswith("[") and len(part) > 1:
-            text += "[" + part[1:-1].replace("\\", "\\\\").replace("!", "^", part[1] == "!") + "]"
-        else:
-            text += re.escape(part)
-    try:
-        return re.compile(text, re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"path={path!r}: is not a pattern: {error}") from None
-
 
 # -- what was taken --------------------------------------------------------------------------------
 
@@ -402,13 +188,14 @@ class KnownSerializer:
 
     version = 3
 
-    def __init__(self, source: FileSource) -> None:
-        self._source = source
+    def __init__(self, place: FilePlace, state_folder: StateFolder | None) -> None:
+        self._place = place
+        self._state_folder = state_folder
 
     def to_json(self, value: Known) -> Any:
         """Return what JSON can hold. Raises ValueError for more files than an offset can hold, OSError."""
         seen = value.seen.written(value.count, value.total)
-        return {"root": self._source.root, "seen": seen} | ({"begun": [*value.begun]} if value.begun else {})
+        return {"root": self._place.root, "seen": seen} | ({"begun": [*value.begun]} if value.begun else {})
 
     def from_json(self, version: int, written: Any) -> Known:
         """Read what `to_json` has written. Raises ValueError for another version or root, or bad values."""
@@ -419,10 +206,10 @@ class KnownSerializer:
             )
         try:
             root, begun = written["root"], written.get("begun")
-            seen = SeenFiles(self._source.state_folder, written["seen"])
+            seen = SeenFiles(self._state_folder, written["seen"])
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"written={written!r}: must be what a source of files knows") from None
-        self._source.check_root(root)
+        self._place.check_root(root)
         return Known(seen, len(seen), len(seen), begun and tuple(begun))
 
 
@@ -440,17 +227,30 @@ MAX_NAMED = 3
 class FileEnumerator(SplitEnumerator[FileSplit, Known]):
     """Finds files, those modified first in front, and divides them. Confined as `SplitEnumerator` is.
 
-    checkpoint: what to go on from; None for a new run.
+    checkpoint: what to go on from; None for a new run. The others: as `FileSource` has them.
     """
 
     def __init__(
-        self, context: EnumeratorContext[FileSplit], checkpoint: Known | None, source: FileSource
+        self,
+        context: EnumeratorContext[FileSplit],
+        checkpoint: Known | None,
+        place: FilePlace,
+        file_format: FileFormat,
+        *,
+        state_folder: StateFolder | None,
+        recursive: bool,
+        discovery_interval: float | None,
+        split_bytes: int,
+        settle: float | None,
     ) -> None:
-        super().__init__(context, checkpoint or Known(SeenFiles(source.state_folder)))
-        self.discovery_interval = source.discovery_interval
-        self._source = source
-        stores = source.opened[0].type_name in OBJECT_STORES
-        self._settle_s = source.settle if source.settle is not None else 0.0 if stores else SETTLE_S
+        super().__init__(context, checkpoint or Known(SeenFiles(state_folder)))
+        self.discovery_interval = discovery_interval
+        self._place = place
+        self._format = file_format
+        self._recursive = recursive
+        self._split_bytes = split_bytes
+        stores = place.filesystem.type_name in OBJECT_STORES
+        self._settle_s = settle if settle is not None else 0.0 if stores else SETTLE_S
         self._closed = threading.Event()
         # The discovery thread: the files of the latest look that are new and not taken. A folder of a million
         # files is listed once for all its splits.
@@ -462,13 +262,13 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
     def discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
         """Splits of the files that are new. Raises FileNotFoundError where there is no such folder."""
         # spec: SeenFiles!Take
-        source, known, splits = self._source, checkpoint, list[FileSplit]()
+        place, known, splits = self._place, checkpoint, list[FileSplit]()
         seen = known.seen
         seen.cut(known.count)
         if known is not self._returned:
             # What was returned last was not taken up.
             self._new = None
-        with hiding(source.path):
+        with hiding(place.address):
             if known.begun is not None:
                 name, size, modified, start = known.begun
                 known = self._divide(FoundFile(modified, name, size), start, most, splits, known)
@@ -477,7 +277,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
                 known = self._look(known)
             while self._new and len(splits) < most and known.begun is None:
                 file = self._new.popleft()
-                name = source.relative(file.path)
+                name = place.relative(file.path)
                 seen.add(digest_of(name), file)
                 known = self._divide(file._replace(path=name), 0, most, splits, known)
         self._returned = replace(known, count=len(seen))
@@ -489,7 +289,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
             # To count them the files would have to be read here, and once more by who reads them.
             self._has_warned = True
             log.warning("max_rows: files do not say how many rows they have: use max_bytes or max_files")
-        if limit.nbytes is None or split.stop == END or not self._source.file_format.is_cut_anywhere:
+        if limit.nbytes is None or split.stop == END or not self._format.is_cut_anywhere:
             return split
         return replace(split, stop=min(split.stop, split.start + max(1, limit.nbytes)))
 
@@ -501,11 +301,11 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
 
     def _look(self, known: Known) -> Known:
         """List the files: which are new and have rested, and which have changed."""
-        source, seen, is_first = self._source, known.seen, not self._has_looked
+        place, seen, is_first = self._place, known.seen, not self._has_looked
         self._has_looked = True
         new, changed = dict[bytes, FoundFile](), list[str]()
-        for file in list_files(*source.opened, recursive=source.recursive):
-            digest = digest_of(source.relative(file.path))
+        for file in list_files(place.filesystem, place.path, recursive=self._recursive):
+            digest = digest_of(place.relative(file.path))
             if digest in seen:
                 before = seen.look(digest, file)
                 if before is not None and (before.size, before.modified) != (file.size, file.modified):
@@ -531,7 +331,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
             # A batch read has no other look, and one with `availableNow` should take what was there.
             latest = max(file.modified for file in young.values())
             self._closed.wait(min(settle, (latest - now) / 1e9 + settle))
-            infos = self._source.opened[0].get_file_info([*young])
+            infos = self._place.filesystem.get_file_info([*young])
             same = {info.path for info in infos if young[info.path] == FoundFile.of(info)}
         else:
             same = {path for path, since in stood.items() if at - since >= settle}
@@ -544,8 +344,8 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
     def _divide(self, file: FoundFile, start: int, most: int, splits: list[FileSplit], known: Known) -> Known:
         """Add splits of a file, which is called by its name, from `start` on, while there is room."""
         whole = FileSplit(f"{file.path}+0", 0, END, file.size, file.modified)
-        path = self._source.absolute(file.path)
-        for part in self._source.file_format.pieces(whole, path, self._source.split_bytes, start):
+        path = self._place.absolute(file.path)
+        for part in self._format.pieces(whole, path, self._split_bytes, start):
             if len(splits) >= most:
                 return replace(known, begun=(file.path, file.size, file.modified, part.start))
             splits.append(part)

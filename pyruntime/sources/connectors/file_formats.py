@@ -1,13 +1,8 @@
-"""Formats of files: `FileFormat`, Parquet, lines of text and of JSON; and `read_split`, which reads a part.
+"""Formats of files: `FileFormat`, Parquet, lines of text and of JSON.
 
 A format is a plain value. Its methods block, and are called on whichever thread has the file to read.
 """
 
-# What has gone is told apart from what cannot be read now (`may_pass`). A file that was deleted, rewritten or
-# cut short will not come back; a network or a right may, and its rows are there. Taken for one another under
-# "ignore", a server that is away for a minute would be files without rows, and the stream's offset would be
-# past them for good.
-#
 # Why a value that no cast can give is found by halves: Arrow casts a column whole or not at all, and does not
 # say which value it was. Row by row, in Python, would cost every column what now the bad ones cost.
 #
@@ -36,26 +31,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from io import BufferedReader
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 from pyarrow import compute, fs
 from pyarrow import json as arrow_json
 from pyarrow import parquet as pq
 
-from pillarbox.redaction import reason_of
-from pillarbox.sources.connectors.file_discovery import (
+from pillarbox.sources.connectors.file_listing import (
     END,
-    READ_ERRORS,
     FileSplit,
     FoundFile,
     LostDataError,
     UnfitFileError,
-    retold,
 )
-
-if TYPE_CHECKING:
-    from pillarbox.sources.connectors.files import FileSource
 
 log = logging.getLogger("pillarbox")
 
@@ -134,63 +123,6 @@ class FileFormat(ABC):
                 "change: write them elsewhere, or under a name that begins with a dot, and rename them when "
                 "they are whole"
             )
-
-
-def read_split(
-    source: FileSource, schema: pa.Schema | None, split: FileSplit
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the batches of a split with the columns of `schema`, each with the position behind it.
-
-    On a fetcher's thread. Raises what names the file.
-    """
-    path, position, bad_rows = source.absolute(split.name), split.start, 0
-    (filesystem, given), form = source.opened, source.file_format
-    wanted = source.arrow_schema() if schema is None else schema
-    try:
-        said = scalars(source.columns_in(path, given), wanted, path if source.on_bad_row != "fail" else None)
-        # These stand in no file. The values of bad lines are null until there are some.
-        elsewhere = dict(said)
-        if source.on_bad_row == "column" and source.bad_row_column in wanted.names:
-            elsewhere[source.bad_row_column] = pa.scalar(None, pa.string())
-        own = without(wanted, elsewhere) if elsewhere else wanted
-        if not own.names:
-            raise UnfitFileError(
-                f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
-            )
-        for batch, behind, bad in form.read(split, path, own, source.batch_bytes):
-            if bad and source.on_bad_row == "fail":
-                place = f"{form.place(path, bad[0].at)}: {bad[0].problem}"
-                raise UnfitFileError(f"{place}. on_bad_row='null' reads all other values")
-            bad_rows += len(bad)
-            if elsewhere:
-                columns = dict(zip(own.names, batch.columns, strict=True))
-                columns |= {name: pa.repeat(value, batch.num_rows) for name, value in elsewhere.items()}
-                if bad and source.bad_row_column in elsewhere:
-                    lines = {each.row: each.line.decode(errors="replace") for each in bad}
-                    column = pa.array(map(lines.get, range(batch.num_rows)), pa.string())
-                    columns[source.bad_row_column] = column
-                batch = pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
-            # The last line of a part may end behind its `stop`, where the next part goes on by itself.
-            position = min(behind, split.stop)
-            yield batch, position
-    except READ_ERRORS as error:
-        # Rows that have gone: of a file that is gone, another, cut short, or broken.
-        is_loss = isinstance(error, LostDataError | OSError | EOFError | pa.ArrowException)
-        if source.on_data_loss == "fail" or not is_loss or may_pass(error, filesystem):
-            raise retold(error, source.path, f"{path!r}, from {form.position_name} {position} on: ") from None
-        text = "%r: what stands from position %s on is not read, as on_data_loss is 'ignore': %s"
-        log.warning(text, path, position, reason_of(error, source.path))
-    if bad_rows:
-        text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is %r"
-        log.warning(text, path, bad_rows, source.on_bad_row)
-
-
-def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
-    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
-        return False
-    # What Arrow says of the content has no number; nor have the errors of a network.
-    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
 
 
 # -- columns ---------------------------------------------------------------------------------------

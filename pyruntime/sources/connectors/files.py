@@ -3,43 +3,47 @@
 `FileSource` is a plain value; made on the driver, used in any process.
 """
 
+# What has gone is told apart from what cannot be read now (`may_pass`). A file that was deleted, rewritten or
+# cut short will not come back; a network or a right may, and its rows are there. Taken for one another under
+# "ignore", a server that is away for a minute would be files without rows, and the stream's offset would be
+# past them for good.
+
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
 
 from pillarbox.ledger.private_files import expand_home
-from pillarbox.redaction import shown_address
-from pillarbox.sources.connectors.file_discovery import (
-    READ_ERRORS,
-    FileEnumerator,
-    FileSplit,
-    Known,
-    KnownSerializer,
-    StateFolder,
-    hiding,
-    list_files,
-    open_file_system,
-    retold,
-    root_of,
-)
+from pillarbox.redaction import reason_of, shown_address
+from pillarbox.sources.connectors.file_discovery import FileEnumerator, Known, KnownSerializer, StateFolder
 from pillarbox.sources.connectors.file_formats import (
     FileFormat,
     JsonFormat,
     ParquetFormat,
     TextFormat,
     check_columns,
-    read_split,
+    scalars,
     without,
+)
+from pillarbox.sources.connectors.file_listing import (
+    READ_ERRORS,
+    FilePlace,
+    FileSplit,
+    LostDataError,
+    UnfitFileError,
+    hiding,
+    list_files,
+    open_file_system,
+    retold,
 )
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader
@@ -49,10 +53,10 @@ from pillarbox.sources.source import ON_DATA_LOSS, Boundedness, Source, check_op
 from pillarbox.sources.split import Serializer
 from pillarbox.validate import naming_arguments
 
+log = logging.getLogger("pillarbox")
+
 # CSV is not among them, since Spark's own reader has many options for it, which would have to mean the same.
 FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": TextFormat}
-NULL = "__HIVE_DEFAULT_PARTITION__"
-"""The value of a folder, `name=value`, as Hive and Spark write null."""
 # So many digits always fit into 64 bits; a longer number stays text, as an identifier should.
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -141,13 +145,23 @@ class FileSource(Source[FileSplit, Known]):
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
         """The serializer of what was found."""
-        return KnownSerializer(self)
+        return KnownSerializer(self.place, self.state_folder)
 
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
     ) -> FileEnumerator:
         """One that has found nothing, or goes on from `checkpoint`."""
-        return FileEnumerator(context, checkpoint, self)
+        return FileEnumerator(
+            context,
+            checkpoint,
+            self.place,
+            self.file_format,
+            state_folder=self.state_folder,
+            recursive=self.recursive,
+            discovery_interval=self.discovery_interval,
+            split_bytes=self.split_bytes,
+            settle=self.settle,
+        )
 
     restore_enumerator = create_enumerator
 
@@ -168,9 +182,9 @@ class FileSource(Source[FileSplit, Known]):
 
     @cached_property
     def _schema_of_files(self) -> pa.Schema:
-        filesystem, path = self.opened
+        place = self.place
         with hiding(self.path):
-            listed = list_files(filesystem, path, recursive=self.recursive)
+            listed = list_files(place.filesystem, place.path, recursive=self.recursive)
         found, named = None, dict[str, str | None]()
         for file in listed:
             if not file.size:
@@ -180,9 +194,9 @@ class FileSource(Source[FileSplit, Known]):
                 if found.names:
                     check_columns(found.names, found)
             except READ_ERRORS as error:
-                place = f"{file.path!r}: its columns cannot be looked up: "
-                raise retold(error, self.path, place) from None
-            named = self.columns_in(file.path, path)
+                where = f"{file.path!r}: its columns cannot be looked up: "
+                raise retold(error, self.path, where) from None
+            named = place.columns_in(file.path)
             # A file all of whose values are null has columns without types: the next one may know better.
             if any(kind != pa.null() for kind in found.types):
                 break
@@ -192,7 +206,7 @@ class FileSource(Source[FileSplit, Known]):
                 "give a schema"
             )
         # The type of a column of folders is known only of all: one value that is not a number makes it text.
-        folders = [self.columns_in(file.path, path) for file in listed]
+        folders = [place.columns_in(file.path) for file in listed]
         kinds = [pa.field(name, _kind_of(values.get(name) for values in folders)) for name in named]
         bad = [pa.field(self.bad_row_column, pa.string())] if self.on_bad_row == "column" else []
         schema = pa.schema([*_plain_schema(without(found, named)), *kinds, *bad])
@@ -214,12 +228,12 @@ class FileSource(Source[FileSplit, Known]):
     @cached_property
     def file_format(self) -> FileFormat:
         """The format."""
-        return FORMATS[self.format](self.opened[0])
+        return FORMATS[self.format](self.place.filesystem)
 
     @cached_property
-    def opened(self) -> tuple[fs.FileSystem, str]:
-        """The file system, and the path in it. Any thread."""
-        return open_file_system(self.path, self.filesystem)
+    def place(self) -> FilePlace:
+        """The place of the files, in its open file system. Any thread."""
+        return FilePlace(self.path, *open_file_system(self.path, self.filesystem), self.moved_from)
 
     @cached_property
     def state_folder(self) -> StateFolder | None:
@@ -231,54 +245,69 @@ class FileSource(Source[FileSplit, Known]):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "state_folder"}
 
-    # -- names of files ----------------------------------------------------------------------------
-
-    @cached_property
-    def root(self) -> str:
-        """The place that names of files are relative to, as a checkpoint has it: without secrets."""
-        filesystem, path = self.opened
-        # Without host and user: the same bucket through another endpoint, or with other keys, is the same
-        # place.
-        kind = filesystem.type_name
-        return root_of(path) or "/" if kind == "local" else f"{kind}://{root_of(path)}"
-
-    def relative(self, path: str) -> str:
-        """The name of a file, by which it is known, of its path in the file system."""
-        return path[len(root_of(self.opened[1])) :].lstrip("/")
-
-    def absolute(self, name: str) -> str:
-        """The path in the file system of a file of this name."""
-        path = self.opened[1]
-        root = root_of(path)
-        return root + "/" * bool(name and (root or path.startswith("/"))) + name
-
-    def check_root(self, root: str) -> None:
-        """Raise ValueError unless a checkpoint that was written for the files of `root` is one for these."""
-        if root != self.root and root != (self.moved_from or "").rstrip("/"):
-            before = self.moved_from and shown_address(self.moved_from)
-            raise ValueError(
-                f"path={shown_address(self.path)!r}: its files lie in {self.root!r}, and the checkpoint is "
-                f"of {root!r}. If these are the same files by the same names, say moved_from={root!r}, and "
-                f"they are not read again; else begin a new checkpoint (now moved_from={before!r})"
-            )
-
-    @staticmethod
-    def columns_in(path: str, given: str) -> dict[str, str | None]:
-        """The values by name in the folders of a file, of those below the path or pattern `given`."""
-        above = given if path.startswith(given) else root_of(given)
-        found: dict[str, str | None] = {}
-        for folder in path[len(above) :].split("/")[:-1]:
-            name, equals, value = folder.partition("=")
-            if name and equals:
-                found[unquote(name)] = None if value == NULL else unquote(value)
-        return found
-
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> FileSource:
         """The source that options of the same names describe."""
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
         return cls(schema=schema, **read_options(cls, options))
+
+
+def read_split(
+    source: FileSource, schema: pa.Schema | None, split: FileSplit
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the batches of a split with the columns of `schema`, each with the position behind it.
+
+    On a fetcher's thread. Raises what names the file.
+    """
+    place, form = source.place, source.file_format
+    path, position, bad_rows = place.absolute(split.name), split.start, 0
+    wanted = source.arrow_schema() if schema is None else schema
+    try:
+        said = scalars(place.columns_in(path), wanted, path if source.on_bad_row != "fail" else None)
+        # These stand in no file. The values of bad lines are null until there are some.
+        elsewhere = dict(said)
+        if source.on_bad_row == "column" and source.bad_row_column in wanted.names:
+            elsewhere[source.bad_row_column] = pa.scalar(None, pa.string())
+        own = without(wanted, elsewhere) if elsewhere else wanted
+        if not own.names:
+            raise UnfitFileError(
+                f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
+            )
+        for batch, behind, bad in form.read(split, path, own, source.batch_bytes):
+            if bad and source.on_bad_row == "fail":
+                where = f"{form.place(path, bad[0].at)}: {bad[0].problem}"
+                raise UnfitFileError(f"{where}. on_bad_row='null' reads all other values")
+            bad_rows += len(bad)
+            if elsewhere:
+                columns = dict(zip(own.names, batch.columns, strict=True))
+                columns |= {name: pa.repeat(value, batch.num_rows) for name, value in elsewhere.items()}
+                if bad and source.bad_row_column in elsewhere:
+                    lines = {each.row: each.line.decode(errors="replace") for each in bad}
+                    column = pa.array(map(lines.get, range(batch.num_rows)), pa.string())
+                    columns[source.bad_row_column] = column
+                batch = pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
+            # The last line of a part may end behind its `stop`, where the next part goes on by itself.
+            position = min(behind, split.stop)
+            yield batch, position
+    except READ_ERRORS as error:
+        # Rows that have gone: of a file that is gone, another, cut short, or broken.
+        is_loss = isinstance(error, LostDataError | OSError | EOFError | pa.ArrowException)
+        if source.on_data_loss == "fail" or not is_loss or may_pass(error, place.filesystem):
+            raise retold(error, source.path, f"{path!r}, from {form.position_name} {position} on: ") from None
+        text = "%r: what stands from position %s on is not read, as on_data_loss is 'ignore': %s"
+        log.warning(text, path, position, reason_of(error, source.path))
+    if bad_rows:
+        text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is %r"
+        log.warning(text, path, bad_rows, source.on_bad_row)
+
+
+def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -103,7 +103,7 @@ def _value(column: pa.Array) -> Any:
         return f"<{column.type} that cannot be decoded>"
 
 
-def bad_state_folder(value: Any, dead_letter: DeadLetter | None) -> DeadLetter | None:
+def bad_state_folder(value: object, dead_letter: DeadLetter | None) -> DeadLetter | None:
     """The folder that a user gave as `bad_state`. Raises TypeError or ValueError.
 
     dead_letter: where failed rows are put aside.

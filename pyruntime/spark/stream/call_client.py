@@ -238,7 +238,7 @@ class CallClient:
             self._disconnect(name)
 
 
-def _ask(connection: Connection[Any, Any], *message: Any) -> tuple[Any, ...]:
+def _ask(connection: Connection[Any, Any], *message: object) -> tuple[Any, ...]:
     connection.send(message)
     reply: tuple[Any, ...] = connection.recv()
     if reply[0] == "failed":

@@ -71,7 +71,7 @@ class Clock(DataSource):
         """Spark's: one row for each movement."""
         return "tick bigint"
 
-    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+    def simpleStreamReader(self, schema: object) -> SimpleDataSourceStreamReader:
         """Spark's: for one run of a query, and in tasks of a replay."""
         return ClockReader(self.options.get("folder"))
 
@@ -189,10 +189,10 @@ class ClockListener(StreamingQueryListener):
             self._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(self)
         session.streams.addListener(self)
 
-    def onQueryStarted(self, event: Any) -> None:
+    def onQueryStarted(self, event: object) -> None:
         """Do nothing."""
 
-    def onQueryIdle(self, event: Any) -> None:
+    def onQueryIdle(self, event: object) -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:

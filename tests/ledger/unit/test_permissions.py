@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import Errors, async_map
 from pillarbox.aio.observe import report
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.maintenance import compact, expire

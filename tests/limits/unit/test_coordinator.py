@@ -457,3 +457,9 @@ def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
                 assert 0.7 <= caller.begun[-1] - began <= 0.71
 
     on_net(run)
+
+
+def test_the_tasks_of_a_run_agree_where_they_share_their_budget() -> None:
+    with Coordinator() as coordinator:
+        assert RunBudget(coordinator.named("job"), "run", 0, 0.0).agreement() == coordinator.agreement()
+    assert RunBudget(None, "run", 0, 0.0).agreement() is None

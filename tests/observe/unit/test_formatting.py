@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.aio.observe.totals import compact, number, seconds
+from pillarbox.aio.totals import compact, number, seconds
 
 
 @pytest.mark.parametrize(

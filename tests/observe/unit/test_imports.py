@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox.aio import observe
 from pillarbox.aio.observe import exporters, html_report
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 
 CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2")
 
@@ -26,7 +26,7 @@ def modules_after(statement: str) -> set[str]:
 
 def test_importing_it_imports_no_client_and_no_report() -> None:
     loaded = modules_after("import pillarbox.aio.observe.series")
-    assert "pillarbox.aio.observe.totals" in loaded
+    assert "pillarbox.aio.totals" in loaded
     assert loaded & {*CLIENTS, "pillarbox.aio.observe.html_report"} == set()
 
 

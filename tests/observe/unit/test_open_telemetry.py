@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pillarbox import Retry, async_map
 from pillarbox.aio.observe.exporters import OpenTelemetryExporter
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 
 

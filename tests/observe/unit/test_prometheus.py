@@ -24,7 +24,7 @@ from pillarbox.aio.observe.exporters import (
     PROMETHEUS_BOUNDS_S,
     PrometheusExporter,
 )
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
 from tests.waiting import wait_until
 

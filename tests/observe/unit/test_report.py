@@ -15,7 +15,7 @@ import pytest
 from pillarbox import Retry, async_map
 from pillarbox.aio.observe import Watch, report
 from pillarbox.aio.observe.series import Series
-from pillarbox.aio.observe.totals import SPENT, TaskTotals, Totals
+from pillarbox.aio.totals import SPENT, TaskTotals, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 from tests.observe.browser import Browser, Page
 

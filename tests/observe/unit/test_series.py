@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.aio.observe.series import Series
-from pillarbox.aio.observe.totals import SPENT, Totals
+from pillarbox.aio.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 from tests.search import examples
 

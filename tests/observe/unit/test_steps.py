@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch
 from pillarbox.aio.observe.series import Point, Series, intervals, point
-from pillarbox.aio.observe.totals import SPENT, Totals
+from pillarbox.aio.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot
 from tests.aio.unit.virtual import Rig, Service, play
 from tests.search import examples

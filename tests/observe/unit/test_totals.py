@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pillarbox import async_map
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.aio.observe.totals import (
+from pillarbox.aio.totals import (
     ROWS,
     SPENT,
     Totals,

@@ -11,7 +11,7 @@ import pytest
 from pillarbox import async_map
 from pillarbox.aio.observe import Watch
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 
 
 def test_it_sees_calls_in_flight_and_then_their_results() -> None:

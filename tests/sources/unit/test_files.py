@@ -13,7 +13,8 @@ import pytest
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources.connectors.file_discovery import FileSplit, Known
+from pillarbox.sources.connectors.file_discovery import Known
+from pillarbox.sources.connectors.file_listing import FileSplit
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
@@ -363,10 +364,10 @@ def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
 def test_secrets_of_a_uri_are_not_shown() -> None:
     source = SettledFiles("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
     assert repr(source) == "FileSource('s3://***@bucket/a/*.txt', format='text')"
-    assert source.opened[1] == "bucket/a/*.txt"
+    assert source.place.path == "bucket/a/*.txt"
     moved = SettledFiles("x", "text", moved_from="s3://key:secret@bucket/a")
     with pytest.raises(ValueError, match=r"now moved_from='s3://\*\*\*@bucket/a'"):
-        moved.check_root("s3://bucket/other")
+        moved.place.check_root("s3://bucket/other")
 
 
 def test_a_micro_batch_has_whole_parts_of_parquet_within_its_bytes(tmp_path: Path) -> None:

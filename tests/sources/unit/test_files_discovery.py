@@ -232,7 +232,7 @@ def test_a_root_that_has_moved_is_refused_or_mapped(tmp_path: Path, state: bool)
 
 def test_other_words_for_the_same_place_are_the_same_place() -> None:
     roots = [
-        SettledFiles(path, "text").root
+        SettledFiles(path, "text").place.root
         for path in (
             "s3://bucket/in?region=x",
             "s3a://bucket/in/?region=x",
@@ -240,7 +240,11 @@ def test_other_words_for_the_same_place_are_the_same_place() -> None:
         )
     ]
     assert set(roots) == {"s3://bucket/in"}
-    assert SettledFiles("file:/in/x", "text").root == SettledFiles("/in/x/**/*.txt", "text").root == "/in/x"
+    assert (
+        SettledFiles("file:/in/x", "text").place.root
+        == SettledFiles("/in/x/**/*.txt", "text").place.root
+        == "/in/x"
+    )
 
 
 # -- offsets -------------------------------------------------------------------------------------------------

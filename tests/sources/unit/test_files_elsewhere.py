@@ -17,7 +17,7 @@ from pyarrow import fs
 from pyarrow import parquet as pq
 
 from pillarbox.redaction import reason_of
-from pillarbox.sources.connectors import file_discovery as listing
+from pillarbox.sources.connectors import file_listing as listing
 from pillarbox.sources.connectors import files as files_source
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed

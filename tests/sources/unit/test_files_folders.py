@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from pyarrow import parquet as pq
 
+from pillarbox.sources.connectors.file_listing import FilePlace
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
@@ -87,7 +89,7 @@ def test_a_folder_stands_above_a_column_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_folders_above_the_path_are_none(path: str, given: str, found: dict[str, str]) -> None:
-    assert FileSource.columns_in(path, given) == found
+    assert FilePlace(given, fs.LocalFileSystem(), given).columns_in(path) == found
 
 
 def test_a_pattern_leaves_the_files_of_other_folders_alone_and_its_folders_give_columns(

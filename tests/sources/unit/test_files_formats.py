@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources.connectors.file_discovery import FileSplit
-from pillarbox.sources.connectors.file_formats import JsonFormat, read_split
-from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.connectors.file_formats import JsonFormat
+from pillarbox.sources.connectors.file_listing import FileSplit
+from pillarbox.sources.connectors.files import FileSource, read_split
 from pillarbox.sources.fetching import ReadFailed
 from pillarbox.testing import SourceHarness
 from tests.search import examples

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Batch, Budget, Dedupe, Options, Rate, Retry
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
 from pillarbox.spark import estimate_cost
-from pillarbox.spark.estimate_cost import Estimate, forecast
+from pillarbox.spark.cost_estimate import Estimate, forecast
 
 CALL = 0.1
 """Seconds of a call of the sample, which a histogram knows to a sixteenth."""

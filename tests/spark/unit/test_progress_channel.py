@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.observe.totals import Totals, to_json
+from pillarbox.aio.totals import Totals, to_json
 from pillarbox.rpc.connection import Connection, RefusedError, connect
 from pillarbox.rpc.server import RpcServer
 from pillarbox.spark import progress_channel

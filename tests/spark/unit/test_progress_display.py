@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.observe.series import Point, point
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.spark import Progress
 from pillarbox.spark.progress import LINE_INTERVAL_S, Lines, open_display, recent_rate
 
@@ -131,7 +131,7 @@ def test_the_time_left_is_said_only_with_a_total_and_a_rate(total: int | None, r
 # A job whose only task is the cell, so that it needs no Spark.
 CELL = """
 import threading
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.spark import Progress
 from pillarbox.spark.progress_channel import ProgressReporter
 

@@ -25,8 +25,8 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.function import gives_one_row
-from pillarbox.aio.observe.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
+from pillarbox.aio.totals import Totals, from_json, number, seconds, to_json
 from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, map_in_arrow, name_of, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced
@@ -198,7 +198,7 @@ class SampleTask:
         if rate is not None and rate.weight is not None:
             weight = rate.weight
 
-            def watched(row: Any) -> float:
+            def watched(row: object) -> float:
                 units.append(float(weight(row)))
                 return units[-1]
 

@@ -212,7 +212,7 @@ def to_json(totals: Totals) -> list[Any]:
     return _CODEC.to_json(totals)
 
 
-def from_json(written: Any) -> Totals:
+def from_json(written: object) -> Totals:
     """The totals that `to_json` wrote. Raises ValueError, which names the field, for anything else."""
     # Added up, buckets are looked up: a bound that no histogram has is refused here, and not in a later sum.
     return merge([Totals(), _CODEC.from_json(written)])
