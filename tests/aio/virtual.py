@@ -29,6 +29,8 @@ def play(script: Callable[[], Awaitable[T]]) -> T:
 
 async def _played(script: Callable[[], Awaitable[T]]) -> T:
     result = await script()
+    # What was cancelled last ends in the next turn.
+    await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     return result
 
