@@ -27,8 +27,9 @@ from pillarbox.task.protocols import (
     TaskCancelled,
     Watermark,
 )
+from pillarbox.testing import VirtualTimeLoop
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
-from tests.aio.unit.virtual import HOUR, VirtualLoop, play
+from tests.aio.virtual import HOUR, play
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "aio/unit/test_flink_claims.py"
@@ -564,13 +565,13 @@ def test_a_row_that_fails_or_times_out_ends_the_task_at_once_whatever_waits_besi
 def test_a_row_that_is_done_leaves_no_timer() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, VirtualTimeLoop)
         running = Running(doubled_after({}), timeout=Timeout(HOUR, attempt=HOUR))
         running.push(*range(100))
         await asyncio.sleep(1.0)
         assert len(running.left) == 100
         await running.end()
-        assert loop.armed() == [] and now() == 1.0
+        assert loop.armed_timers == 0 and now() == 1.0
 
     play(script)
 
