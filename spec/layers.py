@@ -343,7 +343,7 @@ ABOVE = {
     ),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
-        *of_calls("ledger_properties", "lease_lost"),
+        *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
         *in_folder("ledger", "writer", "ledger", "lease", "shared", "several_inputs", "publish"),
     ),
     "the fetchers": in_folder(
@@ -364,7 +364,7 @@ ABOVE = {
     "the identity of rows": (
         *in_folder("spark", "ledger_keys"),
         *in_folder("ledger", "keys"),
-        *of_calls("equal_rows", "ledger_properties", "ledger_identity"),
+        *of_calls("equal_rows", "ledger_properties", "ledger_identity", "ledger_owner"),
     ),
 }  # fmt: skip
 
