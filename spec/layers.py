@@ -329,11 +329,12 @@ ABOVE = {
     "the chain": ("tests/task", *of_calls("wait_snapshots")),
     "the collector": of_calls("collectors"),
     "the operator": of_calls(
-        "restored_rows", "wait_snapshots", "operator_properties", "ledger_session", "ledger_replays", "retry",
-        "bytes", "limits_apart", "outcomes", "order_and_limits", "single_flight", "close",
+        "restored_rows", "wait_snapshots", "operator_properties", "ledger_leaving", "lease_lost",
+        "ledger_replays", "retry", "bytes", "limits_apart", "outcomes", "order_and_limits", "single_flight",
+        "close", "slots",
     ),
     "the runners": of_calls(
-        "restored_rows", "batches", "blocking", "batches_failures", "batches_timeouts", "deadlines",
+        "slots", "restored_rows", "batches", "blocking", "batches_failures", "batches_timeouts", "deadlines",
         "breaker", "close", "collectors", "collector_bills", "order_and_limits", "batches_properties",
     ),
     "the scheduler": of_calls(
@@ -341,8 +342,8 @@ ABOVE = {
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
     ),
     "the ledger session": (
-        *of_calls("ledger_session", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
-        *of_calls("ledger_properties", "ledger_patience"),
+        *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
+        *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
         *in_folder("ledger", "writer", "ledger", "lease", "shared", "several_inputs", "publish"),
     ),
     "the fetchers": in_folder(
@@ -363,7 +364,7 @@ ABOVE = {
     "the identity of rows": (
         *in_folder("spark", "ledger_keys"),
         *in_folder("ledger", "keys"),
-        *of_calls("equal_rows", "ledger_properties", "ledger_identity"),
+        *of_calls("equal_rows", "ledger_properties", "ledger_identity", "ledger_owner"),
     ),
 }  # fmt: skip
 

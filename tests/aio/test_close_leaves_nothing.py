@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.aio.unit.leaving import ENDINGS, MODES
+from tests.aio.leaving import ENDINGS, MODES
 
 HERE = Path(__file__).resolve()
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="look
 
 def leaving(loop: str, mode: str, *endings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", HERE.parent / "unit" / "leaving.py", loop, mode, *endings],
+        [sys.executable, "-W", "error", HERE.parent / "leaving.py", loop, mode, *endings],
         cwd=HERE.parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

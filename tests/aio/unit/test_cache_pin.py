@@ -17,7 +17,7 @@ from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
-from tests.aio.unit.virtual import VirtualLoop
+from pillarbox.testing import VirtualTimeLoop
 
 OWNER = "0123456789abcdef"
 
@@ -39,7 +39,7 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
     pin = CachePin(ledger, scope, OWNER, 17)
     assert pin.join() == 17
     written: list[float] = []
-    loop = VirtualLoop()
+    loop = VirtualTimeLoop()
 
     def joined(*given: Any) -> int:
         if len(written) == 1:

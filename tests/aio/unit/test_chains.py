@@ -49,9 +49,10 @@ from pillarbox.aio.states import FinishedRow, OutputState
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, TaskSnapshot
 from pillarbox.task.protocols import RowBatch, Watermark
+from pillarbox.testing import VirtualTimeLoop
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 from tests.aio.unit.test_wait_snapshots import UNALIGNED
-from tests.aio.unit.virtual import VirtualLoop, play
+from tests.aio.virtual import LONG, play
 from tests.search import examples
 
 
@@ -545,7 +546,7 @@ class ChainLife:
     def __init__(
         self, elements: list[Any], functions: Any, snapshot: TaskSnapshot | None, limits: Any
     ) -> None:
-        self.loop = VirtualLoop()
+        self.loop = VirtualTimeLoop(longest=LONG)
         self.snapshot = snapshot
         self.committed = 0
         self.number = 0 if snapshot is None else snapshot.barrier.id

@@ -69,3 +69,10 @@ def test_an_error_that_is_made_of_more_than_a_text_keeps_its_name_and_its_text()
 )
 def test_a_text_without_an_error_gives_none(text: str) -> None:
     assert from_text(text) is None
+
+
+def test_an_error_is_had_again_without_the_query_of_its_address() -> None:
+    error = raised(ServiceError("503 for GET https://geo.example/v1?key=secret"))
+    found = from_text(str(CallFailed(1, error).with_trace()))
+    assert isinstance(found, CallFailed)
+    assert str(found.cause) == "503 for GET https://geo.example/v1?***"

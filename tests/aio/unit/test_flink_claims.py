@@ -27,8 +27,9 @@ from pillarbox.task.protocols import (
     TaskCancelled,
     Watermark,
 )
+from pillarbox.testing import VirtualTimeLoop
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
-from tests.aio.unit.virtual import HOUR, VirtualLoop, play
+from tests.aio.virtual import HOUR, play
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "aio/unit/test_flink_claims.py"
@@ -102,7 +103,7 @@ CLAIMS = {
     # -- time-outs -------------------------------------------------------------------------------------
     "testAsyncTimeoutFailure": Claim(
         "A time-out is an error of its row, which names the limit.",
-        ("aio/unit/test_failures.py::test_a_timeout_cancels_the_coroutine_and_fails_with_the_limit",),
+        ("aio/test_failures.py::test_a_timeout_cancels_the_coroutine_and_fails_with_the_limit",),
         ("test_a_row_that_fails_or_times_out_ends_the_task_at_once_whatever_waits_beside_it",),
     ),
     "testAsyncTimeoutIgnore": Claim(
@@ -141,12 +142,12 @@ CLAIMS = {
     "late completion after a time-out": Claim(
         "It has no effect, and is counted.",
         ("aio/test_collectors.py::test_a_completion_after_the_time_out_has_no_effect_and_is_counted",
-         "aio/unit/test_failures.py::test_a_blocking_call_that_returns_late_is_counted_and_ignored"),
+         "aio/test_failures.py::test_a_blocking_call_that_returns_late_is_counted_and_ignored"),
     ),
     # -- errors of the function ------------------------------------------------------------------------
     "testOrderedWaitUserExceptionHandling": Claim(
         "In order, an error ends the task, though rows in front of it are under way.",
-        ("aio/unit/test_failures.py::test_a_failed_job_cancels_the_calls_in_flight",),
+        ("aio/test_failures.py::test_a_failed_job_cancels_the_calls_in_flight",),
         ("test_a_row_that_fails_or_times_out_ends_the_task_at_once_whatever_waits_beside_it",),
     ),
     "testUnorderedWaitUserExceptionHandling": Claim(
@@ -155,7 +156,7 @@ CLAIMS = {
     ),
     "testOrderedWaitUserExceptionHandlingWithRetry": Claim(
         "The error of the last attempt ends the task, in order.",
-        ("aio/unit/test_failures.py::test_after_the_last_attempt_the_error_says_how_many_there_were",),
+        ("aio/test_failures.py::test_after_the_last_attempt_the_error_says_how_many_there_were",),
         ("test_a_row_that_fails_or_times_out_ends_the_task_at_once_whatever_waits_beside_it",),
     ),
     "testUnorderedWaitUserExceptionHandlingWithRetry": Claim(
@@ -202,7 +203,7 @@ CLAIMS = {
     ),
     "testProcessingTimeWithTimeoutFunctionOrderedWithRetry": Claim(
         "The time-out bounds all attempts of a row and their pauses; then it has the value of its time-out.",
-        ("aio/unit/test_failures.py::test_the_timeout_bounds_all_attempts_and_their_pauses",),
+        ("aio/test_failures.py::test_the_timeout_bounds_all_attempts_and_their_pauses",),
         ("test_a_row_that_is_tried_again_for_too_long_gets_the_value_of_its_time_out",),
     ),
     "testProcessingTimeWithTimeoutFunctionUnorderedWithRetry": Claim(
@@ -211,7 +212,7 @@ CLAIMS = {
     ),
     "an attempt that never ends": Claim(
         "It is cut by the time-out of the row, whichever attempt it is, and by its own.",
-        ("aio/unit/test_failures.py::test_an_attempt_that_times_out_is_tried_again",),
+        ("aio/test_failures.py::test_an_attempt_that_times_out_is_tried_again",),
         ("test_a_row_that_is_tried_again_for_too_long_gets_the_value_of_its_time_out",),
     ),
     "testProcessingTimeRepeatedCompleteOrderedWithRetry": Claim(
@@ -564,13 +565,13 @@ def test_a_row_that_fails_or_times_out_ends_the_task_at_once_whatever_waits_besi
 def test_a_row_that_is_done_leaves_no_timer() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, VirtualTimeLoop)
         running = Running(doubled_after({}), timeout=Timeout(HOUR, attempt=HOUR))
         running.push(*range(100))
         await asyncio.sleep(1.0)
         assert len(running.left) == 100
         await running.end()
-        assert loop.armed() == [] and now() == 1.0
+        assert loop.armed_timers == 0 and now() == 1.0
 
     play(script)
 

@@ -37,7 +37,7 @@ from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task import InputStatus
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskOutput
 from pillarbox.testing.clocks import VirtualTimeLoop
-from tests.aio.unit.virtual import HOUR, Rig, again, play
+from tests.aio.virtual import HOUR, Job, again, play
 from tests.search import examples
 
 
@@ -515,16 +515,16 @@ def test_an_answer_under_the_handle_of_an_earlier_attempt_changes_nothing(
 
     async def script() -> list[Any]:
         retry = again(3, 1.0)
-        rig = Rig(
+        job = Job(
             one if batch is None else many,
             retry=retry,
             timeout=Timeout(attempt=60.0),
             batch=batch,
             ordered=ordered,
         )
-        rig.push(*((row,) for row in range(3)))
-        await rig.end()
-        return rig.results
+        job.push(*((row,) for row in range(3)))
+        await job.end()
+        return job.results
 
     assert play(script) == ["of the last"] * 3
     # The second attempt of a row tries the handle of the first, the third those of both.

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
-import threading
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
+from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.options import Intervals
 from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.task.protocols import TaskOutput, Watermark
 from pillarbox.testing.test_io import ReplayedInput
-from tests.aio.unit.intervals import options_with
 from tests.aio.unit.test_wait_snapshots import (
     END,
     BatchService,
@@ -27,7 +23,6 @@ from tests.aio.unit.test_wait_snapshots import (
     rows_of,
     two_lives,
 )
-from tests.aio.unit.virtual import Rig, play
 
 
 def with_spent(snapshot: TaskSnapshot | None, *seconds: float) -> TaskSnapshot:
@@ -251,108 +246,6 @@ def test_a_watermark_does_not_pass_a_row_that_has_its_result_and_has_not_left() 
     assert life.run([], 10.0)
     answer = (0, ("answer", 0))
     assert life.output.elements == [answer, Watermark(1.0), answer, Watermark(2.0), END]
-
-
-# -- slots and late answers ------------------------------------------------------------------------
-
-
-@pytest.mark.contract(convicts=["abandoned_slot_freed_twice"])
-def test_the_slot_of_a_call_that_was_abandoned_is_free_once() -> None:
-    running: list[int] = []
-    most = 0
-
-    class Stubborn:
-        async def call(self, row: int) -> int:
-            nonlocal most
-            if row == 0:
-                until = life.loop.now + 10.0
-                while life.loop.now < until:
-                    try:
-                        await asyncio.sleep(until - life.loop.now)
-                    except asyncio.CancelledError:
-                        continue
-                return row
-            running.append(row)
-            most = max(most, len(running))
-            await asyncio.sleep(3.0)
-            running.remove(row)
-            return row
-
-    life = Life(
-        list(range(6)),
-        Stubborn(),
-        None,
-        capacity=1,
-        buffer=Buffer(9),
-        timeout=4.0,
-        errors="column",
-        ordered=False,
-    )
-    assert life.run([], None)
-    assert most == 1 and sorted(rows_of(life)) == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.contract(convicts=["runners_never_retire"])
-def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
-    async def script() -> None:
-        service = Service([1.0], [0])
-        rig = Rig(service.call, capacity=2)
-        rig.push(*range(6))
-        await asyncio.sleep(0.5)
-        rig.operator._scheduler.slots.hold(True)
-        await asyncio.sleep(9.0)
-        assert service.calls.total() == len(rig.results) == 2
-        rig.operator._scheduler.slots.hold(False)
-        await rig.end()
-        assert len(rig.results) == 6
-
-    play(script)
-
-
-@pytest.mark.contract(convicts=["cancelled_thread_gives_slot"])
-def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
-    may_return = threading.Event()
-
-    def call(row: int) -> int:
-        may_return.wait()
-        return row
-
-    async def script() -> None:
-        rig = Rig(call, timeout=4.0, errors="column")
-        rig.push(0)
-        try:
-            await asyncio.sleep(4.5)
-            assert len(rig.results) == 1
-        finally:
-            may_return.set()
-        calls: Any = rig.operator._runner
-        while calls._executions:
-            await asyncio.sleep(0)
-        assert rig.operator.statistics().late == 1
-        await rig.end()
-
-    play(script)
-
-
-@pytest.mark.contract(convicts=["abandoned_thread_keeps_slot"])
-def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row() -> None:
-    options = options_with(Intervals(cancel_timeout=0.01), errors="column")
-    other_is_called = threading.Event()
-
-    def call(row: int) -> int:
-        if row == 0:
-            other_is_called.wait(60)
-        else:
-            other_is_called.set()
-        return row
-
-    def run() -> None:
-        list(async_map([0, 1], call, capacity=1, timeout=0.05, options=options))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert other_is_called.wait(30)
-    thread.join()
 
 
 @pytest.mark.contract(convicts=["spent_time_forgotten_at_failure"])

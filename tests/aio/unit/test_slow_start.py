@@ -13,7 +13,7 @@ from pillarbox.aio.chained import Stage
 from pillarbox.aio.row_inputs import CollectionInput
 from pillarbox.aio.task_run import ChunkOutput, TaskRun
 from pillarbox.task.protocols import RowBatch
-from tests.aio.unit.virtual import play
+from tests.aio.virtual import play
 
 ROWS = 2048
 LINGER = 0.1

@@ -34,9 +34,10 @@ from pillarbox.aio.task_run import ChunkOutput
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
 from pillarbox.task.protocols import RowBatch, Watermark
+from pillarbox.testing import VirtualTimeLoop
 from pillarbox.testing.test_io import CollectedOutput, ReplayedInput
 from tests.aio.unit.test_wait_snapshots import UNALIGNED
-from tests.aio.unit.virtual import VirtualLoop
+from tests.aio.virtual import LONG
 from tests.search import examples
 
 
@@ -95,7 +96,7 @@ def snapshots_of(
     **options: Any,
 ) -> list[TaskSnapshot]:
     """Run a task, and take snapshots of it at these times; its consumer takes results at others."""
-    loop = VirtualLoop()
+    loop = VirtualTimeLoop(longest=LONG)
     found: list[TaskSnapshot] = []
 
     async def main() -> None:
@@ -115,7 +116,7 @@ def snapshots_of(
 
         async def consume() -> None:
             for second in sorted(taken_at):
-                await asyncio.sleep(max(0.0, second - loop.now))
+                await asyncio.sleep(max(0.0, second - loop.time()))
                 await output.take_async()
 
         running = asyncio.ensure_future(task.run_async())
@@ -215,7 +216,7 @@ def test_a_snapshot_has_everything_that_a_restart_needs() -> None:
 @pytest.mark.contract("Results are in a snapshot until their consumer asks for the next ones.")
 @pytest.mark.parametrize("kind", ["another thread", "the same loop"])
 def test_results_are_in_a_snapshot_until_their_consumer_asks_for_the_next_ones(kind: str) -> None:
-    loop = VirtualLoop()
+    loop = VirtualTimeLoop(longest=LONG)
 
     def made() -> tuple[Any, Callable[[], Any]]:
         if kind == "the same loop":
@@ -257,7 +258,7 @@ def test_results_are_in_a_snapshot_until_their_consumer_asks_for_the_next_ones(k
 
 def read_restored(kind: str, rows: range, emitted: int) -> list[Any]:
     """The rows that an input emits that was restored behind so many of them."""
-    loop = VirtualLoop()
+    loop = VirtualTimeLoop(longest=LONG)
 
     async def slowly() -> Any:
         for row in rows:
@@ -309,7 +310,7 @@ def test_a_restored_input_that_ends_before_its_position_is_an_error(kind: str) -
 
 @pytest.mark.contract
 def test_a_coroutine_that_waits_for_results_gets_those_that_are_restored() -> None:
-    loop = VirtualLoop()
+    loop = VirtualTimeLoop(longest=LONG)
     output = ChunkOutput(loop)
 
     async def main() -> Any:

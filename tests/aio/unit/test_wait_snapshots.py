@@ -30,8 +30,9 @@ from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointOptions, TaskSnapshot
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, Watermark
+from pillarbox.testing import VirtualTimeLoop
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
-from tests.aio.unit.virtual import VirtualLoop
+from tests.aio.virtual import LONG
 from tests.search import examples
 
 END = Watermark(MAX_WATERMARK)
@@ -86,7 +87,7 @@ class Life:
         room: int = 2,
         **options: Any,
     ) -> None:
-        self.loop = VirtualLoop()
+        self.loop = VirtualTimeLoop(longest=LONG)
         self.snapshot = snapshot
         self.committed = 0
         self.output = PairsOutput(self.loop, room)
@@ -243,7 +244,7 @@ def test_a_restored_row_has_the_attempts_left_that_it_had_and_its_pause_goes_on(
     # Two attempts have failed, of which the second ended at 102; the pause after it has 60 seconds left.
     _, second = two_lives(service, 142.0, retry=retry, errors="column")
     assert service.calls[0] == 3 and infos(second)[0].attempts == 3
-    assert second.loop.now == pytest.approx(61.0)
+    assert second.loop.time() == pytest.approx(61.0)
 
 
 @pytest.mark.contract(convicts=["deadline_not_restored", "running_attempt_counts"])
@@ -256,7 +257,7 @@ def test_a_restored_row_has_the_seconds_of_its_timeout_left_that_it_had(failures
     # 60 seconds are over; what passes between snapshot and restore does not count.
     _, second = two_lives(service, 60.0, killed_at=75.0, retry=retry, **options)
     assert infos(second)[0].type == "CallTimeout"
-    assert second.loop.now == pytest.approx(20.0)
+    assert second.loop.time() == pytest.approx(20.0)
 
 
 @pytest.mark.contract
@@ -422,14 +423,14 @@ def test_rows_of_a_batch_that_failed_once_are_restored_with_their_attempts(at: f
 def test_a_restored_window_that_is_full_is_no_reason_to_wait_for_a_full_batch() -> None:
     batch = Batch(3, linger=1000.0)
     _, second = two_lives(BatchService(50.0), 1.0, rows=4, size=4, batch=batch, capacity=4, buffer=Buffer(4))
-    assert second.loop.now < 60.0
+    assert second.loop.time() < 60.0
 
 
 def test_a_watermark_that_fills_the_window_is_no_reason_to_wait_for_a_full_batch() -> None:
     batch = Batch(3, linger=1000.0)
     given: dict[str, Any] = {"batch": batch, "capacity": 3, "buffer": Buffer(3)}
     life = Life([0, 1, Watermark(1.0), 2, 3], BatchService(1.0), None, size=2, **given)
-    assert life.run([], None) and life.loop.now < 10.0
+    assert life.run([], None) and life.loop.time() < 10.0
 
 
 @pytest.mark.contract

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pillarbox import Adaptive, Retry, Timeout
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.clients.addresses import FIRST_REST_S, MAX_REST_S, Addresses
-from tests.aio.unit.virtual import Rig, infos, lost, now, play, run
+from tests.aio.virtual import Job, infos, lost, now, play, run
 from tests.search import examples
 
 URLS = ("http://one/v1", "http://two/v1", "http://three/v1")
@@ -108,8 +108,8 @@ async def hangs() -> None:
 def test_one_address_that_fails_costs_its_share(reply: Reply, options: dict[str, Any]) -> None:
     service = Service()
     service.replies[URLS[0]] = reply
-    rig, seconds = run(service, 1200, **{"capacity": 12, **options})
-    assert rig.error is None and lost(rig, 1200) == 0
+    job, seconds = run(service, 1200, **{"capacity": 12, **options})
+    assert job.error is None and lost(job, 1200) == 0
     # 12 in flight at two addresses, which take as many as they get, at 0.1 s a call.
     assert seconds < 1.05 * 1200 / 120
     # Those that were in flight at once, and then one for each rest.
@@ -119,10 +119,10 @@ def test_one_address_that_fails_costs_its_share(reply: Reply, options: dict[str,
 def test_one_address_that_answers_500_is_left_out_with_few_attempts() -> None:
     service = Service()
     service.replies[URLS[0]] = refuses(500)
-    rig, _ = run(service, 600, capacity=12, retry=Retry(2, initial=0.0))
-    assert lost(rig, 600) == 0
+    job, _ = run(service, 600, capacity=12, retry=Retry(2, initial=0.0))
+    assert lost(job, 600) == 0
     assert service.requests[URLS[0]] < 30
-    assert rig.operator.statistics().calls < 600 + 20
+    assert job.statistics().calls < 600 + 20
 
 
 @pytest.mark.contract(
@@ -155,8 +155,8 @@ def test_rests_have_a_bound() -> None:
 def test_the_time_that_an_address_names_holds_for_it_alone() -> None:
     service = Service()
     service.replies[URLS[0]] = refuses(503, 20.0)
-    rig, seconds = run(service, 600, capacity=12)
-    assert lost(rig, 600) == 0 and seconds < 20.0
+    job, seconds = run(service, 600, capacity=12)
+    assert lost(job, 600) == 0 and seconds < 20.0
     assert set(service.times[URLS[0]]) == {0.0}
 
 
@@ -165,8 +165,8 @@ def test_the_time_that_an_address_names_holds_for_it_alone() -> None:
 def test_an_address_that_is_well_again_is_used_again(reply: Reply) -> None:
     service = Service()
     service.replies[URLS[0]] = reply
-    rig, _ = run(service, 3000, capacity=12)
-    assert lost(rig, 3000) == 0
+    job, _ = run(service, 3000, capacity=12)
+    assert lost(job, 3000) == 0
     after = [at for at in service.times[URLS[0]] if at > 3.0]
     # It answers at once, and so is the one with the fewest in flight: it gets nearly all.
     assert len(after) > 1000
@@ -181,8 +181,8 @@ def test_a_slow_address_gets_as_few_requests_as_it_answers() -> None:
         await asyncio.sleep(1.0)
 
     service.replies[URLS[0]] = slowly
-    rig, _ = run(service, 1200, capacity=12)
-    assert lost(rig, 1200) == 0
+    job, _ = run(service, 1200, capacity=12)
+    assert lost(job, 1200) == 0
     assert service.most[URLS[0]] == 4
     assert service.requests[URLS[0]] < 1200 / 10
 
@@ -191,8 +191,8 @@ def test_a_slow_address_gets_as_few_requests_as_it_answers() -> None:
 def test_an_address_that_hangs_costs_no_row() -> None:
     service = Service()
     service.replies[URLS[0]] = hangs
-    rig, _ = run(service, 600, capacity=12, retry=Retry(2, initial=0.0), timeout=Timeout(attempt=2.0))
-    assert lost(rig, 600) == 0
+    job, _ = run(service, 600, capacity=12, retry=Retry(2, initial=0.0), timeout=Timeout(attempt=2.0))
+    assert lost(job, 600) == 0
     assert service.requests[URLS[0]] <= 4 + 5
 
 
@@ -203,8 +203,8 @@ def test_an_address_that_hangs_for_a_while_is_used_again() -> None:
         await asyncio.sleep(1000.0 if now() < 8.0 else 0.1)
 
     service.replies[URLS[0]] = hangs_at_first
-    rig, _ = run(service, 3000, capacity=12, retry=Retry(2, initial=0.0), timeout=Timeout(attempt=1.0))
-    assert lost(rig, 3000) == 0
+    job, _ = run(service, 3000, capacity=12, retry=Retry(2, initial=0.0), timeout=Timeout(attempt=1.0))
+    assert lost(job, 3000) == 0
     assert len([at for at in service.times[URLS[0]] if at > 20.0]) > 100
 
 
@@ -250,8 +250,8 @@ def test_requests_of_before_a_rest_say_nothing_of_it() -> None:
             raise ConnectionRefusedError(111, "refused")
 
     service.replies[URLS[0]] = reply
-    rig, seconds = run(service, 3000, capacity=6, ordered=False)
-    assert lost(rig, 3000) == 0 and seconds > 12.2
+    job, seconds = run(service, 3000, capacity=6, ordered=False)
+    assert lost(job, 3000) == 0 and seconds > 12.2
     at = service.times[URLS[0]]
     assert [each for each in at if 0.1 < each < 10.0] == []
     assert [each for each in at if 12.0 < each < 12.2] != []
@@ -271,14 +271,14 @@ def test_a_row_that_is_refused_everywhere_makes_no_address_rest() -> None:
 
         return await service.addresses.call(ask)
 
-    async def script() -> Rig:
-        rig = Rig(function, capacity=3, errors="null", retry=3)
-        rig.push(*range(100))
-        await rig.end()
-        return rig
+    async def script() -> Job:
+        job = Job(function, capacity=3, errors="null", retry=3)
+        job.push(*range(100))
+        await job.end()
+        return job
 
-    rig = play(script)
-    assert lost(rig, 100) == 10
+    job = play(script)
+    assert lost(job, 100) == 10
     # Each address may have another key, so each is asked once.
     assert sum(asked.values()) == 90 + 10 * 3
     assert not any(each.health.is_open for each in service.addresses._all)
@@ -288,8 +288,8 @@ def test_a_row_that_is_refused_everywhere_makes_no_address_rest() -> None:
 def test_a_key_that_all_addresses_refuse_costs_a_request_a_row() -> None:
     service = Service()
     service.replies = dict.fromkeys(URLS, refuses(401))
-    rig, _ = run(service, 90, capacity=4, errors="column", retry=3)
-    assert lost(rig, 90) == 90
+    job, _ = run(service, 90, capacity=4, errors="column", retry=3)
+    assert lost(job, 90) == 90
     assert sum(service.requests.values()) <= 90 + 2 * (4 + 1)
 
 
@@ -311,8 +311,8 @@ def test_a_key_that_all_addresses_refuse_costs_a_request_a_row() -> None:
 def test_where_all_addresses_rest_the_operator_pauses(replies: list[Reply], attempts: int) -> None:
     service = Service()
     service.replies = dict(zip(URLS, replies, strict=True))
-    rig, _ = run(service, 200, capacity=12, retry=attempts)
-    assert lost(rig, 200) == 0
+    job, _ = run(service, 200, capacity=12, retry=attempts)
+    assert lost(job, 200) == 0
     began = [at for times in service.times.values() for at in times]
     assert min(at for at in service.times[URLS[0]] if at > 1.0) >= 8.0
     # The other two are dead, or rest: one request for each of their rests, which double.
@@ -345,11 +345,11 @@ def test_the_log_says_once_that_an_address_rests(caplog: pytest.LogCaptureFixtur
 def test_a_service_that_is_never_reached_is_given_up_as_one_address_is() -> None:
     service = Service()
     service.replies = dict.fromkeys(URLS, is_dead())
-    rig, seconds = run(service, 20, capacity=4, retry=2, errors="column")
-    assert lost(rig, 20) == 20
+    job, seconds = run(service, 20, capacity=4, retry=2, errors="column")
+    assert lost(job, 20) == 20
     # 30 s, for a service that this task has never reached, and the rest in which they end.
     assert 29.0 < seconds <= 30.0 + MAX_REST_S
-    assert any("the service was never reached, for 30 s" in info.message for info in infos(rig).values())
+    assert any("the service was never reached, for 30 s" in info.message for info in infos(job).values())
 
 
 @pytest.mark.contract("A call without retry is sent to an address that rests, where no other one takes it.")
@@ -415,7 +415,7 @@ def test_no_row_is_lost_while_addresses_come_and_go(
     if kinds[urls[0]] != "401":
         service.replies[urls[0]] = reply_of(urls[0])
     options: dict[str, Any] = {"capacity": Adaptive(start=4, most=capacity + 4) if adaptive else capacity}
-    rig, _ = run(service, 300, retry=Retry(4, initial=0.05), **options)
-    assert rig.error is None
-    assert lost(rig, 300) == 0
+    job, _ = run(service, 300, retry=Retry(4, initial=0.05), **options)
+    assert job.error is None
+    assert lost(job, 300) == 0
     assert all(each.in_flight == 0 for each in service.addresses._all)

@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.aio.limits.coordinator import LimitService, Upkeep
 from pillarbox.aio.limits.lease import Exhausted
-from tests.aio.unit.virtual import play
+from tests.aio.virtual import play
 
 
 class Heard:

@@ -13,7 +13,7 @@ from pillarbox import Batch
 from pillarbox.aio.observe.series import Point, Series, intervals, point
 from pillarbox.aio.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot
-from tests.aio.unit.virtual import Rig, Service, play
+from tests.aio.virtual import Job, Service, now, play
 from tests.search import examples
 
 
@@ -91,12 +91,12 @@ def test_steps_are_few_touch_and_cover_the_whole_time(looks: int, most: int) -> 
 
 def test_a_real_operator_with_busy_slots_runs_at_its_limit() -> None:
     async def script() -> None:
-        series, rig = Series(), Rig(Service(0.01), capacity=4, batch=Batch(size=5))
-        rig.push(*range(3000))
-        while len(rig.emitted) < 3000:
-            series.add(rig.loop.now, totals := rig.operator.statistics() or Totals())
+        series, job = Series(), Job(Service(0.01), capacity=4, batch=Batch(size=5))
+        job.push(*range(3000))
+        while len(job.results) < 3000:
+            series.add(now(), totals := job.statistics() or Totals())
             await asyncio.sleep(0.02)
-        await rig.end()
+        await job.end()
         found = [step for step in intervals(series.points(), totals, 10) if step.limit]
         assert found
         for step in found:

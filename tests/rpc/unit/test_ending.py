@@ -9,7 +9,7 @@ import pytest
 from pillarbox import Coordinator
 from pillarbox.aio.limits.rate import Limits, SharedLimits
 from pillarbox.rpc.loop_thread import end
-from tests.aio.unit.virtual import play
+from tests.aio.virtual import play
 
 
 def test_a_task_that_loses_cancellations_is_cancelled_until_it_ends() -> None:

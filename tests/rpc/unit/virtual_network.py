@@ -11,7 +11,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tests.aio.unit.virtual import VirtualLoop, play
+from pillarbox.testing import VirtualTimeLoop
+from tests.aio.virtual import LONG, played
 
 T = TypeVar("T")
 
@@ -38,11 +39,11 @@ class _Listening:
         pass
 
 
-class NetLoop(VirtualLoop):
+class NetLoop(VirtualTimeLoop):
     """Virtual time; one server may listen, and whoever connects is connected to it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(longest=LONG)
         self.accept: Callable[[], Any] | None = None
         self._both_ends: list[Any] = []
 
@@ -87,4 +88,8 @@ def on_net(script: Callable[[], Awaitable[T]]) -> T:
         finally:
             await loop.cut()
 
-    return play(whole, NetLoop)
+    net = NetLoop()
+    try:
+        return net.run_until_complete(played(whole))
+    finally:
+        net.close()

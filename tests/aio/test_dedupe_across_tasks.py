@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
-from pillarbox.aio.options import Intervals
 from pillarbox.ledger import KeyMaker, Ledger
-from tests.aio.unit.intervals import options_with
 
 ACROSS = Dedupe(across_tasks=True)
 TIMEOUT_S = 600.0
@@ -238,9 +236,7 @@ def test_a_row_that_has_failed_may_be_called_by_others_while_its_task_goes_on(
         return row
 
     tasks.first, tasks.second = first, second  # type: ignore[method-assign]
-    # A claim that were not free would be waited for until then.
-    late = Intervals(hung_after=10.0)
-    options = options_with(late, ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
+    options = Options(ledger=ledger, dedupe=ACROSS, errors="null", capacity=1)
     assert tasks.run(pool, ["a", "b"], options, ["a"]) == ([None, "b"], ["a"])
     assert "have waited" not in caplog.text
 
@@ -257,21 +253,6 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
     one, other = tasks.run(pool, ["a"], options, ["a"])
     assert (one, other) == (["late"], ["a by the second"])
     tasks.gone_on.set()
-
-
-@pytest.mark.contract
-def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = options_with(Intervals(hung_after=0.1), ledger=ledger, dedupe=ACROSS)
-    list(async_map(["before"], str.upper, options=options))
-    (scope,) = ledger.scopes()
-    claims = ledger.claims(scope)
-    assert claims.claim(KeyMaker()("a"))
-    assert list(async_map(["a"], str.upper, options=options)) == ["A"]
-    assert "1 rows have waited for the calls of other tasks for 0.1 s" in caplog.text
-    # It was the hung task's all the time.
-    assert not ledger.claims(scope).claim(KeyMaker()("a"))
 
 
 @pytest.mark.contract(convicts=["claim_overdue_at_once"])

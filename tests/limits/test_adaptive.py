@@ -6,16 +6,14 @@ import asyncio
 import pickle
 import re
 import statistics
-import time
 from random import Random
 from typing import Any
 
 import pytest
 
 from pillarbox import Adaptive, Buffer, Retry
-from pillarbox.aio.concurrency import AdaptiveController
 from pillarbox.testing import FakeClock
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 from tests.limits.service_model import Caller, Service
 
 
@@ -167,13 +165,9 @@ def test_sporadic_overloads_cost_little_of_what_a_fixed_capacity_gets(
 
 
 @pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
-def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(seconds: float) -> None:
     async def script() -> float:
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(time, "monotonic", loop.time)
-        monkeypatch.setattr(Adaptive, "open", lambda self: AdaptiveController(self, loop.time))
         random = Random(3)
         served = asyncio.Semaphore(50)
 
@@ -184,10 +178,10 @@ def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
                 await asyncio.sleep(seconds)
             return row
 
-        rig = Rig(call, capacity="auto", retry=Retry(6), buffer=Buffer(2000))
-        rig.push(*range(5000))
-        await rig.end()
-        assert rig.results == [*range(5000)]
+        job = Job(call, capacity="auto", retry=Retry(6), buffer=Buffer(2000))
+        job.push(*range(5000))
+        await job.end()
+        assert job.results == [*range(5000)]
         return 5000 / (50 / seconds) / loop.time()
 
     assert play(script) >= 0.85

@@ -8,7 +8,8 @@ import decimal
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,26 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Ledger, Options, async_map
-from pillarbox.aio.calls import Call, Chunk
-from pillarbox.aio.shared_calls import SingleFlight
-from pillarbox.aio.sizes import CALL_BYTES, size_of
-from pillarbox.aio.task_run import ChunkOutput, cut_chunk
-from pillarbox.task.protocols import RowBatch
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 
 MIB = 1024 * 1024
+
+
+def weight_of(*values: Any) -> int:
+    """The bytes that an operator counts for rows that are these values."""
+
+    async def never(row: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def script() -> int:
+        job = Job(never, capacity=len(values), buffer=Buffer(max_bytes=2**40))
+        job.push(*values)
+        await asyncio.sleep(0.01)
+        held = job.statistics().held_bytes
+        await job.stop()
+        return held
+
+    return play(script)
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,7 +78,7 @@ TEXT = "x" * (10 * MIB)
     ids=lambda each: type(each).__name__,
 )
 def test_a_message_weighs_what_it_holds_at_whatever_depth(message: Any) -> None:
-    assert 9 * MIB < size_of(message) < 16 * MIB
+    assert 9 * MIB < weight_of(message) < 16 * MIB
 
 
 def _allocated(value: Any, steps: int = 16) -> int:
@@ -97,7 +110,7 @@ def _allocated(value: Any, steps: int = 16) -> int:
     ids=["few", "floats", "integers", "matrix", "vectors", "pairs", "dict", "answer"],
 )
 def test_numbers_weigh_what_they_hold(result: Any) -> None:
-    assert 0.8 * _allocated(result) < size_of(result) < 1.25 * _allocated(result)
+    assert 0.8 * _allocated(result) < weight_of(result) < 1.25 * _allocated(result)
 
 
 @pytest.mark.contract("A short Arrow array weighs its C++ objects too.")
@@ -105,7 +118,7 @@ def test_numbers_weigh_what_they_hold(result: Any) -> None:
 def test_a_short_arrow_array_weighs_its_objects_too(length: int) -> None:
     array = pa.array([place * 0.5 for place in range(length)])
     # About 560 bytes beside the numbers, by the resident memory of 60,000 of them.
-    assert 480 <= size_of(array) - array.nbytes <= 640
+    assert 480 <= weight_of(array) - array.nbytes <= 640
 
 
 @pytest.mark.contract("A view of an array weighs its share of the array that it keeps.")
@@ -113,17 +126,17 @@ def test_a_view_weighs_its_share_of_what_it_keeps() -> None:
     matrix = numpy.random.rand(64, 64)
     alone = matrix[3]
     del matrix
-    assert 0.9 * 64 * 64 * 8 < size_of(alone) < 1.1 * 64 * 64 * 8
+    assert 0.9 * 64 * 64 * 8 < weight_of(alone) < 1.1 * 64 * 64 * 8
     rows = [*numpy.random.rand(64, 64)]
-    assert 0.9 * 64 * 64 * 8 < sum(map(size_of, rows)) < 1.5 * 64 * 64 * 8
+    assert 0.9 * 64 * 64 * 8 < weight_of(*rows) < 1.5 * 64 * 64 * 8
 
 
 def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
     cycle: list[Any] = []
     cycle.extend([cycle, cycle, {"again": cycle}])
-    assert size_of(cycle) > 0
+    assert weight_of(cycle) > 0
     wide = [[[object()] * 50 for _ in range(50)] for _ in range(50)]
-    assert size_of(wide) > sys.getsizeof(wide)
+    assert weight_of(wide) > sys.getsizeof(wide)
 
 
 class Living:
@@ -135,7 +148,8 @@ class Living:
 class Page:
     """A result of many bytes that counts itself."""
 
-    def __init__(self, size: int, living: Living) -> None:
+    def __init__(self, size: int, living: Living, row: int = 0) -> None:
+        self.row = row
         self.text = "x" * size
         self._living = living
         living.now += 1
@@ -159,26 +173,26 @@ def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Ba
 
         async def get(row: int) -> Page:
             await (head if row == 0 else asyncio.sleep(0.01))
-            return Page(SIZE, living)
+            return Page(SIZE, living, row)
 
         async def get_all(rows: list[int]) -> list[Page]:
             return [await get(row) for row in rows]
 
-        rig = Rig(
+        job = Job(
             get if batch is None else get_all,
             capacity=20,
             buffer=Buffer(2000, max_bytes=4 * MIB),
             batch=batch,
         )
-        rig.push(*range(2000))
+        job.push(*range(2000))
         await asyncio.sleep(60.0)
-        held = rig.operator.statistics().held_bytes
+        held = job.statistics().held_bytes
         most = living.most
         assert 2 * MIB < held < (4 * MIB + 20 * SIZE * (1 if batch is None else batch.size))
         head.set_result(None)
-        await rig.end()
-        assert [row for row, _ in rig.emitted] == [*range(2000)]
-        assert rig.operator.statistics().held_bytes == 0
+        await job.end()
+        assert [page.row for page in job.results] == [*range(2000)]
+        assert job.statistics().held_bytes == 0
         return most
 
     # What 4 MiB hold, and the calls that began before any result was known.
@@ -235,10 +249,10 @@ def test_async_for_gives_every_large_result() -> None:
 
 def test_small_results_are_not_weighed() -> None:
     async def script() -> int:
-        rig = Rig(identity, buffer=Buffer(max_bytes=1000), capacity=100)
-        rig.push(*range(100))
-        await rig.end()
-        return rig.operator._held
+        job = Job(identity, buffer=Buffer(max_bytes=1000), capacity=100)
+        job.push(*range(100))
+        await job.end()
+        return job.statistics().held_bytes
 
     async def identity(row: int) -> float:
         return row / 2
@@ -246,56 +260,45 @@ def test_small_results_are_not_weighed() -> None:
     assert play(script) == 0
 
 
-# -- chunks -----------------------------------------------------------------------------------
-
-
-def chunk_of(*sizes: int) -> Chunk:
-    return [(Call(number, size), number) for number, size in enumerate(sizes)]
-
-
-@pytest.mark.contract
-def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
-    for sizes, first in [((3, 3, 3, 3), 3), ((30, 1), 1), ((1, 30, 1), 1), ((9,), 1), ((0, 10, 0, 1), 3)]:
-        chunk, held = cut_chunk(chunk_of(*sizes), 10)
-        assert (len(chunk), held) == (first, sum(sizes[:first]))
-
-
-def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() -> None:
-    async def script() -> list[list[int]]:
-        sink = ChunkOutput(asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
-        sink.collect(RowBatch(chunk_of(4, 4, 4, 4, 25, 1, 1), held_bytes=43))
-        sink.finish()
-        taken: list[list[int]] = []
-        while (chunk := await sink.take_async()) is not None:
-            taken.append([number for _, number in chunk])
-        assert sink.held_bytes == 0
-        return taken
-
-    assert play(script) == [[0, 1], [2, 3], [4], [5, 6]]
-
-
 # -- results that are kept --------------------------------------------------------------------
 
 
-def land(flights: SingleFlight, row: Any, result: Any) -> None:
-    call = Call(row, 0)
-    assert flights.join(call) is None
-    flights.resolve(call, result)
+async def answer(row: Any) -> Any:
+    """Gives texts back short, and of a number a large result."""
+    return len(row) if isinstance(row, str) else {"text": "x" * MIB}
+
+
+async def kept(job: Job, rows: list[Any]) -> int:
+    """How many of the last of the rows, which come again one by one, find a result that was kept."""
+    found = 0
+    for row in reversed(rows):
+        shared = job.statistics().shared
+        job.push(row)
+        await asyncio.sleep(0.01)
+        if job.statistics().shared == shared:
+            break
+        found += 1
+    return found
 
 
 @pytest.mark.contract
 def test_kept_results_and_their_keys_hold_no_more_than_max_bytes() -> None:
-    flights = SingleFlight(lambda row: row, 300, 10 * MIB)
-    for number in range(300):
-        land(flights, f"{number}" + "x" * MIB, "result")
-    assert 5 <= len(flights._results) <= 10
-    for number in range(300):
-        land(flights, number, {"text": "x" * MIB})
-    assert 5 <= len(flights._results) <= 10
-    assert flights._held == sum(size for _, size in flights._results.values()) <= 10 * MIB
-    land(flights, "huge", "x" * 11 * MIB)
-    assert not flights._results
-    assert flights._held == 0
+    async def script() -> None:
+        job = Job(answer, dedupe=Dedupe(memo=300), buffer=Buffer(max_bytes=10 * MIB), capacity=1)
+        texts = [f"{number}" + "x" * MIB for number in range(30)]
+        for rows in (texts, [*range(300)]):
+            for row in rows:
+                job.push(row)
+                await asyncio.sleep(0.01)
+            assert 5 <= await kept(job, rows) <= 10
+        huge = "huge" + "x" * 11 * MIB
+        job.push(huge)
+        await asyncio.sleep(0.01)
+        # It is not kept, and there is no room for another beside it.
+        assert await kept(job, [299, huge]) == 0
+        await job.end()
+
+    play(script)
 
 
 class View:
@@ -316,22 +319,35 @@ class View:
         return tuple(self) == tuple(other)  # type: ignore[arg-type]
 
 
-def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
-    async def length(row: View) -> int:
-        return row.index
+class Rows(list[bytes]):
+    """A batch that a weak reference may have."""
 
-    batch = [bytes(10 + number) for number in range(5)]
-    results = async_map(
-        (View(batch, number % 5) for number in range(50)), length, options=Options(dedupe=Dedupe(memo=100))
-    )
-    assert [next(results) for _ in range(50)] == [number % 5 for number in range(50)]
-    stream = results._stream
-    assert stream is not None
-    assert stream._run is not None
-    flights = stream._run.operators[0]._flights
-    assert flights is not None
-    assert [*flights._results] == [((int,), (10 + number,)) for number in range(5)]
-    results.close()
+
+def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
+    calls: list[int] = []
+
+    async def length(row: View) -> int:
+        calls.append(len(row.batch[row.index]))
+        return calls[-1]
+
+    async def script() -> None:
+        batches: list[weakref.ref[Rows]] = []
+
+        async def rows() -> AsyncIterator[View]:
+            for number in [*range(100), *range(100)]:
+                batch = Rows([bytes(number)])
+                batches.append(weakref.ref(batch))
+                yield View(batch, 0)
+
+        results = async_map(rows(), length, capacity=1, options=Options(dedupe=Dedupe(memo=100)))
+        assert [await anext(results) for _ in range(199)] == [*range(100), *range(99)]
+        gc.collect()
+        # Those that are on their way, and not those of all the results that are kept.
+        assert sum(reference() is not None for reference in batches) < 20
+        assert calls == [*range(100)]
+        await results.aclose()
+
+    play(script)
 
 
 KINDS: dict[str, Callable[[int], Any]] = {
@@ -361,10 +377,14 @@ def _traced() -> int:
     return tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
 
 
-async def _held(make: Callable[[int], Any], most: int, ledger: Ledger | None) -> int:
+PER_CALL = 450
+"""About the bytes that a row takes besides what it is."""
+
+
+async def _held(make: Callable[[int], Any], most: int, weight: int, ledger: Ledger | None) -> int:
     """Bytes that are allocated once no further call begins, as nobody takes the results."""
     # No more rows than can be held: each has a place, and a call.
-    rows = 64 + int(1.2 * most / (size_of(make(10_000)) + CALL_BYTES))
+    rows = 64 + int(1.2 * most / (weight + PER_CALL))
     begun: list[int] = []
 
     async def call(row: int) -> Any:
@@ -393,14 +413,15 @@ async def _held(make: Callable[[int], Any], most: int, ledger: Ledger | None) ->
 )
 def test_what_is_held_is_at_most_half_as_much_again(kind: str, is_kept: bool, tmp_path: Path) -> None:
     most = 8 * MIB
+    weight = weight_of(KINDS[kind](10_000))
     tracemalloc.start()
     try:
         # What is made once for all is not held.
         warm = Ledger(tmp_path / "warm", uid="held", run="1") if is_kept else None
-        asyncio.run(_held(KINDS[kind], MIB, warm))
+        asyncio.run(_held(KINDS[kind], MIB, weight, warm))
         base = _traced()
         ledger = Ledger(tmp_path / "job", uid="held", run="1") if is_kept else None
-        held = asyncio.run(_held(KINDS[kind], most, ledger)) - base
+        held = asyncio.run(_held(KINDS[kind], most, weight, ledger)) - base
     finally:
         tracemalloc.stop()
     assert 0.5 * most < held < 1.5 * most

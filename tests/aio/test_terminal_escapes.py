@@ -7,6 +7,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,8 @@ from hypothesis import strategies as st
 
 from pillarbox import CallFailed, Errors, Ledger, Redact, TooManyFailures, async_map
 from pillarbox.aio.observe import report
-from pillarbox.aio.waits import SAY_AFTER_S, Wait, WaitReporter
 from pillarbox.clients import HttpLookup
-from pillarbox.ledger import cli
-from pillarbox.redaction import redacted, visible
+from tests.aio.virtual import Job, play
 from tests.clients.conftest import serve_handler
 from tests.search import examples
 
@@ -110,14 +110,27 @@ def test_an_answer_of_a_service_steers_no_terminal() -> None:
 
 
 @pytest.mark.contract("A wait that a bar shows steers no terminal.")
-def test_a_wait_that_is_shown_steers_no_terminal() -> None:
-    times = iter((0.0, 2 * SAY_AFTER_S))
-    reporter = WaitReporter("ask", lambda: next(times))
-    for _ in range(2):
-        reporter.look(Wait("ledger", lambda: f"held by {SAID}", logging.INFO))
-    assert reporter.text is not None
-    assert "held by no: " in reporter.text
-    assert steering_in(reporter.text) == []
+def test_a_wait_that_is_shown_steers_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    class Row:
+        def __repr__(self) -> str:
+            return f"held by {SAID}"
+
+    async def first_is_slow(row: Any) -> None:
+        if type(row) is Row:
+            await asyncio.sleep(60.0)
+
+    async def script() -> list[str]:
+        job = Job(first_is_slow, capacity=2)
+        job.push(Row(), *range(50))
+        await asyncio.sleep(30.0)
+        waits = [*job.statistics().waits]
+        await job.end()
+        return waits
+
+    (text,) = play(script)
+    for shown in (text, caplog.text):
+        assert "held by no: " in shown
+        assert steering_in(shown) == []
 
 
 @pytest.mark.contract("No report steers what shows it.")
@@ -135,15 +148,13 @@ def test_no_report_steers_what_shows_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("The ledger's command shows no answer that steers a terminal.")
-def test_the_command_of_a_ledger_steers_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_a_ledger_steers_no_terminal(tmp_path: Path) -> None:
     async def answer(row: Any) -> str:
         return SAID
 
     list(async_map(["a"], answer, ledger=Ledger(str(tmp_path), uid="a", run="1")))
-    assert cli.main(["show", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    words = [sys.executable, "-m", "pillarbox", "ledger", "show", str(tmp_path)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "no: " in shown
     assert steering_in(shown) == []
 
@@ -151,20 +162,22 @@ def test_the_command_of_a_ledger_steers_no_terminal(
 @pytest.mark.contract("Line feeds and tabs of an error stay; a carriage return before a line feed goes.")
 def test_lines_of_an_ordinary_error_stay() -> None:
     text = "first:\n\tsecond\n\n    third é 漢字 \N{SMILING FACE WITH SUNGLASSES} مرحبا שלום"
-    assert redacted(text) == text
-    assert redacted(text.replace("\n", "\r\n")) == text
-    assert redacted("100 %\r200 %") == "100 %\\r200 %"
+    assert Redact().text(text) == text
+    assert Redact().text(text.replace("\n", "\r\n")) == text
+    assert Redact().text("100 %\r200 %") == "100 %\\r200 %"
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(st.sampled_from([*STEERING, *"ab\\\r\n\t é\ud83d"]), max_size=20))
 def test_only_what_steers_is_changed(text: str) -> None:
-    shown = visible(text)
+    shown = Redact().text(text)
     assert steering_in(shown) == []
     shown.encode()
-    assert visible(shown) == shown
+    assert Redact().text(shown) == shown
     # Read back, each escape is the character that it stands for.
     plain = text.replace("\r\n", "\n").replace("\\", "")
     escapes = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|(r))")
-    back = escapes.sub(lambda found: "\r" if found[3] else chr(int(found[1] or found[2], 16)), visible(plain))
+    back = escapes.sub(
+        lambda found: "\r" if found[3] else chr(int(found[1] or found[2], 16)), Redact().text(plain)
+    )
     assert back == plain.replace("\r\n", "\n")

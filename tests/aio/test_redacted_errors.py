@@ -8,7 +8,6 @@ import logging
 import pickle
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -23,19 +22,15 @@ from pillarbox import (
     Errors,
     Ledger,
     Outcome,
+    PillarboxError,
     Rate,
     Redact,
     Retry,
     TooManyFailures,
     async_map,
 )
-from pillarbox.aio import task_run
-from pillarbox.aio.errors import OpenFailed, ResultRejected, from_text, said, shorten
-from pillarbox.aio.options import Intervals
-from pillarbox.redaction import DEFAULT, check_redact
 from pillarbox.wire import status_of
-from tests.aio.unit.intervals import options_with
-from tests.aio.unit.virtual import again
+from tests.aio.virtual import again
 
 KEY = "AIzaSyB-0123456789abcdefghijklmnopqrstu"
 PASSWORD = "hunter2hunter2"
@@ -204,24 +199,6 @@ def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
     assert "Ada" in str(raised(CallTimeout, hang, timeout=0.01))
 
 
-def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
-    withheld = Errors(redact=Redact(rows=True))
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), errors=withheld)
-    release = threading.Event()
-
-    async def blocks(row: Any) -> None:
-        release.wait(30)
-
-    late = raised(CallTimeout, blocks, timeout=0.1, options=options)
-    release.set()
-    assert "release.wait(30)" in str(late)
-    assert late.row is None
-    assert not [part for part in PERSONAL if part in str(late)]
-
-
 @pytest.mark.contract
 def test_with_rows_withheld_no_rejected_result_stands_in_an_error() -> None:
     async def call(row: Any) -> Any:
@@ -230,7 +207,7 @@ def test_with_rows_withheld_no_rejected_result_stands_in_an_error() -> None:
     retry = Retry(attempts=2, initial=0.001, result=lambda result: True)
     assert "Square" in printed(raised(CallFailed, call, retry=retry))
     error = raised(CallFailed, call, retry=retry, errors=Errors(redact=Redact(rows=True)))
-    assert isinstance(error.cause, ResultRejected)
+    assert type(error.cause).__name__ == "ResultRejected"
     assert "ResultRejected: <withheld" in printed(error)
     assert not [part for part in PERSONAL if part in printed(error)]
 
@@ -284,26 +261,30 @@ def test_a_function_that_does_not_open_shows_no_key() -> None:
         async def __call__(self, row: Any) -> Any:
             return row
 
-    error = raised(OpenFailed, Client())
+    error = raised(PillarboxError, Client())
+    assert type(error).__name__ == "OpenFailed"
     check(printed(error), *SECRETS)
     assert isinstance(error.cause, GeoError)
 
 
-def test_what_a_worker_tells_of_an_error_has_no_key_and_is_read_back() -> None:
+def test_what_a_worker_tells_of_an_error_has_no_key() -> None:
     error = raised(CallFailed, geocode).with_trace()
     text = printed(error)
     check(text, *SECRETS)
     assert "The original traceback" in text
-    found = from_text(text)
-    assert isinstance(found, CallFailed)
-    assert str(found.cause) == "503 for GET https://geo.example/v1?***"
 
 
 @pytest.mark.parametrize("length", range(960, 1010, 7))
 def test_a_key_where_a_text_is_cut_does_not_stay_in_part(length: int) -> None:
-    text = said(ValueError("x" * length + " " + KEY))
-    assert "AIza" not in text
-    assert "AIza" not in shorten("x" * (length - 800) + " " + KEY)
+    async def call(row: str) -> None:
+        raise ValueError("x" * length + " " + KEY)
+
+    with pytest.raises(CallFailed) as caught:
+        list(async_map(["x" * (length - 800) + " " + KEY], call))
+    error = caught.value
+    assert error.row is not None
+    assert "AIza" not in error.reason
+    assert "AIza" not in error.row
 
 
 def test_errors_of_a_group_are_redacted_each() -> None:
@@ -327,7 +308,7 @@ def test_a_stand_in_is_called_as_its_error_is_and_travels() -> None:
             super().__init__(13, f"token={KEY}")
             self.a = a
 
-    found = DEFAULT.sealed(Strange(1, b=2))
+    found = Redact().sealed(Strange(1, b=2))
     assert type(found).__qualname__ == Strange.__qualname__
     assert KEY not in f"{found}{found!r}{found.args}"
     assert str(pickle.loads(pickle.dumps(found))) == f"Strange: {found}"
@@ -336,7 +317,7 @@ def test_a_stand_in_is_called_as_its_error_is_and_travels() -> None:
 def test_a_chain_of_errors_that_is_a_circle_has_an_end() -> None:
     first, second = ValueError(f"token={KEY}"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
-    assert KEY not in printed(DEFAULT.sealed(second))
+    assert KEY not in printed(Redact().sealed(second))
 
 
 @pytest.mark.contract
@@ -350,7 +331,7 @@ def test_what_leaves_for_spark_has_no_key_in_its_text_and_no_raw_cause() -> None
     assert type(sealed).__name__ == "GeoError"
     assert "in geocode" in str(sealed)
     plain = ValueError("nothing to hide")
-    assert DEFAULT.sealed(plain) is plain
+    assert Redact().sealed(plain) is plain
 
 
 @pytest.mark.contract
@@ -377,7 +358,7 @@ def test_an_error_pickles_whatever_its_hook_is() -> None:
 @pytest.mark.parametrize("bad", [3, "text", b""])
 def test_what_is_no_hook_is_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match=re.escape(f"redact={bad!r}: must be a function")):
-        check_redact(bad)
+        Errors(redact=bad)
     with pytest.raises(TypeError, match="redact="):
         async_map([], geocode, errors=Errors(redact=bad))
     with pytest.raises(TypeError, match="fn="):

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Errors, Step, Timeout, async_map
-from pillarbox.aio import runners
-from pillarbox.aio.options import Intervals
-from tests.aio.unit.intervals import options_with
 from tests.threads import begun
 
 CALLS = "pillarbox-call-"
@@ -104,8 +101,8 @@ def test_a_function_behind_one_that_has_taken_all_threads_gets_one_of_them(threa
     assert list(async_map(range(300), steps, capacity=60, errors="null")) == list(range(300))
 
 
-def test_more_threads_are_tried_later(threads: FewThreads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runners, "THREAD_RETRY_S", 0.01)
+@pytest.mark.slow
+def test_more_threads_are_tried_later(threads: FewThreads) -> None:
     threads.left = 1
     both = threading.Barrier(2)
 
@@ -155,8 +152,8 @@ def test_threads_that_are_all_left_behind_end_the_job(threads: FewThreads) -> No
         release.wait(60)
         return row
 
-    options = options_with(Intervals(cancel_timeout=0.01), errors=Errors("null", floor=None))
-    job = async_map(range(100), hang, capacity=20, timeout=Timeout(attempt=0.01), options=options)
+    errors = Errors("null", floor=None)
+    job = async_map(range(100), hang, capacity=20, timeout=Timeout(attempt=0.01), errors=errors)
     with pytest.raises(RuntimeError, match="thread"):
         list(job)
     release.set()

@@ -6,17 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, Retry, Timeout, async_map
-from pillarbox.aio.errors import OpenFailed, describe, said
-from pillarbox.aio.options import Intervals
+from pillarbox import CallFailed, PillarboxError, Retry, async_map
 from pillarbox.wire import is_overload, leaves
-from tests.aio.unit.intervals import options_with
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, play
 from tests.threads import begun
 
 # -- what cannot be opened --------------------------------------------------------------------
@@ -56,8 +52,9 @@ def test_a_function_that_cannot_be_opened_is_named_with_what_opening_raised(
         next(async_map(range(3), fn))
 
     run = by_for if way == "for" else lambda: play(lambda: _first(fn))
-    with pytest.raises(OpenFailed) as failed:
+    with pytest.raises(PillarboxError) as failed:
         run()
+    assert type(failed.value).__name__ == "OpenFailed"
     assert str(failed.value) == (
         f"{type(fn).__name__} could not be opened: its {method} raised OSError: no route to host"
     )
@@ -82,7 +79,8 @@ def test_an_error_text_of_a_megabyte_is_cut_wherever_it_is_shown() -> None:
     assert len(text) < 1200
     assert "\n" not in text
     assert len(str(failed.value.with_trace())) < 8000
-    assert len(describe(failed.value, 0.0).message) <= 1000
+    ((_, error),) = async_map([0], call, errors="column")
+    assert error is not None and len(error.message) <= 1000
     # The error itself is whole.
     assert len(str(failed.value.cause)) > 1_000_000
 
@@ -112,12 +110,12 @@ def test_a_group_of_errors_says_what_its_members_say() -> None:
     inner = Group("inner", [ValueError("bad"), KeyError("k")])
     group = Group("unhandled errors in a TaskGroup (2 sub-exceptions)", [ConnectionError("refused"), inner])
     assert [*leaves(group)] == [group.exceptions[0], *inner.exceptions]
-    assert said(group) == (
+    assert CallFailed(1, group).reason == (
         "unhandled errors in a TaskGroup (2 sub-exceptions): ConnectionError: refused; ValueError: bad; "
         "KeyError: 'k'"
     )
     many = Group("many", [ValueError(str(number)) for number in range(10)])
-    assert said(many) == "many: ValueError: 0; ValueError: 1; ValueError: 2; and 7 more"
+    assert CallFailed(1, many).reason == "many: ValueError: 0; ValueError: 1; ValueError: 2; and 7 more"
     assert is_overload(Group("one", [Busy("slow down")]))
 
 
@@ -148,39 +146,12 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is(members: list[Exception
             calls += 1
             raise Group("group", members)
 
-        rig = Rig(call, retry=Retry(3, on=ConnectionError), errors="null")
-        rig.push(1)
-        await rig.end()
+        job = Job(call, retry=Retry(3, on=ConnectionError), errors="null")
+        job.push(1)
+        await job.end()
         return calls
 
     assert play(script) == attempts
-
-
-# -- threads ----------------------------------------------------------------------------------
-
-
-@pytest.mark.contract
-def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    options = options_with(Intervals(cancel_timeout=0.01, abandoned_threads=6), errors="null")
-    release = threading.Event()
-
-    def hang(row: int) -> int:
-        release.wait(60)
-        return row
-
-    results = async_map(range(10_000), hang, capacity=2, timeout=Timeout(attempt=0.01), options=options)
-    with pytest.raises(
-        RuntimeError, match=r"^6 calls of .*hang still run in their threads .* at most 6 may:"
-    ):
-        list(results)
-    release.set()
-    calls = begun("pillarbox-call-")
-    assert len(calls) <= 6 + 2
-    for thread in calls:
-        thread.join()
-    assert caplog.text.count("did not return within") == 1
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------

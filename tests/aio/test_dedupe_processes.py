@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.aio.unit.sharing_process import DISTINCT, LAST, ROWS, TASKS, rows_of
+from tests.aio.sharing_process import DISTINCT, LAST, ROWS, TASKS, rows_of
 
 
 @pytest.mark.contract
@@ -18,7 +18,7 @@ def test_eight_processes_call_distinct_rows_once_but_for_the_calls_of_the_killed
     tmp_path: Path, killed: tuple[int, ...]
 ) -> None:
     words = [str(tmp_path / "ledger"), str(tmp_path / "calls"), *map(str, killed)]
-    program = [sys.executable, "-m", "tests.aio.unit.sharing_process", *words]
+    program = [sys.executable, "-m", "tests.aio.sharing_process", *words]
     done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.splitlines() == [str(ROWS)] * TASKS
     callers = defaultdict[str, list[int]](list)

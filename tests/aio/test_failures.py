@@ -8,15 +8,11 @@ import logging
 import pickle
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from pillarbox import Buffer, CallFailed, CallTimeout, Retry, Timeout, async_map
-from pillarbox.aio import task_run
-from pillarbox.aio.options import Intervals
-from tests.aio.unit.intervals import options_with
-from tests.aio.unit.virtual import Rig, play
+from tests.aio.virtual import Job, now, play
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -180,11 +176,11 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
 
     async def script() -> None:
         # Twenty calls one after the other take four times as long as each may.
-        rig = Rig(call, capacity=1, timeout=20.0, buffer=Buffer(20))
-        rig.push(*range(20))
-        await rig.end()
-        assert rig.results == [*range(20)]
-        assert rig.loop.now == pytest.approx(80.0)
+        job = Job(call, capacity=1, timeout=20.0, buffer=Buffer(20))
+        job.push(*range(20))
+        await job.end()
+        assert job.results == [*range(20)]
+        assert now() == pytest.approx(80.0)
 
     play(script)
 
@@ -193,7 +189,6 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
 def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    options = options_with(Intervals(cancel_timeout=0.05), errors="null")
     release = threading.Event()
     ended = threading.Event()
 
@@ -208,7 +203,7 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
         return row
 
     async def script() -> None:
-        async with async_map(range(5), stubborn, capacity=1, timeout=9.0, options=options) as results:
+        async with async_map(range(5), stubborn, capacity=1, timeout=9.0, errors="null") as results:
             assert [row async for row in results] == [None, 1, 2, 3, 4]
         counts = results.statistics()
         assert counts is not None and counts.abandoned == 1
@@ -256,34 +251,6 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
         return row
 
     assert list(async_map(range(20), odd, capacity=2)) == list(range(20))
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize(
-    ("limits", "met"),
-    [
-        ({"timeout": 0.1}, ("timeout", 0.1)),
-        ({"timeout": Timeout(3600.0, attempt=0.1)}, ("timeout.attempt", 0.1)),
-    ],
-    ids=["timeout", "timeout.attempt"],
-)
-def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
-    limits: dict[str, Any], met: tuple[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_run, "TAKE_S", 0.05)
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), **limits)
-    release = threading.Event()
-
-    async def blocks(row: int) -> int:
-        release.wait(30)
-        return row
-
-    with pytest.raises(CallTimeout) as caught:
-        list(async_map([1], blocks, options=options))
-    release.set()
-    assert (caught.value.limit, caught.value.seconds) == met
-    assert f"no result within {met[0]}=0.1 s, in attempt 1 for row 1" in str(caught.value)
-    assert "release.wait(30)" in str(caught.value)
 
 
 @pytest.mark.contract
@@ -347,7 +314,6 @@ def test_a_blocking_function_is_retried_and_fails_like_an_async_one() -> None:
 def test_a_blocking_call_that_never_returns_meets_its_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    options = options_with(Intervals(cancel_timeout=0.05), errors="null")
     release = threading.Event()
 
     def call(row: int) -> int:
@@ -356,7 +322,7 @@ def test_a_blocking_call_that_never_returns_meets_its_timeout(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(range(5), call, capacity=1, timeout=0.3, options=options)
+        results = async_map(range(5), call, capacity=1, timeout=0.3, errors="null")
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -19,10 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pillarbox import Batch, CallFailed, Options, Rate, Retry, Timeout, async_map
-from pillarbox.aio.chained import Stage
-from pillarbox.aio.task_run import ResultStream
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox import Batch, CallFailed, Rate, Retry, Timeout, async_map
 
 HOUR = 3600.0
 
@@ -309,39 +307,36 @@ class Starter:
         return async_map(rows, FUNCTIONS[self.mode](self.peer, soon), **options(self.mode, soon))
 
 
-def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
+def end_on_a_loop_that_stays(loop: str, mode: str) -> dict[str, list[str]]:
     """The remains of a job, closed while all sorts of calls wait, on a loop that others use."""
-    thread = LoopThread("stays")
     peer = Peer()
-    fn: Any = FUNCTIONS[mode](peer, False)
-    entered = fn.__enter__() if "threads" in mode else thread.submit(fn.__aenter__()).result()
     given = options(mode, False)
     # The first calls to hang are cancelled before the job ends.
     given.update(timeout=Timeout(0.3, fallback="timed out"), rate=Rate(per_second=200.0))
-    stages = [Stage(entered, Options(**given))]
-    job = ResultStream(stages, endless(), loop_thread=thread, read_ahead_items=8)
-    seen: list[Any] = []
-    while "timed out" not in seen:
-        seen += [result for _, result in job.take() or ()]
-    assert job.close()
-    if "threads" in mode:
-        fn.__exit__()
-    else:
-        thread.submit(fn.__aexit__()).result()
+
+    async def job() -> None:
+        async with async_map(endless(), FUNCTIONS[mode](peer, False), **given) as results:
+            async for result in results:
+                if result == "timed out":
+                    break
 
     async def look() -> dict[str, list[str]]:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         gc.collect()
         return {"tasks": [repr(task) for task in tasks], "timers": timers()}
 
-    found = thread.submit(look()).result()
-    found["threads"] = [
-        each.name
-        for each in threading.enumerate()
-        if each is not threading.main_thread() and each.name != "stays"
-    ]
+    stays = importlib.import_module(loop).new_event_loop()
+    try:
+        stays.run_until_complete(job())
+        found: dict[str, list[str]] = stays.run_until_complete(look())
+    finally:
+        stays.close()
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    for each in others:
+        # Nobody waits for the thread that reads ahead.
+        each.join(10.0)
+    found["threads"] = [each.name for each in others if each.is_alive()]
     peer.close()
-    assert thread.close(10)
     return found
 
 
@@ -352,13 +347,13 @@ async def nothing() -> None:
 def main(loop: str, mode: str, *endings: str) -> None:
     if loop == "asyncio":
         sys.modules["uvloop"] = None  # type: ignore[assignment]
-    first = LoopThread("first")
-    first.submit(nothing()).result()
-    assert first.close(10)
+    first = importlib.import_module(loop).new_event_loop()
+    first.run_until_complete(nothing())
+    first.close()
     for ending in endings:
         before = files()
         if ending == "a loop that stays":
-            print(json.dumps({ending: end_on_a_loop_that_stays(mode)}), flush=True)
+            print(json.dumps({ending: end_on_a_loop_that_stays(loop, mode)}), flush=True)
             continue
         starter = Starter(mode)
         ENDINGS[ending](starter)

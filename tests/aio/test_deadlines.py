@@ -1,0 +1,118 @@
+"""Limits of time of many calls: which is over when, by the time of the event loop. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+from pillarbox import CallTimeout, Timeout
+from tests.aio.virtual import HOUR, Job, again, loop_of, now, play
+
+
+async def hangs(row: Any) -> None:
+    await asyncio.sleep(HOUR)
+
+
+def test_calls_time_out_in_the_order_in_which_they_began() -> None:
+    async def script() -> None:
+        job = Job(hangs, timeout=10.0, errors="column")
+        for at, row in ((0.0, "a"), (1.0, "b"), (5.0, "c")):
+            await asyncio.sleep(at - now())
+            job.push(row)
+        await job.end()
+        assert job.times == {"a": 10.0, "b": 11.0, "c": 15.0}
+
+    play(script)
+
+
+def test_a_call_that_has_ended_does_not_time_out_and_leaves_no_timer() -> None:
+    async def call(row: str) -> str:
+        await asyncio.sleep(HOUR if row == "b" else 9.0)
+        return row
+
+    async def script() -> None:
+        job = Job(call, timeout=10.0, errors="column")
+        job.push("a", "b")
+        await asyncio.sleep(20.0)
+        assert (job.results[0], job.results[1].type) == ("a", "CallTimeout")
+        assert job.times == {"a": 9.0, "b": 10.0}
+        await job.end()
+        assert loop_of().armed_timers == 0
+        assert job.statistics().timeouts == 1
+
+    play(script)
+
+
+def test_a_thousand_limits_of_time_arm_a_few_timers() -> None:
+    async def waits(row: int) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def script() -> None:
+        job = Job(waits, timeout=Timeout(100.0, attempt=50.0), capacity=1000)
+        job.push(*range(1000))
+        await asyncio.sleep(10.0)
+        assert job.statistics().in_flight == 1000
+        assert loop_of().armed_timers < 10
+        await job.stop()
+
+    play(script)
+
+
+def test_a_call_that_is_made_again_by_its_time_out_has_all_of_its_time_again() -> None:
+    began: list[float] = []
+
+    async def call(row: str) -> None:
+        began.append(now())
+        await asyncio.sleep(HOUR)
+
+    async def script() -> None:
+        job = Job(call, timeout=Timeout(attempt=10.0), retry=again(3, 0.0), errors="column")
+        job.push("a")
+        await job.end()
+        assert (began, job.times) == ([0.0, 10.0, 20.0], {"a": 30.0})
+
+    play(script)
+
+
+def test_a_time_out_that_ends_the_job_takes_those_that_are_due_with_it_along() -> None:
+    late: list[str] = []
+
+    def fallback(row: str) -> str:
+        late.append(row)
+        raise LookupError(row)
+
+    async def script() -> None:
+        job = Job(hangs, timeout=Timeout(10.0, fallback=fallback))
+        job.push("a", "b", "c")
+        await job.ended()
+        assert now() == 10.0
+        assert "for row 'a': LookupError: a" in str(job.error)
+        assert late[0] == "a"
+        await asyncio.sleep(100.0)
+        assert loop_of().armed_timers == 0
+
+    play(script)
+
+
+def test_between_the_time_outs_of_a_row_others_have_their_turns() -> None:
+    async def script() -> None:
+        seen: list[int] = []
+        ticks = 0
+
+        def when(error: BaseException) -> bool:
+            # Longer than the next attempt may take.
+            loop_of().advance(20.0)
+            seen.append(ticks)
+            return isinstance(error, CallTimeout)
+
+        job = Job(hangs, timeout=Timeout(attempt=10.0), retry=again(5, 0.0, when=when), errors="column")
+        job.push("a")
+        while not job.results:
+            await asyncio.sleep(1.0)
+            ticks += 1
+        await job.end()
+        assert len(seen) == 4
+        assert all(later > earlier for earlier, later in pairwise(seen))
+
+    play(script)
