@@ -57,7 +57,7 @@ class HookFailed(Exception):
 
 
 class PolicyServices(NamedTuple):
-    """What an operator gives to its policies. The functions are for the operator's thread.
+    """Services of an operator for its policies. The functions are for the operator's thread.
 
     loop, clock: the event loop, and seconds on the clock of the operator. redact: removes secrets from texts.
     wake: has `may_begin` asked again. stop: ends the job with an error. finished, begun: rows that have
@@ -110,7 +110,7 @@ class CallPolicy:
     """False if `ended` is for attempts that failed only."""
 
     def open(self, services: PolicyServices) -> None:
-        """Take what the operator gives, before any other moment."""
+        """Take the services of the operator, before any other moment."""
 
     def admit(self, call: Call) -> Found | None:
         """Return the result of a row that need not be called; None to call it."""
@@ -152,17 +152,17 @@ class CallPolicy:
         """Note the result with which a called row leaves; one that failed for good has a `Failed`."""
 
     def snapshot(self) -> Any:
-        """Return what a restart needs; None for nothing. A value that does not change, of plain types."""
+        """Return the state that a restart needs; None for none. A value of plain types that does not change."""
 
     def restore(self, state: Any) -> None:
-        """Go on from what `snapshot` returned. After `open`, before any other moment."""
+        """Go on from a state of `snapshot`. After `open`, before any other moment."""
 
     def statistics(self) -> Mapping[str, float]:
         """Return counts by name. Any thread."""
         return {}
 
     def close(self) -> None:
-        """Release what `open` took: no moment follows."""
+        """Release resources: no moment follows."""
 
 
 MOMENTS = ("admit", "may_begin", "choose", "begin", "accept", "ended", "again", "finish")

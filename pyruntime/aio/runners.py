@@ -71,7 +71,7 @@ _CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
 
 
 class RunnerHooks(NamedTuple):
-    """What a runner knows of its scheduler: how it takes calls, and reports their ends.
+    """Functions of a scheduler for its runner, which takes calls by them and reports their ends.
 
     services: for `current_call`. most, limit: calls in flight, at most, and as it is at first. is_gated:
     whether something may hold calls back. arrived: notes that rows may have come. may_start: whether one more

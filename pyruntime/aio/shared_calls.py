@@ -141,7 +141,7 @@ def _itself(row: Any) -> Any:
 
 
 class CallFlow(NamedTuple):
-    """What a session with a ledger may do with the calls of an operator. On the mailbox thread.
+    """Functions of a scheduler for a session with a ledger. On the mailbox thread.
 
     window: rows that are admitted and not emitted, at most. waiting: the calls that wait, in order. convert,
     rows_of: see `ResultConverter`; None for neither. ahead: how many calls may begin soon. complete: a row
@@ -166,7 +166,7 @@ class CallFlow(NamedTuple):
 
 
 class RecordedCalls(Protocol):
-    """What is recorded of the calls of other tasks, and how rows get it."""
+    """Records of the calls of other tasks, and the ways by which rows get them."""
 
     @property
     def reader(self) -> LedgerReader:

@@ -1,4 +1,4 @@
-"""When a result leaves a job with a ledger: its own record is durable, or another attempt has the answer."""
+"""The moment at which a result leaves a job with a ledger: its record is durable, or another attempt's."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ SPORADIC_SHARE = 0.1
 """A share of refused calls up to which those that name no pause hold back their own rows only."""
 
 BEGUN, REFUSED, ANSWERED = range(3)
-"""What of calls is counted."""
+"""Places of the counts of calls."""
 
 
 class CircuitBreaker:
