@@ -32,7 +32,7 @@ log = logging.getLogger("pillarbox.call")
 
 
 class CallServices(NamedTuple):
-    """Services of an operator for its running calls. The functions are for any thread, unless they say otherwise.
+    """Services of an operator for its running calls. The functions are for any thread, but where noted.
 
     bill_request: counts the usage of a request: calls, usage, seconds, whether the cost is known; for a
     thread with a running loop. waits_for_service: whether a call for which nothing was sent is made again.

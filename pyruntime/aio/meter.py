@@ -1,4 +1,4 @@
-"""Counts and latencies of one operator. Confined to the mailbox thread; any thread reads it as an estimate."""
+"""Counts and latencies of one operator. Mailbox thread; any thread reads them as an estimate."""
 
 # On the path of every row stands one `append` to a list, of the seconds of an attempt. To put each into its
 # histogram at once would cost several times that; so they are folded together, some times a second, in one

@@ -149,7 +149,7 @@ class CallPolicy:
         """
 
     def finish(self, call: Call, result: Any) -> None:
-        """Note the result with which a called row leaves; one that failed for good has a `Failed`."""
+        """Note the result of a called row; one that failed for good has a `Failed`."""
 
     def snapshot(self) -> Any:
         """Return the state that a restart needs; None for none. A value of plain types that does not change."""
