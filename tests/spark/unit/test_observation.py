@@ -1,4 +1,4 @@
-"""What `progress=` takes: a `Progress`, or an object that gives a channel for each operator. No session."""
+"""Receivers of progress: a `Progress`, or an object that gives a channel for each operator. No session."""
 
 from __future__ import annotations
 
