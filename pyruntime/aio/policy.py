@@ -152,7 +152,7 @@ class CallPolicy:
         """Note the result of a called row; one that failed for good has a `Failed`."""
 
     def snapshot(self) -> Any:
-        """Return the state that a restart needs; None for none. A value of plain types that does not change."""
+        """Return the state that a restart needs, an unchanging value of plain types; None for none."""
 
     def restore(self, state: Any) -> None:
         """Go on from a state of `snapshot`. After `open`, before any other moment."""
