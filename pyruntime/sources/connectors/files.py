@@ -61,7 +61,16 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 @naming_arguments
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, Known]):
-    """The rows of files, in Arrow batches. A file must not change once it has its name.
+    """Rows of files, in Arrow batches. A file must not change once it has its name.
+
+        >>> from pathlib import Path
+        >>> from pillarbox.sources.connectors.files import FileSource
+        >>> from pillarbox.testing import SourceHarness
+        >>> _ = Path("words.txt").write_text("first")
+        >>> source = FileSource("words.txt", format="text", settle=0)
+        >>> with SourceHarness(source) as harness:
+        ...     print(harness.read_all())
+        [('first',)]
 
     Folders below `path` that are called `name=value`, as Spark's `partitionBy` writes them, give a column.
 

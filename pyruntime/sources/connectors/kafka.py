@@ -721,7 +721,14 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
 @naming_arguments
 @dataclass(eq=False, repr=False)
 class KafkaSource(LogSource[KafkaSplit]):
-    """Records of Kafka topics, those of each partition in the order of their offsets.
+    """Records of Kafka topics, in the order of the offsets within each partition.
+
+        >>> from pillarbox.sources.connectors.kafka import KafkaSource
+        >>> source = KafkaSource({"bootstrap.servers": "broker:9092"}, "orders", bounded=True)
+        >>> source
+        <topics orders of Kafka at broker:9092>
+        >>> source.arrow_schema().names[:5]
+        ['key', 'value', 'topic', 'partition', 'offset']
 
     properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
         servers. `group.id` and a few others are the source's own.
