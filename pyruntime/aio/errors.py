@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +32,7 @@ _GROUP_MEMBERS = 3
 # Spark's own error has an error of a worker as text only, with traceback and shortened lines, and Python's
 # has no pickled form that is safe to read. So a line of JSON says it once more, and `from_text` reads that.
 _MARK = "[pillarbox] "
+_MARKED = re.compile(r'\[pillarbox\] \{"error": "(?P<name>\w+)"')
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
 
 
@@ -512,14 +514,21 @@ def from_text(text: str) -> CallFailed | CallTimeout | None:
 
 
 def shown_in(text: str) -> tuple[str, list[str]] | None:
-    """The sentence and the lines of the frames of the last marked error in `text`; None without one."""
+    """The sentence and the lines of the frames of the last marked error in `text`; None without one.
+
+    The sentence begins with the name of the error's class, without what Spark writes in front of it.
+    """
     place = text.rfind(_MARK)
     if place < 0:
         return None
     frames = _frames_before(text, place)
     before = text[:place].rstrip("\n").split("\n")
     sentence = before[-1 - len(frames)] if len(frames) < len(before) else ""
-    return sentence, frames
+    marked = _MARKED.match(text, place)
+    # An error that counts others has the mark of the last of these.
+    found = marked and re.search(rf"(?<!\w)(?={marked['name']}: )", sentence)
+    found = found or re.search(r"(?<!\w)pillarbox\.(?:\w+\.)+(?=\w+: )", sentence)
+    return sentence if found is None else sentence[found.end() :], frames
 
 
 def _frames_before(text: str, place: int) -> list[str]:
