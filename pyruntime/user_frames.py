@@ -25,7 +25,7 @@ MAX_LINKS = 3
 _OWN = str(Path(__file__).resolve().parent) + os.sep
 _KERNEL = str(Path(__file__).resolve().parent.parent / "kernel") + os.sep
 _COMPILED = "pillarbox."
-"""The name of a compiled function begins with that of its module; its file is no path of this machine."""
+"""Compiled functions have names that begin so, and files that are relative to where they were compiled."""
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SPARK = (f"{os.sep}pyspark{os.sep}", f"{os.sep}py4j{os.sep}")

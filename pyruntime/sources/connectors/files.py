@@ -144,24 +144,24 @@ class FileSource(Source[FileSplit, Known]):
 
     @property
     def boundedness(self) -> Boundedness:
-        """Without `discovery_interval` it has an end."""
+        """Bounded without `discovery_interval`."""
         return Boundedness.BOUNDED if self.discovery_interval is None else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
-        """The serializer of what was found."""
+        """Return the serializer of the files that were found."""
         return KnownSerializer(self)
 
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
     ) -> FileEnumerator:
-        """One that has found nothing, or goes on from `checkpoint`."""
+        """Return an enumerator that has found no file, or that continues from `checkpoint`."""
         return FileEnumerator(context, checkpoint, self)
 
     restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FileSplit]:
-        """One that reads a split after the other, with one thread; of the columns only what is asked for."""
+        """Return a reader of one split after another, in one thread, that decodes the requested columns."""
         if context.schema is not None:
             self._check_schema(context.schema)
         return FetchingReader(
