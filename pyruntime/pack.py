@@ -99,11 +99,14 @@ def pack(
     platform: str | None = None,
     find_links: str | os.PathLike[str] | None = None,
 ) -> Pack:
-    """Write Pillarbox as an archive for executors that have none; returns its path and Spark's settings.
+    """Write Pillarbox as an archive for executors that lack it; returns its path and Spark's settings.
 
-        from pillarbox.pack import pack
+        >>> from pillarbox.pack import pack
+        >>> sent = pack()
+        >>> sorted(sent.settings)
+        ['spark.archives', 'spark.executorEnv.PYTHONPATH']
 
-        builder = SparkSession.builder.master("spark://host:7077").config(map=pack(include=["http"]).settings)
+    Give `settings` to the builder of the session: `SparkSession.builder.config(map=sent.settings)`.
 
     path: a file, or a folder in which it is named for its contents. None: a temporary file, which is deleted
         when this process ends.

@@ -544,11 +544,14 @@ class Redact:
         Without the text of `error` itself, and without what must not be seen. Empty where there are none.
         """
         lines: list[str] = []
+        before = ""
         for each in links(error):
-            if each is not error:
-                text = " ".join(self.told(each).split())
+            text, frames = " ".join(self.told(each).split()), user_frames(each)
+            # Many an error quotes the one that it was raised from.
+            if each is not error and (frames or text not in before):
                 lines.append(f"  raised from {type(each).__name__}: {text}")
-            lines += user_frames(each)
+            lines += frames
+            before = text
             if not self.rows:
                 lines += [f"  {note}" for note in getattr(each, "__notes__", ())]
         return self.text("\n".join(lines))

@@ -24,6 +24,8 @@ MAX_LINKS = 3
 
 _OWN = str(Path(__file__).resolve().parent) + os.sep
 _KERNEL = str(Path(__file__).resolve().parent.parent / "kernel") + os.sep
+_COMPILED = "pillarbox."
+"""Compiled functions have names that begin so, and files that are relative to where they were compiled."""
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SPARK = (f"{os.sep}pyspark{os.sep}", f"{os.sep}py4j{os.sep}")
@@ -38,7 +40,7 @@ def user_frames(error: BaseException) -> list[str]:
     installed: list[traceback.FrameSummary] = []
     is_called = False
     for frame in traceback.extract_tb(error.__traceback__):
-        kind = _kind(frame.filename)
+        kind = "own" if frame.name.startswith(_COMPILED) else _kind(frame.filename)
         if kind == "own":
             # Installed packages below a client of ours are none of the user's.
             is_called = f"{os.sep}clients{os.sep}" in frame.filename
@@ -72,8 +74,13 @@ def shows_all_frames() -> bool:
     return bool(os.environ.get(FULL_TRACEBACK))
 
 
+def is_of_spark(filename: str) -> bool:
+    """Return True for a file of PySpark or Py4J."""
+    return any(part in filename for part in _SPARK)
+
+
 def _kind(filename: str) -> str:
-    if filename.startswith("<frozen ") or any(part in filename for part in _SPARK):
+    if filename.startswith("<frozen ") or is_of_spark(filename):
         return "python"
     path = os.path.realpath(filename) if os.path.isabs(filename) else filename
     if path.startswith((_OWN, _KERNEL)):

@@ -55,6 +55,7 @@ MAILBOX = ("the lock-free inbox", "the inbox with a mutex", "the mail", "the mai
 QUEUE = ("the result queue",)
 HANDOVER = ("the hand-over",)
 DEADLINES = ("the deadlines and their slots",)
+WAITS = ("the waits",)
 INTERFACE = ("the C interface",)
 MODULES = ("the Cython modules",)
 EVERYTHING = MAILBOX + QUEUE + HANDOVER
@@ -380,6 +381,7 @@ STRESS = (
     ("slab_places", ""),
     ("capi_stress", "lock-free"),
     ("deadlines_memory", ""),
+    ("waits_clock", ""),
 )
 # Words of the programs that try schedules: two preemptions, then stale reads, and some random ones of each.
 SCHEDULES = ("all 2 1000 1", "weak 1 2 1000 1")
@@ -392,6 +394,7 @@ def concerns(program: str, defect: Seeded) -> bool:
         "queue": QUEUE,
         "handover": HANDOVER,
         "deadlines": DEADLINES,
+        "waits": WAITS,
         "slab": MAILBOX + INTERFACE,
         "capi": INTERFACE,
     }
@@ -422,7 +425,7 @@ RECORDED = ("the operator", "the runners", "the scheduler", "the ledger session"
 # The tests of the C interface and of native programs are among them: a build for tests has the same table.
 CONTRACT = ("tests/kernel", "-k", "not source and not models")
 LAYERS = [
-    Layer("contract", EVERYTHING + DEADLINES + INTERFACE + MODULES, tests(*CONTRACT)),
+    Layer("contract", EVERYTHING + DEADLINES + WAITS + INTERFACE + MODULES, tests(*CONTRACT)),
     Layer("graph", EVERYTHING, tests("tests/spec/test_conformance.py", "-k", "not tlc"), prepare=load_graphs),
     Layer("models", EVERYTHING + DEADLINES + MODULES, tests("tests/kernel/unit/test_kernel_models.py")),
     Layer("histories", EVERYTHING, tests("tests/testing", "-k", REAL)),
@@ -440,7 +443,7 @@ LAYERS = [
         ),
         SCHEDULED,
     ),
-    Layer("stress", EVERYTHING + DEADLINES + INTERFACE, programs(STRESS, OPTIMIZED), OPTIMIZED),
+    Layer("stress", EVERYTHING + DEADLINES + WAITS + INTERFACE, programs(STRESS, OPTIMIZED), OPTIMIZED),
     Layer("races", EVERYTHING + INTERFACE, programs((*native.EDGES, *STRESS), RACES), RACES),
     Layer("fast tests", tuple(ABOVE), above),
     Layer("recorded runs", RECORDED, tests("tests/spec/unit/test_operator_traces.py", "-k", "behaviour")),

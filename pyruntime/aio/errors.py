@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +32,7 @@ _GROUP_MEMBERS = 3
 # Spark's own error has an error of a worker as text only, with traceback and shortened lines, and Python's
 # has no pickled form that is safe to read. So a line of JSON says it once more, and `from_text` reads that.
 _MARK = "[pillarbox] "
+_MARKED = re.compile(r'\[pillarbox\] \{"error": "(?P<name>\w+)"')
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
 
 
@@ -165,9 +167,25 @@ class CallFailed(_ErrorOfFields):
 
 @dataclass(eq=False, repr=False)
 class OpenFailed(_ErrorOfFields):
-    """A function that is a resource could not be opened, so that no row was called.
+    """Error of a function that is a resource and could not be opened: no row was called.
 
-    function: its class. method: "__aenter__" or "__enter__". `cause` (and `__cause__`) is what that raised.
+        >>> from pillarbox import async_map
+        >>> from pillarbox.aio.errors import OpenFailed
+        >>> class Service:
+        ...     async def __aenter__(self):
+        ...         raise PermissionError("no key is set")
+        ...     async def __aexit__(self, *error):
+        ...         return None
+        ...     async def __call__(self, row):
+        ...         return row
+        >>> try:
+        ...     list(async_map([1], Service()))
+        ... except OpenFailed as failed:
+        ...     print(failed.function, failed.method, repr(failed.cause))
+        Service __aenter__ PermissionError('no key is set')
+
+    `function` is the name of its class, `method` "__aenter__" or "__enter__", and `cause` (and `__cause__`)
+    the error of that method. Any thread.
     """
 
     function: str
@@ -238,9 +256,18 @@ class CallTimeout(_ErrorOfFields, TimeoutError):
 
 @dataclass(eq=False, repr=False)
 class NotCalled(_ErrorOfFields):
-    """A row that was not called, or not again, since all that was allowed is used up; `reason` says what.
+    """Error of a row that was not called, or not again, because a budget is used up. Never raised.
 
-    `attempts` counts those that were begun: all failed, with errors that would have been tried again.
+        >>> from pillarbox import Budget, async_map
+        >>> async def call(row):
+        ...     return 10 * row
+        >>> budget = Budget(max_calls=2)
+        >>> outcomes = list(async_map([1, 2, 3], call, errors="column", budget=budget, capacity=1))
+        >>> print(outcomes[2].error.type, outcomes[2].error.attempts, outcomes[2].error.message)
+        NotCalled 0 not called, max_calls=2 is used up
+
+    `reason` names the limit. `attempts` counts the attempts that began: all of them failed, with errors that
+    are retried. `skipped_rows` finds such rows in a DataFrame. Any thread.
     """
 
     reason: str
@@ -275,7 +302,20 @@ class ServiceResting(_ErrorOfFields):
 
 @dataclass(eq=False, repr=False)
 class ResultRejected(_ErrorOfFields):
-    """A result that the retry's predicate does not accept; `result` has it."""
+    """Error of an attempt whose result `Retry(result=...)` rejects; `result` is that result.
+
+        >>> from pillarbox import CallFailed, Retry, async_map
+        >>> async def call(row):
+        ...     return ""
+        >>> retry = Retry(attempts=2, initial=0.0, result=lambda text: not text)
+        >>> try:
+        ...     list(async_map([1], call, retry=retry))
+        ... except CallFailed as failed:
+        ...     print(failed.attempts, repr(failed.cause.result), failed.cause)
+        2 '' the result '' is not accepted
+
+    It is retried as other errors are. Any thread.
+    """
 
     result: object
 
@@ -290,9 +330,19 @@ class ResultRejected(_ErrorOfFields):
 
 @dataclass(eq=False, repr=False)
 class BatchResultError(_ErrorOfFields, TypeError):
-    """A function that is called with batches did not give one result for each row. Never tried again.
+    """Error of a function that is called with batches and did not return one result per row. Never retried.
 
-    `rows` is the number of rows in the batch, `gave` says what it gave instead, `function` is its name.
+        >>> from pillarbox import Batch, CallFailed, async_map
+        >>> async def call(rows):
+        ...     return rows[1:]
+        >>> try:
+        ...     list(async_map([1, 2], call, batch=Batch(2)))
+        ... except CallFailed as failed:
+        ...     print(type(failed.cause).__name__, failed.cause.rows, failed.cause.gave)
+        BatchResultError 2 1 results
+
+    `function` is its name, `rows` the number of rows in the batch, and `gave` describes the value that it
+    returned. Any thread.
     """
 
     function: str
@@ -464,14 +514,21 @@ def from_text(text: str) -> CallFailed | CallTimeout | None:
 
 
 def shown_in(text: str) -> tuple[str, list[str]] | None:
-    """The sentence and the lines of the frames of the last marked error in `text`; None without one."""
+    """The sentence and the lines of the frames of the last marked error in `text`; None without one.
+
+    The sentence begins with the name of the error's class, without what Spark writes in front of it.
+    """
     place = text.rfind(_MARK)
     if place < 0:
         return None
     frames = _frames_before(text, place)
     before = text[:place].rstrip("\n").split("\n")
     sentence = before[-1 - len(frames)] if len(frames) < len(before) else ""
-    return sentence, frames
+    marked = _MARKED.match(text, place)
+    # An error that counts others has the mark of the last of these.
+    found = marked and re.search(rf"(?<!\w)(?={marked['name']}: )", sentence)
+    found = found or re.search(r"(?<!\w)pillarbox\.(?:\w+\.)+(?=\w+: )", sentence)
+    return sentence if found is None else sentence[found.end() :], frames
 
 
 def _frames_before(text: str, place: int) -> list[str]:

@@ -217,8 +217,8 @@ class AsyncUdf:
         >>> async def upper(text):
         ...     return text.upper()
         >>> made = async_udf(upper, "string")
-        >>> type(made).__name__, made.returnType.simpleString()
-        ('AsyncUdf', 'string')
+        >>> spark.range(1).select(made("id").alias("upper")).schema.simpleString()
+        'struct<upper:string>'
 
     A call with columns returns a Column. It has the attributes of PySpark's own UDFs, so that
     `spark.udf.register` accepts it. Any thread of the driver.

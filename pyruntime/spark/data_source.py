@@ -44,7 +44,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from pillarbox.redaction import errors_in_utf8
 from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.enumerator import ReadLimit, SourceEvent, SplitEnumerator
 from pillarbox.sources.reader import ReaderContext, read_splits
@@ -73,9 +72,11 @@ from pillarbox.spark.micro_batches import (
     number_of,
     pack,
 )
-from pillarbox.spark.operator_plan import use_driver_python
+from pillarbox.spark.operator_plan import reduced, use_driver_python
 from pillarbox.spark.schema import arrow_field
+from pillarbox.spark.shown_errors import show_errors_in_words
 from pillarbox.spark.task_connection import prompt_connection
+from pillarbox.spark.worker_errors import in_words
 from pillarbox.validate import suggesting_names
 
 AnySource = Source[Any, Any]
@@ -328,7 +329,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan_at = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StreamReader, (self._read,)
+        return reduced(type(self._read.source).__name__, StreamReader, self._read)
 
     @cached_property
     def _batches(self) -> MicroBatches[Any, Any]:
@@ -344,11 +345,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The limit of files, for there is always one; the options' other limits hold all the same."""
         return ReadMaxFiles(cast("int", self._read.limit.files))
 
+    @in_words
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what is there, and end."""
         self._batches.only_what_is_there(self._read.limit)
 
-    @errors_in_utf8
+    @in_words
     def latestOffset(self, start: Json, limit: Any) -> Json:
         """The offset after the next micro-batch; `start` itself if there is nothing to read.
 
@@ -372,7 +374,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = min(2 * self._idle, MAX_IDLE_S)
         return start
 
-    @errors_in_utf8
+    @in_words
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
         # spec: SplitAssignment!Run
@@ -394,7 +396,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return [TaskPartition(*part) for part in enumerate(batches.thread.call(packed))]
 
-    @errors_in_utf8
+    @in_words
     def commit(self, end: Json) -> None:
         """Tell the source that what was read up to `end` is durable; do not wait for it."""
         # spec: SplitAssignment!NotifyCommitted
@@ -417,7 +419,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- in a task -----------------------------------------------------------------------------------
 
-    @errors_in_utf8
+    @in_words
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one part of a micro-batch."""
         assert isinstance(partition, TaskPartition)
@@ -461,7 +463,7 @@ class PillarboxSource(DataSource):
         """The format's name."""
         return cls.format_name
 
-    @errors_in_utf8
+    @in_words
     def schema(self) -> StructType:
         """Return the columns of the source. Raises the errors of making the source from its options."""
         # Only whether the class can be loaded is asked: to look for columns might ask a service.
@@ -469,7 +471,7 @@ class PillarboxSource(DataSource):
             return StructType()
         return spark_schema(Read.of(self.registered, self.options).source.arrow_schema())
 
-    @errors_in_utf8
+    @in_words
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises ValueError for a source without an end."""
         read = self._read(schema)
@@ -485,7 +487,7 @@ class PillarboxSource(DataSource):
                 )
         return BatchReader(read)
 
-    @errors_in_utf8
+    @in_words
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises ValueError with a PySpark that is too old."""
         require(SOURCE_STREAMS_SINCE, f"format {self.name()!r} as a stream")
@@ -502,7 +504,10 @@ class BatchReader(DataSourceReader):
     def __init__(self, read: Read) -> None:
         self._read = read
 
-    @errors_in_utf8
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(type(self._read.source).__name__, BatchReader, self._read)
+
+    @in_words
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks, to which all splits are dealt out by rule. Raises what discovery raises."""
         read = self._read
@@ -513,7 +518,7 @@ class BatchReader(DataSourceReader):
             parts = pack(found, read.partitions, enumerator.assigned_to)
             return [TaskPartition(*part) for part in enumerate(parts)]
 
-    @errors_in_utf8
+    @in_words
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task. Spark makes a partition itself where there is none."""
         return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())
@@ -551,6 +556,7 @@ def register_source(
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
     use_driver_python(spark)
+    show_errors_in_words()
     context: Any = None
     # That of Connect has none.
     with suppress(Exception):

@@ -171,6 +171,24 @@ class Shipment:
         return _loader(), (cloudpickle.dumps(run), self.__name__)  # type: ignore[no-untyped-call]
 
 
+def reduced(name: str, make: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Return what `__reduce__` gives of an object that `make(*arguments)` makes anew in a worker.
+
+    A worker that lacks a module says there that `name` cannot run, as for a function.
+    """
+    return _loader(), (cloudpickle.dumps(_Made(make, arguments)), name)  # type: ignore[no-untyped-call]
+
+
+class _Made:
+    """Stands for the result of a call, which is made where this is unpickled. Any thread."""
+
+    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._call = make, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
 def _loader() -> Callable[[bytes, str], Any]:
     # Nested, so that it is pickled by its code; it may refer to nothing outside of itself.
     def load(pickled: bytes, name: str) -> Any:
@@ -186,10 +204,12 @@ def _loader() -> Callable[[bytes, str], Any]:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             package = str(error.name).split(".")[0]
             words = "pillarbox pack" if package == "pillarbox" else f"pillarbox pack --include {package}"
+            # The last line is that of `marked`, which is not here.
             raise ModuleNotFoundError(
                 f"{name} cannot run: the Python of Spark's worker, {sys.executable} on "
                 f"{socket.gethostname()}, has no module {str(error.name)!r}; send it along (`{words}`), "
-                "install it there, or set PYSPARK_PYTHON to a Python that has it",
+                "install it there, or set PYSPARK_PYTHON to a Python that has it\n"
+                '[pillarbox] {"error": "ModuleNotFoundError"}',
                 name=error.name,
             ) from None
 

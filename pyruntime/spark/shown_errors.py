@@ -33,7 +33,6 @@ MAX_CHARACTERS = 600
 """Characters of the sentence."""
 OF_SPARK = (PySparkException, Py4JError)
 
-_CLASS = re.compile(r"^.*?(?:[A-Za-z_]\w*\.)+(?P<name>\w+): ")
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ')
 _lock = threading.Lock()
 _is_installed = False
@@ -54,9 +53,6 @@ def lines_of(error: BaseException) -> list[str] | None:
     if found is None:
         return None
     sentence, frames = found
-    named = _CLASS.match(sentence)
-    if named is not None:
-        sentence = f"{named['name']}: {sentence[named.end() :]}"
     if len(sentence) > MAX_CHARACTERS:
         sentence = f"{sentence[: MAX_CHARACTERS - 1]}…"
     action = user_frames(error)

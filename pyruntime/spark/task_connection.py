@@ -40,6 +40,8 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
+from pillarbox.user_frames import is_of_spark
+
 T = TypeVar("T")
 
 log = logging.getLogger("pillarbox")
@@ -199,8 +201,9 @@ def make_prompt() -> None:
 
 
 def is_in_worker() -> bool:
-    """Return True if this thread runs a task of a Python worker of Spark's."""
-    return _connection() is not None
+    """Return True if this thread works for Spark in a process of its own: that of a task, or of a source."""
+    frame = _worker_frame()
+    return frame is not None and (is_of_spark(frame.f_code.co_filename) or _socket_of(frame) is not None)
 
 
 def _is_loopback(host: str) -> bool:
@@ -211,16 +214,26 @@ def _is_loopback(host: str) -> bool:
 
 def _connection() -> Any:
     """The file that PySpark's worker writes results to, of a socket; None outside of a worker."""
+    frame = _worker_frame()
+    return None if frame is None else _socket_of(frame)
+
+
+def _socket_of(frame: FrameType) -> Any:
+    output = frame.f_locals["outfile"]
+    try:
+        # That of the process of a stream's source reads and writes, and has no number.
+        return output if stat.S_ISSOCK(os.fstat(output.fileno()).st_mode) else None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _worker_frame() -> FrameType | None:
+    """The frame below this one in which PySpark reads what Spark wants done; None where there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         # By what it holds: the module has another name without a daemon, and where a setting names its own.
         # What is local gives its names as a list on CPython 3.13, and as a set before.
         if frame.f_code.co_name == "main" and {"infile", "outfile"} <= set(frame.f_locals):
-            output = frame.f_locals["outfile"]
-            try:
-                if stat.S_ISSOCK(os.fstat(output.fileno()).st_mode):
-                    return output
-            except (AttributeError, OSError, ValueError):
-                return None
+            return frame
         frame = frame.f_back
     return None

@@ -4,23 +4,34 @@ For the thread of a task.
 """
 
 # PySpark sends a traceback as text, and the driver shows it whole: the frames of the worker's thread, which
-# are PySpark's and Pillarbox's and the same for every error. So an error that has its own words leaves as
-# text alone, with the frames of the user's code in it. Any other one is a defect, and keeps its traceback.
+# are PySpark's and Pillarbox's and the same for every error. So an error leaves as text alone, with the
+# frames of the user's code in it. What keeps its traceback is a defect of Pillarbox or of a library below it:
+# an error of a class that programs raise by mistake, without a frame of the user's, and one without a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures, frames_of, marked
 from pillarbox.kernel import PillarboxError
-from pillarbox.redaction import visible
+from pillarbox.redaction import errors_in_utf8, visible
 from pillarbox.spark.compat import send_text_alone
 from pillarbox.spark.task_connection import is_in_worker
 from pillarbox.user_frames import links, shows_all_frames, user_frames
 
-IN_WORDS = (PillarboxError, TypeError, ValueError, RuntimeError, ImportError, MemoryError)
-"""Classes of errors that Pillarbox raises with a text for the user."""
+DEFECTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RecursionError,
+    SystemError,
+)
+"""Classes of errors that code raises by mistake."""
 _BEFORE_TRACEBACK = "\n\nThe original traceback:\n"
 
 
@@ -40,14 +51,36 @@ def errors_in_words() -> Iterator[None]:
     raise failure
 
 
+def in_words(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, for Spark to call in a worker, whose errors the driver shows as text in UTF-8.
+
+    The errors of an iterator that it returns too.
+    """
+    in_utf8 = errors_in_utf8(fn)
+
+    @wraps(fn)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with errors_in_words():
+            found = in_utf8(*arguments, **named)
+        return _iterated(found) if isinstance(found, Iterator) else found
+
+    return call
+
+
+def _iterated(found: Iterator[Any]) -> Iterator[Any]:
+    with errors_in_words():
+        yield from found
+
+
 def _shown(error: Exception) -> BaseException:
     if isinstance(error, CallFailed | CallTimeout | TooManyFailures):
         # Its text has the frames, and a mark.
         send_text_alone()
         return error
-    if not isinstance(error, IN_WORDS) and not any(map(user_frames, links(error))):
-        return error
     text = " ".join(str(error).partition(_BEFORE_TRACEBACK)[0].split())
+    is_defect = isinstance(error, DEFECTS) and not isinstance(error, PillarboxError)
+    if (is_defect or not text) and not any(map(user_frames, links(error))):
+        return error
     frames = frames_of(error)
     kind = type(error)
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -48,6 +48,45 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     assert all(cell["execution_count"] for cell in found["cells"] if cell["cell_type"] == "code")
 
 
+FAILING = [
+    """from pyspark.sql import SparkSession
+
+from pillarbox.spark import async_map
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+
+async def lookup(row):
+    return {"price": 1 / row.id}
+""",
+    """async_map(spark.range(1), lookup, schema="price double").show()""",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.contract(
+    "The kernel of a notebook shows at most 12 lines of a job that fails, the sentence first."
+)
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning", "ignore::UserWarning")
+def test_the_kernel_of_a_notebook_shows_few_lines_of_a_job_that_fails(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "code", "source": [source], "metadata": {"tags": ["raises-exception"]}}
+        for source in FAILING
+    ]
+    notebook = tmp_path / "failing.ipynb"
+    notebook.write_text(json.dumps({"cells": cells}))
+    found = tool().run(notebook, tmp_path)
+    outputs = found["cells"][1]["outputs"]
+    (error,) = [each for each in outputs if each["output_type"] == "error"]
+    shown = "\n".join(error["traceback"]).splitlines()
+    assert shown[0].startswith("CallFailed: call failed after 1 attempt")
+    assert "ZeroDivisionError: division by zero" in shown[0]
+    assert 'return {"price": 1 / row.id}' in shown[2]
+    assert "async_map(spark.range(1)" in shown[5]
+    assert len(shown) <= 12
+
+
 def test_each_notebook_shows_what_it_printed_and_no_path_of_a_machine() -> None:
     paths = sorted(NOTEBOOKS.glob("*.ipynb"))
     assert len(paths) == 4

@@ -31,10 +31,14 @@ def exported(package: str) -> list[str]:
 
 def in_reference() -> list[str]:
     """The full names of the classes and functions of the reference, page by page."""
-    names = [
+    return [name for name in named_in_reference() if _is_described(found(name))]
+
+
+def named_in_reference() -> list[str]:
+    """All full names of the reference, page by page, those of constants too."""
+    return [
         name for page in sorted(REFERENCE.glob("*.md")) for name in IN_REFERENCE.findall(page.read_text())
     ]
-    return [name for name in names if _is_described(found(name))]
 
 
 def found(name: str) -> Any:

@@ -46,6 +46,34 @@ def test_a_put_makes_a_system_call_only_if_the_consumer_sleeps_and_one_for_a_bur
 
 
 @pytest.mark.contract(
+    "A wait lasts its time and ends, however far the system's clock is set back.",
+    convicts=["waits_for_wall_clock", "ends_at_wall_time", "waits_by_wall_clock", "second_not_carried"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the C++ library waits")
+@pytest.mark.parametrize("backend", ["-O2", "-DPILLARBOX_NO_FUTEX"])
+def test_a_wait_lasts_its_time_whatever_the_wall_clock_shows(backend: str) -> None:
+    done = run(compiled("waits_clock", backend))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the C++ library waits")
+@pytest.mark.parametrize(
+    "defect",
+    [
+        "waits_for_wall_clock",
+        "waits_by_wall_clock",
+        "second_not_carried",
+        # Noticed by the time that it takes.
+        pytest.param("ends_at_wall_time", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wait_by_the_wall_clock_is_noticed(defect: str) -> None:
+    done = run(compiled("waits_clock", "-O2", planted=True), environment=plant(defect))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "a wait is too short" in done.stdout or "a wait does not end" in done.stdout
+
+
+@pytest.mark.contract(
     convicts=[
         "weak_close",
         "weak_push",

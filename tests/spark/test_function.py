@@ -17,18 +17,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import pillarbox.spark
 from pillarbox.spark import async_map, async_udf, estimate_cost
+from tests.spark import pythons
 from tests.versions import needs_pyspark
-
-WITHOUT = """
-import sys
-
-class Without:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {module!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Without())
-"""
 
 
 @pytest.fixture
@@ -38,12 +28,9 @@ def python_without(
     """Has the workers run a Python that lacks a module; gives its path."""
 
     def use(module: str) -> str:
-        (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(module=module))
-        python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-        return str(python)
+        python = pythons.python_without(module, tmp_path)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
+        return python
 
     return use
 
@@ -102,6 +89,8 @@ def test_a_worker_without_pillarbox_says_in_one_line_what_is_missing_where(
     with pytest.raises(PySparkException) as caught:
         action(spark.range(1))
     lines = [line for line in str(caught.value).splitlines() if line.strip()]
+    # By this one a program finds the error.
+    assert lines.pop() == '[pillarbox] {"error": "ModuleNotFoundError"}'
     assert lines[-1] == (
         f"ModuleNotFoundError: lookup cannot run: the Python of Spark's worker, {sys.executable} on "
         f"{socket.gethostname()}, has no module 'pillarbox'; send it along (`pillarbox pack`), install it "

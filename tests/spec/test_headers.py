@@ -69,6 +69,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the deadlines and their slots",
         "the C interface",
         "the Cython modules",
+        "the waits",
         "the processor",
         "the task",
         "the chain",

@@ -385,7 +385,23 @@ class LocalLimiter:
 
 
 class CoordinatorError(PillarboxError):
-    """The server of the shared limits cannot be reached, or will not have this task. Ends the job."""
+    """Error of a job whose coordinator rejects it, or is unreachable for `patience` seconds.
+
+        >>> import os
+        >>> from pillarbox import Coordinator, Rate, async_map
+        >>> from pillarbox.aio.limits.rate import CoordinatorError
+        >>> async def call(row):
+        ...     return row
+        >>> os.environ["COORDINATOR_SECRET"] = "one of at least 32 characters: 0123456789"
+        >>> absent = Coordinator.at("127.0.0.1", 1, secret_env="COORDINATOR_SECRET", patience=0.1)
+        >>> try:
+        ...     list(async_map([1], call, rate=Rate(5), limits=absent))
+        ... except CoordinatorError as lost:
+        ...     print(lost)
+        no coordinator for patience=0.1 s at 127.0.0.1:1 ([Errno 111] Connection refused)
+
+    Any thread.
+    """
 
 
 class Limits(NamedTuple):

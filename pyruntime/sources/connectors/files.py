@@ -65,7 +65,16 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 @naming_arguments
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, Known]):
-    """The rows of files, in Arrow batches. A file must not change once it has its name.
+    """Rows of files, in Arrow batches. A file must not change once it has its name.
+
+        >>> from pathlib import Path
+        >>> from pillarbox.sources.connectors.files import FileSource
+        >>> from pillarbox.testing import SourceHarness
+        >>> _ = Path("words.txt").write_text("first")
+        >>> source = FileSource("words.txt", format="text", settle=0)
+        >>> with SourceHarness(source) as harness:
+        ...     print(harness.read_all())
+        [('first',)]
 
     Folders below `path` that are called `name=value`, as Spark's `partitionBy` writes them, give a column.
 
@@ -139,18 +148,18 @@ class FileSource(Source[FileSplit, Known]):
 
     @property
     def boundedness(self) -> Boundedness:
-        """Without `discovery_interval` it has an end."""
+        """Bounded without `discovery_interval`."""
         return Boundedness.BOUNDED if self.discovery_interval is None else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
-        """The serializer of what was found."""
+        """Return the serializer of the files that were found."""
         return KnownSerializer(self.place, self.state_folder)
 
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
     ) -> FileEnumerator:
-        """One that has found nothing, or goes on from `checkpoint`."""
+        """Return an enumerator that has found no file, or that continues from `checkpoint`."""
         return FileEnumerator(
             context,
             checkpoint,
@@ -166,7 +175,7 @@ class FileSource(Source[FileSplit, Known]):
     restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FileSplit]:
-        """One that reads a split after the other, with one thread; of the columns only what is asked for."""
+        """Return a reader of one split after another, in one thread, that decodes the requested columns."""
         if context.schema is not None:
             self._check_schema(context.schema)
         return FetchingReader(

@@ -56,7 +56,13 @@ class GeneratorSplit(OffsetSplit):
 @naming_arguments
 @dataclass(frozen=True)
 class GeneratorSource(SimpleSource[GeneratorSplit]):
-    """Rows `id`, `split`, `event_time` and `value`: a number from 0 to 1 that its id and `seed` decide.
+    """Rows `id`, `split`, `event_time` and `value`, a number from 0 to 1 that `id` and `seed` determine.
+
+        >>> from pillarbox.sources.connectors.generator import GeneratorSource
+        >>> from pillarbox.testing import SourceHarness
+        >>> with SourceHarness(GeneratorSource(rows=4, splits=2)) as harness:
+        ...     print([(row[0], row[1]) for row in harness.read_all()])
+        [(0, 0), (2, 0), (1, 1), (3, 1)]
 
     rows: how many in all; None: without end.
     splits: how many sequences they are in. Split i has the ids i, i + splits, i + 2 * splits and so on.

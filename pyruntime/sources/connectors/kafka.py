@@ -721,7 +721,11 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
 @naming_arguments
 @dataclass(eq=False, repr=False)
 class KafkaSource(LogSource[KafkaSplit]):
-    """Records of Kafka topics, those of each partition in the order of their offsets.
+    """Records of Kafka topics, in the order of the offsets within each partition.
+
+        >>> from pillarbox.sources.connectors.kafka import KafkaSource
+        >>> KafkaSource({"bootstrap.servers": "broker:9092"}, "orders", bounded=True)
+        <topics orders of Kafka at broker:9092>
 
     properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
         servers. `group.id` and a few others are the source's own.
@@ -774,7 +778,7 @@ class KafkaSource(LogSource[KafkaSplit]):
         return pa.schema([(name, kind) for name, kind in TYPES.items() if name != "headers"])
 
     def check_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of `schema`, with the types in which they come: whoever asked for others casts them."""
+        """Return the columns of `schema` with the types in which they arrive; the caller casts them."""
         unknown = [name for name in schema.names if name not in TYPES]
         if unknown or not schema.names:
             raise ValueError(f"schema: columns {unknown!r} are unknown; there are {', '.join(TYPES)}")

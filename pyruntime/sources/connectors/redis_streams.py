@@ -708,7 +708,14 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
 @naming_arguments
 @dataclass(eq=False, repr=False)
 class RedisStreamSource(LogSource[RedisStreamSplit]):
-    """Entries of Redis streams, each stream in the order of its ids. Redis 6.2 or later; one server.
+    """Entries of Redis streams, in the order of the ids within each stream. Redis 6.2 or later; one server.
+
+        >>> from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+        >>> source = RedisStreamSource("redis://localhost:6379/0", "orders", bounded=True)
+        >>> source
+        <streams orders of Redis at localhost:6379/0>
+        >>> source.arrow_schema().names
+        ['_stream', '_id', '_time', '_fields']
 
     url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://. The password is
         never shown; `password_env` names an environment variable that holds it.

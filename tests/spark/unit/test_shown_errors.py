@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,25 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+import cloudpickle
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Batch
-from pillarbox.spark import async_map, async_udf, call_failed
+from pillarbox.clients import Chat, Embeddings, HttpLookup
+from pillarbox.sources import SimpleSource
+from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.split import OffsetSplit
+from pillarbox.spark import ask, async_map, async_udf, call_failed, embed_text, lookup, register_source
+from pillarbox.spark.compat import DataSourceReader, DataSourceStreamReader
+from pillarbox.spark.data_source import BatchReader, Read, StreamReader
 from pillarbox.spark.shown_errors import MAX_LINES, lines_of
+from pillarbox.testing import serve
+from tests.spark import pythons, queries
+from tests.versions import needs_pyspark, needs_source_streams
 
 pytestmark = pytest.mark.spark
 
@@ -118,6 +132,122 @@ def test_the_line_of_the_script_that_began_the_job_is_shown(spark: SparkSession)
     after = lines[lines.index("The job was started by:") + 1 :]
     assert "test_shown_errors.py" in after[0]
     assert "df.collect()" in after[1]
+
+
+SERVICES: dict[str, Callable[[DataFrame, str], DataFrame]] = {
+    "embed_text": lambda df, url: embed_text(df, "text", into="vector", client=Embeddings(url, "model")),
+    "ask": lambda df, url: ask(df, client=Chat(url, "model", prompt="Of what mood is {text}?"), into="mood"),
+    "lookup": lambda df, url: lookup(df, client=HttpLookup(f"{url}/planes/{{text}}"), schema="seats int"),
+}
+
+
+@pytest.mark.contract("The error of a service has its sentence, and no frame of a client or of Pillarbox.")
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_error_of_a_service_has_no_frames_of_its_client(spark: SparkSession, name: str) -> None:
+    with serve(key="right") as service:
+        refused = SERVICES[name](spark.createDataFrame([("N14228",)], "text string"), service.url)
+        lines = lines_of(failure_of(refused))
+    assert lines is not None
+    assert "CallFailed: call failed after 1 attempt" in lines[0] and "HTTP 401" in lines[0]
+    assert lines[1] == "The job was started by:"
+    assert len(lines) == 5
+
+
+@dataclass(frozen=True)
+class Prices(SimpleSource[OffsetSplit]):
+    """A source that fails where it is told to."""
+
+    place: str = "read"
+    schema = pa.schema([("n", pa.int64())])
+    discovery_interval = None
+
+    def list_splits(self) -> list[OffsetSplit]:
+        if self.place == "list":
+            price_of(Row(id=7))
+        return [OffsetSplit("all", 0, 3)]
+
+    def read(self, split: OffsetSplit) -> Iterator[Any]:
+        yield [(price_of(Row(id=7)),)], 3
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Any], str, list[str]]] = {
+    "reading": (lambda _: Prices("read"), "ReadFailed: reading split 'all' failed: Zero", ["in price_of"]),
+    "planning": (lambda _: Prices("list"), "ZeroDivisionError: ", ["in list_splits", "in price_of"]),
+    "options": (lambda _: FileSource, "ValueError: option 'path' is missing", []),
+    "no such file": (lambda folder: FileSource(f"{folder}/none.parquet"), "FileNotFoundError: path=", []),
+    "a bad file": (lambda folder: bad_file(folder), "ReadFailed: reading split '+0' failed: ", []),
+    "no service": (
+        lambda _: RedisStreamSource("redis://127.0.0.1:1/0", "orders", bounded=True),
+        "ConnectionError: Redis at 127.0.0.1:1/0: looking for streams: ",
+        [],
+    ),
+}
+
+
+def bad_file(folder: Path) -> FileSource:
+    path = folder / "broken.parquet"
+    path.write_bytes(b"PAR1" + 100 * b"x")
+    return FileSource(str(path), schema=pa.schema([("n", pa.int64())]), settle=0)
+
+
+def check_source_error(error: PySparkException, sentence: str, frames: list[str]) -> None:
+    lines = lines_of(error)
+    assert lines is not None
+    assert len(lines) <= MAX_LINES
+    assert lines[0].startswith(sentence)
+    text = "\n".join(lines).partition("The job was started by")[0]
+    assert [frame for frame in frames if frame not in text] == []
+    assert [each for each in (*OURS, ".pyx") if each in text] == []
+    assert "Traceback" not in str(error)
+
+
+@needs_pyspark(4, 0, "sources")
+@pytest.mark.contract(
+    "A source's error begins with its sentence and has the user's frames, none of Pillarbox's or Spark's."
+)
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_error_of_a_source_is_shown_as_that_of_a_function(
+    spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    make, sentence, frames = SOURCES[name]
+    form = register_source(spark, make(tmp_path), f"shown_{[*SOURCES].index(name)}")
+    with pytest.raises(PySparkException) as failed:
+        spark.read.format(form).load().collect()
+    check_source_error(failed.value, sentence, frames)
+
+
+@needs_source_streams
+@pytest.mark.parametrize("name", ["reading", "planning"])
+def test_the_error_of_a_stream_of_a_source_is_shown_as_that_of_a_function(
+    spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    make, sentence, frames = SOURCES[name]
+    stream = spark.readStream.format(register_source(spark, make(tmp_path), f"stream_{name}")).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = queries.start(writer.trigger(availableNow=True))
+    with pytest.raises(PySparkException) as failed:
+        query.awaitTermination()
+    check_source_error(failed.value, sentence, frames)
+
+
+@needs_source_streams
+@pytest.mark.contract("A task that reads a source on a worker without Pillarbox says what is missing where.")
+@pytest.mark.parametrize("kind", [BatchReader, StreamReader])
+def test_a_worker_without_pillarbox_says_so_of_a_source(
+    kind: Callable[[Read], DataSourceReader | DataSourceStreamReader], tmp_path: Path
+) -> None:
+    read = Read.of(Prices(), {}, Prices.schema)
+    loading = [
+        pythons.python_without("pillarbox", tmp_path),
+        "-c",
+        "import pickle, sys; pickle.load(sys.stdin.buffer)",
+    ]
+    done = subprocess.run(loading, input=cloudpickle.dumps(kind(read)), capture_output=True, check=False)
+    *_, sentence, mark = done.stderr.decode().splitlines()
+    assert sentence.startswith("ModuleNotFoundError: Prices cannot run: the Python of Spark's worker, ")
+    assert "has no module 'pillarbox'; send it along (`pillarbox pack`)" in sentence
+    assert mark == '[pillarbox] {"error": "ModuleNotFoundError"}'
+    assert type(pickle.loads(cloudpickle.dumps(kind(read)))) is kind
 
 
 def test_a_job_that_writes_shows_no_java(spark: SparkSession, tmp_path: Path) -> None:
@@ -229,6 +359,28 @@ def run(folder: Path, code: str, **environment: str) -> str:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode in (0, 1)
     return done.stdout + done.stderr
+
+
+CONNECTED = SCRIPT.replace('.master("local[1]").config', '.remote("local[1]").config').replace(
+    'spark.sparkContext.setLogLevel("OFF")', ""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.contract("Over Spark Connect a worker without Pillarbox is a line that says what to do.")
+def test_a_script_over_connect_shows_what_its_worker_lacks(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    folder = tmp_path / "without"
+    folder.mkdir()
+    python = pythons.python_without("pillarbox", folder)
+    text = run(tmp_path, CONNECTED, PYSPARK_PYTHON=python, SPARK_TESTING="1")
+    # Spark's log, before it, has it too.
+    shown = text[text.rindex("ModuleNotFoundError: lookup cannot run") :].rstrip().splitlines()
+    assert "has no module 'pillarbox'" in shown[0]
+    assert shown[1] == "The job was started by:"
+    assert 'job.py", line 14, in <module>' in shown[2]
+    assert len(shown) <= MAX_LINES
+    assert not any("Traceback" in line for line in shown)
 
 
 @pytest.mark.slow
