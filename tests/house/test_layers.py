@@ -54,6 +54,7 @@ BELOW: dict[str, set[str]] = {
         "kernel",
     },
     "": {
+        "job",
         "spark",
         "user_frames",
         "validate",
@@ -86,6 +87,17 @@ BELOW: dict[str, set[str]] = {
         "mailbox",
         "kernel",
     },
+    "job": {
+        "validate",
+        "thread_start",
+        "redaction",
+        "sources",
+        "aio",
+        "ledger",
+        "rpc",
+        "task",
+        "kernel",
+    },
     "testing": {
         "",
         "validate",
@@ -106,10 +118,11 @@ FACE = {"pillarbox", "pillarbox.spark"}
 RESERVED: dict[str, set[str]] = {
     "pyspark": {"", "spark"},
     # The doctor looks at a ledger's place, as a process of its own.
-    "pyarrow": {"", "spark", "sources", "ledger", "clients"},
+    "pyarrow": {"", "job", "spark", "sources", "ledger", "clients"},
     "pandas": {"spark", "sources"},
     "asyncio": {
         "",
+        "job",
         "wire",
         "mailbox",
         "task",
