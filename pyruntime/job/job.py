@@ -185,7 +185,7 @@ class Job:
 
     def _restored(self, folder: CheckpointFolder, job: str) -> Checkpoint | None:
         """Open the sink, and return the checkpoint to go on from, whose rows are committed; None for none."""
-        # spec: SinkCommit!Restore
+        # spec: SinkCommit!Recover, SinkCommit!StartAnew
         self._sink.open(job, self._plan.interval)
         restore, is_new = self._plan.restore, True
         for checkpoint, is_committed in folder.newest_first():
