@@ -258,15 +258,16 @@ class Run:
         shows = sys.stderr.isatty() if self._progress is None else self._progress
         bar = _Bar(sys.stderr) if shows else None
         try:
+            ended = False
             while True:
-                left = LOOK_INTERVAL_S
-                if deadline is not None:
-                    left = min(left, max(0.0, deadline - time.monotonic()))
-                ended = self._job.ended.wait(left)
                 if bar is not None:
                     bar.show(self.statistics())
                 if ended or (deadline is not None and time.monotonic() >= deadline):
                     return ended
+                left = LOOK_INTERVAL_S
+                if deadline is not None:
+                    left = min(left, max(0.0, deadline - time.monotonic()))
+                ended = self._job.ended.wait(left)
         finally:
             if bar is not None:
                 bar.close()
