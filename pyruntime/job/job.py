@@ -45,7 +45,7 @@ from pillarbox.job.job_output import Cut, End, JobOutput
 from pillarbox.job.result_rows import ResultRows
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource
-from pillarbox.job.statistics import RunState, RunStatistics
+from pillarbox.job.statistics import Counts, RunState, RunStatistics
 from pillarbox.ledger.keys import identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread, post
 from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy
@@ -95,7 +95,7 @@ class Job:
         self._context = contextvars.copy_context()
         self.ended = threading.Event()
         self.failure: BaseException | None = None
-        self._counts = RunStatistics()
+        self._counts = Counts()
         self._output = JobOutput()
         self._rows = ResultRows(plan.stages, plan.keep)
         self._sink = _SinkOfJob(plan.sink)
@@ -119,8 +119,8 @@ class Job:
         """Counts so far."""
         task_run = self._task_run
         functions = {} if task_run is None else {each.uid: each.statistics() for each in task_run.operators}
-        return replace(
-            self._counts,
+        return RunStatistics(
+            **vars(self._counts),
             watermark=self._output.watermark,
             functions={uid: totals for uid, totals in functions.items() if totals is not None},
         )
@@ -179,7 +179,7 @@ class Job:
                 self.failure = self.failure or error
             if folder is not None:
                 folder.close()
-            self._counts = replace(self._counts, state="failed" if self.failure is not None else state)
+            self._counts.state = "failed" if self.failure is not None else state
             self.ended.set()
             self._begun.set()
 
@@ -215,7 +215,7 @@ class Job:
         snapshot, known = None, None
         if checkpoint is not None:
             self._next_id = checkpoint.id + 1
-            self._counts = replace(self._counts, restored=checkpoint.id)
+            self._counts.restored = checkpoint.id
             known = checkpoint.source
             snapshot = fitted(plan.codec.decode(checkpoint.task), plan.stages)
         stages = open_ledgers(plan.stages)
@@ -266,7 +266,7 @@ class Job:
         # spec: SinkCommit!Write
         if rows:
             self._sink.write(rows)
-            self._counts = replace(self._counts, rows_written=self._counts.rows_written + len(rows))
+            self._counts.rows_written += len(rows)
 
     def _complete(self, folder: CheckpointFolder, job: str, cut: Cut) -> None:
         """Prepare, persist and commit one checkpoint; what cannot be written aborts it."""
@@ -302,7 +302,7 @@ class Job:
         """Give a checkpoint up: what it has prepared is committed with the next one."""
         # spec: SinkCommit!Abort
         log.warning("checkpoint %d could not be written and is aborted: %s", cut.id, error)
-        self._counts = replace(self._counts, aborted=self._counts.aborted + 1)
+        self._counts.aborted += 1
         cut.done.set_exception(error)
         if self._task_run is not None:
             self._task_run.task.notify_checkpoint_aborted_async(cut.id)
@@ -311,13 +311,10 @@ class Job:
         self._sink.commit()
         folder.committed(checkpoint.id)
         counts = self._counts
-        self._counts = replace(
-            counts,
-            rows_committed=counts.rows_written,
-            checkpoints=counts.checkpoints + 1,
-            last_checkpoint=checkpoint.id,
-            checkpoint_seconds=time.monotonic() - began,
-        )
+        counts.rows_committed = counts.rows_written
+        counts.checkpoints += 1
+        counts.last_checkpoint = checkpoint.id
+        counts.checkpoint_seconds = time.monotonic() - began
 
     def _write_savepoint(self, cut: Cut, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, whose rows are committed, to a further file."""
@@ -362,7 +359,7 @@ class Job:
                     for stage in stages
                 ]
                 self._task_run = task_run = self._made(opened, snapshot)
-                self._counts = replace(self._counts, state="running")
+                self._counts.state = "running"
                 self._begun.set()
                 running = loop.create_task(task_run.run())
                 try:
@@ -427,9 +424,10 @@ class Job:
         except BaseException as error:
             self._output.expect(None)
             if isinstance(error, CheckpointDeclined):
-                self._counts = replace(self._counts, declined=self._counts.declined + 1)
+                self._counts.declined += 1
             cut.snapshot.set_exception(error)
             raise
+        self._counts.last_requested = cut.id
         cut.snapshot.set_result(snapshot)
         return await asyncio.wrap_future(cut.done)
 

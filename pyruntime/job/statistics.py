@@ -12,6 +12,22 @@ from pillarbox.aio.observe.totals import Totals, compact
 RunState = Literal["starting", "running", "finished", "stopped", "cancelled", "failed"]
 
 
+@dataclass
+class Counts:
+    """The counts of a job while it runs. Each field is changed on one thread, and any thread may read it."""
+
+    state: RunState = "starting"
+    restored: int | None = None
+    rows_written: int = 0
+    rows_committed: int = 0
+    last_requested: int | None = None
+    checkpoints: int = 0
+    aborted: int = 0
+    declined: int = 0
+    last_checkpoint: int | None = None
+    checkpoint_seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class RunStatistics:
     """Counts of a job at one moment.
@@ -21,6 +37,7 @@ class RunStatistics:
     restored: the number of the checkpoint, or savepoint, from which this life of the job goes on; None for
     none. rows_written: rows that this life of the job has given to the sink. rows_committed: those of them
         that the sink has committed.
+    last_requested: the number of the newest checkpoint whose barrier was put among the rows; None before.
     checkpoints: those that are complete. aborted: those that were begun and could not be written. declined:
         those that the task did not take. last_checkpoint: the number of the newest complete one; None before.
     checkpoint_seconds: from the request of the newest complete one to its commit.
@@ -38,6 +55,7 @@ class RunStatistics:
     restored: int | None = None
     rows_written: int = 0
     rows_committed: int = 0
+    last_requested: int | None = None
     checkpoints: int = 0
     aborted: int = 0
     declined: int = 0

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ import pytest
 import pillarbox
 from pillarbox import CallFailed, Errors, Step
 from pillarbox.job import CheckpointError, JsonLinesSink, ParquetSink, Run, Sink
-from pillarbox.sources import WatermarkStrategy
+from pillarbox.sources import SimpleSource, WatermarkStrategy
 from pillarbox.sources.connectors.generator import GeneratorSource
+from pillarbox.sources.split import OffsetSplit
 from pillarbox.task.checkpoint import CheckpointDeclined
 from tests.waiting import wait_until
 
@@ -152,7 +153,8 @@ def test_rows_become_parquet(tmp_path: Path, checkpoints: Path) -> None:
 
 @pytest.mark.contract(
     "A job of `pillarbox.run` that is stopped goes on where it stood: each row is in its sink once, and only "
-    "the calls that were in flight are made again."
+    "the calls that were in flight are made again.",
+    convicts=["stop_without_checkpoint", "rows_behind_a_stop_committed", "order_of_snapshot_kept"],
 )
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_stopped_job_goes_on_and_makes_only_the_calls_in_flight_again(
@@ -236,7 +238,8 @@ def test_a_savepoint_may_be_taken_while_a_job_goes_on(tmp_path: Path, checkpoint
 
 
 @pytest.mark.contract(
-    "A checkpoint of a job that cannot be written is aborted; its rows are committed with the next one."
+    "A checkpoint of a job that cannot be written is aborted; its rows are committed with the next one.",
+    convicts=["committed_before_durable", "aborted_rows_dropped"],
 )
 @pytest.mark.parametrize("survives", [True, False])
 def test_the_rows_of_an_aborted_checkpoint_are_committed_with_the_next_one(
@@ -274,7 +277,8 @@ class Breaks(Memory):
 
 @pytest.mark.contract(
     "A job whose sink has lost what it had prepared goes on from the checkpoint before; one whose sink has "
-    "it commits that."
+    "it commits that.",
+    convicts=["lost_rows_believed", "restart_commits_nothing", "older_checkpoint_removed_early"],
 )
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_job_goes_on_from_the_newest_checkpoint_whose_rows_the_sink_has(
@@ -345,6 +349,109 @@ def test_failed_rows_leave_in_the_form_that_errors_says(tmp_path: Path, checkpoi
     assert rows["null"] == [{"value": 0}, {"value": 1, "odd": 1}, {"value": 2}, {"value": 3, "odd": 3}]
     assert rows["drop"] == [{"value": 1, "odd": 1}, {"value": 3, "odd": 3}]
     assert [json.loads(line)["row"] for line in (tmp_path / "dead").read_text().splitlines()] == [0, 2]
+
+
+@dataclass(frozen=True)
+class TwoHalves(SimpleSource[Any]):
+    """Two splits with their event times: that of the later half is there at once, the other one waits."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+    schema = (("number", "int64"), ("at", "float64"))
+
+    def list_splits(self) -> list[OffsetSplit]:
+        return [OffsetSplit("early", 0, 5), OffsetSplit("late", 100, 105)]
+
+    def read(self, split: OffsetSplit) -> Iterator[Any]:
+        for number in range(split.start, split.stop):
+            while number == 4 and not self.gate.is_set():
+                yield None
+            yield [(number, float(number))], number + 1
+
+
+@pytest.mark.contract(
+    "The watermark of a job is that of the slowest reader of its source.", convicts=["slow_reader_passed"]
+)
+def test_the_watermark_is_that_of_the_slowest_reader(checkpoints: Path) -> None:
+    sink, source = Memory(), TwoHalves()
+    called: set[int] = set()
+
+    async def ask(row: Any) -> dict[str, int]:
+        called.add(row.number)
+        return {"number": row.number}
+
+    job = pillarbox.run(
+        source,
+        ask,
+        sink,
+        checkpoints=checkpoints,
+        interval=NEVER_S,
+        readers=2,
+        watermarks=WatermarkStrategy("at"),
+    )
+    wait_until(lambda: 104 in called and 3 in called)
+    job.checkpoint()
+    seconds = [float(each.split()[1]) for each in sink.events if isinstance(each, str)]
+    assert max(seconds, default=0.0) <= 3.0
+    source.gate.set()
+    assert job.wait(LONG_S)
+    assert numbers(sink.rows) == [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
+
+
+class Slow(Memory):
+    """A sink that writes when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes, self.go = threading.Event(), threading.Event()
+
+    def write(self, rows: Sequence[Any]) -> None:
+        self.writes.set()
+        self.go.wait(LONG_S)
+        super().write(rows)
+
+
+@pytest.mark.contract(
+    "A row that leaves a job behind the barrier of a checkpoint is committed with a later one.",
+    convicts=["rows_pass_the_barrier"],
+)
+def test_a_row_behind_a_barrier_is_committed_with_a_later_checkpoint(checkpoints: Path) -> None:
+    sink, service = Slow(), Service(*range(1, 6))
+    options: dict[str, Any] = {"checkpoints": checkpoints, "interval": NEVER_S, "ordered": False}
+    job = pillarbox.run(range(6), service, sink, **options)
+    # Row 0 is being written, rows 1 and 2 wait for that, and the others leave behind the barrier.
+    assert sink.writes.wait(LONG_S)
+    service.held -= {1, 2}
+    wait_until(lambda: job.statistics().functions[None].results >= 3)
+    asked = threading.Thread(target=job.checkpoint)
+    asked.start()
+    wait_until(lambda: job.statistics().last_requested == 1)
+    service.held.clear()
+    wait_until(lambda: job.statistics().functions[None].results == 6)
+    sink.go.set()
+    asked.join(LONG_S)
+    assert numbers(sink.rows) == [0, 1, 2]
+    job.cancel()
+    assert pillarbox.run(range(6), service, sink, **options).wait(LONG_S)
+    assert numbers(sink.rows) == [*range(6)]
+
+
+@pytest.mark.contract(
+    "A job writes nothing twice whose checkpoint could not be written before it ended.",
+    convicts=["found_files_committed"],
+)
+def test_files_of_a_checkpoint_that_was_never_written_are_removed(tmp_path: Path, checkpoints: Path) -> None:
+    sink, service = JsonLinesSink(tmp_path / "out"), Service(3)
+    options: dict[str, Any] = {"checkpoints": checkpoints, "interval": NEVER_S, "capacity": 1}
+    job = pillarbox.run(range(10), service, sink, **options)
+    wait_until(lambda: service.calls[3])
+    checkpoints.rename(tmp_path / "away")
+    with pytest.raises(OSError, match="No such file"):
+        job.checkpoint()
+    (tmp_path / "away").rename(checkpoints)
+    job.cancel()
+    service.held.clear()
+    assert pillarbox.run(range(10), service, sink, **options).wait(LONG_S)
+    assert numbers(lines(sink)) == [*range(10)]
 
 
 @pytest.mark.contract("In a job no row passes a watermark, in any function of its chain, restarts included.")

@@ -23,6 +23,7 @@ from pillarbox.job.checkpoints import Checkpoint, read_checkpoint
 from pillarbox.task.protocols import RowBatch
 from spec.seeds import commit_seed
 from tests.job import killed
+from tests.job.topics import committed_values
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.waiting import wait_until
 
@@ -179,24 +180,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     kafka = KafkaServer(tmp_path_factory.mktemp("kafka"))
     yield kafka
     kafka.close()
-
-
-def committed_values(server: KafkaServer, topic: str) -> list[int]:
-    """The values of a topic, as a consumer gets them that reads what is committed."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    settings = {"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
-    consumer = Consumer({**server.client, **settings, "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    try:
-        while True:
-            for message in consumer.consume(1000, timeout=1.0):
-                if message.error() is not None:
-                    return found
-                found.append(int(message.value()))
-    finally:
-        consumer.close()
 
 
 def kill_over_kafka(
