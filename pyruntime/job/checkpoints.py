@@ -39,7 +39,7 @@ _JOB = "job"
 
 
 class CheckpointError(PillarboxError):
-    """A checkpoint or savepoint of a job cannot be used; the text says which one, and why.
+    """A checkpoint or savepoint of a job cannot be taken or used; the text says which one, and why.
 
     >>> from pillarbox.job import CheckpointError
     >>> issubclass(CheckpointError, Exception)

@@ -128,7 +128,7 @@ class Job:
     def request_checkpoint(self, savepoint: Path | None, urgent: bool) -> Checkpoint:
         """Take a checkpoint now, and wait until its rows are committed.
 
-        Raises CheckpointDeclined where the task does not take it, or has ended; OSError where it cannot be
+        Raises CheckpointError where the task does not take it, or has ended; OSError where it cannot be
         written.
         """
         return self._ask(partial(self._take_checkpoint, savepoint, urgent))
@@ -137,7 +137,7 @@ class Job:
         """Take a checkpoint, and end behind it. No effect once the job has ended; raises as above."""
         try:
             self._ask(partial(self._stop, savepoint))
-        except CheckpointDeclined:
+        except CheckpointError:
             if self._loop_thread is not None:
                 raise
 
@@ -149,13 +149,17 @@ class Job:
             post(loop_thread.loop, self._end_as, "cancelled")
 
     def _ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a request on the loop's thread. Raises CheckpointDeclined where the job ends meanwhile."""
+        """Run a request on the loop's thread. Raises CheckpointError where the job ends meanwhile."""
         self._begun.wait()
         loop_thread = self._loop_thread
         if loop_thread is not None:
-            with suppress(CancelledError):
+            try:
                 return loop_thread.run(request())
-        raise CheckpointDeclined(self._next_id, "the job has ended")
+            except CheckpointDeclined as error:
+                raise CheckpointError(str(error)) from error
+            except CancelledError:
+                pass
+        raise CheckpointError("a checkpoint was asked for, and the job has ended: start it again")
 
     # -- the job's thread ---------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class KafkaSink(Sink):
         )
 
     def recover(self, prepared: Sequence[Any]) -> bool:
-        """Abort what was open, and say whether the transaction of the checkpoint was committed."""
+        """Abort an open transaction; return whether that of the checkpoint was committed."""
         # spec: SinkCommit!Recover
         if not self._is_begun:
             self._producer.init_transactions(CALL_S)

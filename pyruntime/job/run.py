@@ -20,13 +20,13 @@ from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
 from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.job.checkpoints import CheckpointError
 from pillarbox.job.job import Job, Plan
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource, source_of
 from pillarbox.job.statistics import RunStatistics, progress_line
 from pillarbox.ledger import Ledger
 from pillarbox.sources import Source, WatermarkStrategy
-from pillarbox.task.checkpoint import CheckpointDeclined
 from pillarbox.validate import check_bool, check_duration, check_positive_int, suggesting_names
 
 CHECKPOINT_INTERVAL_S = 10.0
@@ -216,7 +216,7 @@ class Run:
     def savepoint(self, path: str | os.PathLike[str]) -> int:
         """Take an urgent checkpoint now, and write it to the file `path` as well. Returns its number.
 
-        Waits until the rows before it are committed. Raises CheckpointDeclined where the job has ended or
+        Waits until the rows before it are committed. Raises CheckpointError where the job has ended or
         does not take it, ValueError for a file that exists, OSError where it cannot be written.
         """
         return self._job.request_checkpoint(_new_file(path), True).id
@@ -251,7 +251,7 @@ class Run:
             self.stop()
         except KeyboardInterrupt:
             self.cancel()
-        except (CheckpointDeclined, OSError):
+        except (CheckpointError, OSError):
             self.cancel()
 
     def _watch(self, deadline: float | None) -> bool:

@@ -62,7 +62,7 @@ class Sink(ABC):
 
     @abstractmethod
     def recover(self, prepared: Sequence[Any]) -> bool:
-        """Commit what an earlier life of the job has prepared, and discard whatever else it has written.
+        """Commit the prepared rows of an earlier life of the job, and discard other rows that it has written.
 
         prepared: what `prepare` returned, of all that the checkpoint holds; some or all of it may be
         committed already. Returns False if it is lost and was not committed: the job then goes on from the
@@ -71,14 +71,14 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, rows: Sequence[Any]) -> None:
-        """Write rows, which nobody sees before they are committed."""
+        """Write rows, which are not visible before they are committed."""
 
     def watermark(self, seconds: float) -> None:  # noqa: B027
         """Note that no row of this or an earlier event time follows, in seconds since 1970."""
 
     @abstractmethod
     def prepare(self, checkpoint: int) -> Any:
-        """Make the rows written since the last call durable, ready for `commit`. Returns what that needs.
+        """Make the rows written since the last call durable, and return a value by which `commit` finds them.
 
         checkpoint: its number, which grows. What is returned goes into the checkpoint, so JSON must hold it.
         None for no rows.
@@ -92,4 +92,4 @@ class Sink(ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Release all resources, and discard what is not committed. Called once, also after an error."""
+        """Release all resources, and discard rows that are not committed. Once, also after an error."""

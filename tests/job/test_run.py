@@ -20,10 +20,8 @@ import pytest
 import pillarbox
 from pillarbox import CallFailed, Errors, Step
 from pillarbox.job import CheckpointError, JsonLinesSink, ParquetSink, Run, Sink
-from pillarbox.sources import SimpleSource, WatermarkStrategy
+from pillarbox.sources import SimpleSource, Split, WatermarkStrategy
 from pillarbox.sources.connectors.generator import GeneratorSource
-from pillarbox.sources.split import OffsetSplit
-from pillarbox.task.checkpoint import CheckpointDeclined
 from tests.waiting import wait_until
 
 LONG_S = 60.0
@@ -203,7 +201,7 @@ def test_a_checkpoint_that_is_asked_for_commits_the_rows_before_it(checkpoints: 
     service.held.clear()
     assert job.wait(LONG_S)
     assert job.statistics().last_checkpoint == 2
-    with pytest.raises(CheckpointDeclined, match="the job has ended"):
+    with pytest.raises(CheckpointError, match="the job has ended"):
         job.checkpoint()
 
 
@@ -357,11 +355,12 @@ class TwoHalves(SimpleSource[Any]):
 
     gate: threading.Event = field(default_factory=threading.Event)
     schema = (("number", "int64"), ("at", "float64"))
+    split_type = Split
 
-    def list_splits(self) -> list[OffsetSplit]:
-        return [OffsetSplit("early", 0, 5), OffsetSplit("late", 100, 105)]
+    def list_splits(self) -> list[Split]:
+        return [Split("early", 0, 5), Split("late", 100, 105)]
 
-    def read(self, split: OffsetSplit) -> Iterator[Any]:
+    def read(self, split: Split) -> Iterator[Any]:
         for number in range(split.start, split.stop):
             while number == 4 and not self.gate.is_set():
                 yield None
@@ -440,11 +439,15 @@ def test_a_row_behind_a_barrier_is_committed_with_a_later_checkpoint(checkpoints
     convicts=["found_files_committed"],
 )
 def test_files_of_a_checkpoint_that_was_never_written_are_removed(tmp_path: Path, checkpoints: Path) -> None:
-    sink, service = JsonLinesSink(tmp_path / "out"), Service(3)
+    sink, service = JsonLinesSink(tmp_path / "out"), Service(3, 5)
     options: dict[str, Any] = {"checkpoints": checkpoints, "interval": NEVER_S, "capacity": 1}
     job = pillarbox.run(range(10), service, sink, **options)
     wait_until(lambda: service.calls[3])
     checkpoints.rename(tmp_path / "away")
+    with pytest.raises(OSError, match="No such file"):
+        job.checkpoint()
+    service.held.discard(3)
+    wait_until(lambda: service.calls[5])
     with pytest.raises(OSError, match="No such file"):
         job.checkpoint()
     (tmp_path / "away").rename(checkpoints)

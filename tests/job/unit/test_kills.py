@@ -22,8 +22,8 @@ from pillarbox.job import JsonLinesSink
 from pillarbox.job.checkpoints import Checkpoint, read_checkpoint
 from pillarbox.task.protocols import RowBatch
 from spec.seeds import commit_seed
-from tests.job import killed
 from tests.job.topics import committed_values
+from tests.job.unit import killed
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.waiting import wait_until
 
