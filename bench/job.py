@@ -3,8 +3,9 @@
     python -m bench.job [--rows 200000] [--rounds 3] [--no-kafka]
 
 The bound is the number of calls in flight over the seconds of a call. A round is measured from its first call
-to the commit of its last row. `--no-kafka` reads a range and writes JSON lines instead. It prints the load of
-the machine, which should be low beside its cores.
+to the commit of its last row. Behind it the same number of workers of asyncio make the same calls without
+anything else, which shows how far the machine lets any loop come. `--no-kafka` reads a range and writes JSON
+lines instead. It prints the load of the machine, which should be low beside its cores.
 """
 
 from __future__ import annotations
@@ -73,6 +74,18 @@ def measure(source: Any, sink: Sink, folder: Path, rows: int) -> Round:
     return Round(rows / seconds, (time.process_time() - cpu) / rows * 1e6, now.checkpoints)
 
 
+async def _workers(rows: int) -> float:
+    left = iter(range(rows))
+
+    async def work() -> None:
+        for _ in left:
+            await asyncio.sleep(SERVICE_S)
+
+    began = time.monotonic()
+    await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+    return rows / (time.monotonic() - began)
+
+
 def over_kafka(rows: int, folder: Path) -> tuple[Callable[[int], tuple[Any, Sink]], Callable[[], None]]:
     """Start a Kafka with so many rows; returns the maker of a round's source and sink, and its end."""
     from confluent_kafka import Producer
@@ -123,10 +136,11 @@ def main() -> None:
                 source, sink = parts(number)
                 found = measure(source, sink, folder / f"round-{number}", given.rows)
                 rounds.append(found)
+                alone = asyncio.run(_workers(given.rows))
                 print(
                     f"{found.rate:,.0f} rows/s, {found.rate / bound:.3f} of the bound, {found.cpu:.0f} us of "
                     f"CPU a row, {found.checkpoints} checkpoints, load {os.getloadavg()[0]:.1f} on "
-                    f"{os.cpu_count()} cores",
+                    f"{os.cpu_count()} cores; workers alone {alone / bound:.3f}",
                     flush=True,
                 )
         finally:

@@ -27,6 +27,7 @@ LEAST_TRANSACTION_S = 60.0
 MAX_TRANSACTION_S = 900.0
 """Seconds for which a transaction may be open, at least and at most: what brokers allow by default."""
 POLL_S = 0.1
+ROWS_PER_POLL = 64
 FIELDS = frozenset({"key", "value", "headers", "partition", "topic", "timestamp"})
 
 
@@ -107,7 +108,10 @@ class KafkaSink(Sink):
         if not self._written:
             self._producer.begin_transaction()
         produce, poll = self._producer.produce, self._producer.poll
-        for row in rows:
+        for number, row in enumerate(rows):
+            if number % ROWS_PER_POLL == 0:
+                # Other threads of the process, the event loop's among them, get their turn.
+                poll(0)
             message = self._message(row)
             self._written += 1
             while True:
