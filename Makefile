@@ -163,6 +163,7 @@ spec: build  ## model check the whole specification (the quick part is in `make 
 	@$(WITH_JAVA) $(PY) -m spec.graph check
 	@$(WITH_JAVA) $(PY) -m spec.operator_runs $(RUNS_SEED)
 	@$(WITH_JAVA) $(PY) -m spec.source_runs $(RUNS_SEED)
+	@$(WITH_JAVA) $(PY) -m spec.job_runs $(RUNS_SEED)
 
 fuzz: build  ## random operations, schedules and contracts for MINUTES=5
 	@$(PY) -m fuzz --minutes $(MINUTES)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.retry import Retry, RetryBudget
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
+    from pillarbox.job import run
     from pillarbox.kernel import Collector, PillarboxError
     from pillarbox.ledger import Ledger
     from pillarbox.redaction import Redact
@@ -68,6 +69,7 @@ __all__ = [
     "async_stream",
     "async_udf",
     "current_call",
+    "run",
 ]
 
 
@@ -86,6 +88,7 @@ _MODULES = {
     "aio.retry": ["Retry", "RetryBudget"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],
+    "job": ["run"],
     "kernel": ["Collector", "PillarboxError"],
     "ledger": ["Ledger"],
     "redaction": ["Redact"],

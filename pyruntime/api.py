@@ -35,14 +35,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
+from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
-from pillarbox.aio.function import configuration_of, with_parse
-from pillarbox.aio.kept_lengths import expect_kept
-from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
-from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.function import with_parse
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     CLOSE_TIMEOUT_S,
@@ -55,13 +52,11 @@ from pillarbox.aio.options import (
     given_options,
 )
 from pillarbox.aio.row_inputs import check_rows
+from pillarbox.aio.stage_ledgers import open_ledgers
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.holder import Holder
-from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
-from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import begin_execution
+from pillarbox.ledger.keys import identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.thread_start import start_thread
 from pillarbox.validate import suggesting_names
@@ -194,6 +189,7 @@ def async_map(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
+    policies: Sequence[CallPolicy] = UNSET,
     progress: JobProgress | None = None,
     options: Options | None = None,
 ) -> Any:
@@ -263,6 +259,7 @@ def async_map(
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
+    policies: objects derived from `CallPolicy`, asked before the options at each moment of a call's life.
     """
     given = given_options(locals())
     if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):
@@ -566,44 +563,3 @@ def _close_dropped(stream: ResultStream, thread: LoopThread) -> None:
     else:
         args = (stream, thread)
         start_thread(threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True))
-
-
-def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
-    """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
-    opened: list[Stage] = []
-    for position, stage in enumerate(stages):
-        ledger = stage.options.ledger
-        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
-        ledger_session = None
-        if ledger is not None:
-            execution = execution_id()
-            more: dict[str, Any] = {"identify": ChainedIdentity(ledger.inputs) if position else None}
-            if ledger.cache is not None:
-                more = _cached(stage.fn, ledger, execution.hex())
-            ledger_session = LedgerSession(
-                options,
-                str(ledger.run_name),
-                execution=execution,
-                alone=True,
-                holder=Holder.own(execution.hex()),
-                prepare=None if position == len(stages) - 1 else as_fields,
-                **more,
-            )
-            if opened and opened[0].ledger_session is not None:
-                ledger_session.follow(opened[0].ledger_session)
-            expect_kept(stage.fn, ledger_session)
-        opened.append(stage._replace(options=options, ledger_session=ledger_session))
-    return opened
-
-
-def _cached(fn: Callable[..., Any], ledger: Ledger, owner: str) -> dict[str, Any]:
-    """The further arguments of a session with a cache. Blocks. Raises LedgerError and OSError."""
-    config = {"shape": None, "zone": None, "client": configuration_of(fn)}
-    scope = scope_of(ledger, CACHE_RUN, config=config)
-    cut = begin_execution(ledger, scope, owner)
-    return {
-        "config": config,
-        "cut": cut,
-        "identify": content_of(ledger, fn),
-        "pin": CachePin(ledger, scope, owner, cut),
-    }

@@ -51,7 +51,8 @@ InTime(k, now) ==
     plan.timeout > 0 /\ queue[k].began # NotBegun => now <= queue[k].began + plan.timeout + plan.slack
 
 -----------------------------------------------------------------------------
-(* Lives. The one before has ended, or was killed.                                                                  *)
+(* Lives. The one before has ended, or was killed. The next one may keep the order where that one did not, or the     *)
+(* other way: what was saved is in the order of the input.                                                           *)
 Create(p) ==
     /\ plan' = p /\ phase' = "running" /\ queue' = <<>> /\ rest' = <<>> /\ admitted' = 0 /\ gone' = 0
     /\ UNCHANGED <<inputs, saved>>
@@ -61,7 +62,7 @@ Unnumbered(entries) == [i \in DOMAIN entries |-> [entries[i] EXCEPT !.pos = 0]]
 Restore(entries, out) ==
     /\ phase = "running" /\ queue = <<>> /\ admitted = 0
     /\ \E s \in DOMAIN saved :
-        /\ saved[s].ordered = plan.ordered /\ saved[s].gone = out
+        /\ saved[s].gone = out
         /\ Len(saved[s].entries) = Len(entries) /\ Unnumbered(saved[s].entries) = Unnumbered(entries)
         /\ rest' = entries /\ admitted' = saved[s].admitted /\ gone' = out
     /\ UNCHANGED <<plan, phase, queue, inputs, saved>>

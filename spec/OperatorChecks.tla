@@ -7,6 +7,7 @@ CONSTANTS
     Rows,       \* of the input
     MarksAfter, \* rows behind which a mark comes
     Ordered,
+    Changes,    \* whether a life may keep the order where another one does not
     Windows,    \* entries of a life, one of these
     Attempts,   \* of a row, at most
     Repeats,    \* that errors ask for, beside those
@@ -36,8 +37,9 @@ NoHistory ==
 Same == UNCHANGED <<clock, crashes, h, past>>
 Only(next) == h' = next /\ UNCHANGED <<clock, crashes, past>>
 
-Plans == {[ordered |-> Ordered, window |-> w, limit |-> 0, attempts |-> Attempts, timeout |-> Timeout, slack |-> 0,
-           parts |-> FALSE] : w \in Windows}
+Orders == IF Changes THEN BOOLEAN ELSE {Ordered}
+Plans == {[ordered |-> o, window |-> w, limit |-> 0, attempts |-> Attempts, timeout |-> Timeout, slack |-> 0,
+           parts |-> FALSE] : o \in Orders, w \in Windows}
 
 Open(k) == ~IsMark(queue[k]) /\ queue[k].state \notin {"decided", "withdrawn", "done"}
 Began(k) == Open(k) /\ queue[k].began # NotBegun

@@ -55,6 +55,7 @@ SECTIONS = {
     "limits": "Shared limits",
     "ledger": "The ledger",
     "sources": "Sources and connectors",
+    "job": "Jobs in one process",
     "spark": "Over Spark",
     "observe": "Seen while it runs",
     "rpc": "Between processes",

@@ -60,6 +60,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
             *("user_frames", "validate"),
         }
     ),
+    "policies": frozenset({"aio"}),
     "api": frozenset({"aio", "kernel", "ledger", "rpc", "spark", "thread_start", "validate"}),
 }
 """The core: by package, or by module that stands in none, the others that it imports."""
@@ -75,6 +76,11 @@ RINGS: Mapping[str, Ring] = {
         needs=frozenset({"observe", "tools"}),
     ),
     "estimates": Ring("the cost of a job, from a sample of its rows", ("spark.cost_estimate",)),
+    "job": Ring(
+        "jobs in one process without Spark: checkpoints, sinks with two phases",
+        ("job",),
+        needs=frozenset({"sources"}),
+    ),
     "legacy": Ring(
         "adapters for sources of earlier interfaces", ("sources.legacy",), needs=frozenset({"sources"})
     ),
@@ -91,7 +97,8 @@ RINGS: Mapping[str, Ring] = {
         "sources, their connectors, and Spark's data source for them",
         ("sources", "spark.data_source", "spark.micro_batches"),
         doors=(
-            *("sources", "sources.enumerating", "sources.enumerator", "sources.fetching", "sources.reader"),
+            *("sources", "sources.enumerating", "sources.enumerator", "sources.event_time"),
+            *("sources.fetching", "sources.reader"),
             *("sources.simple", "sources.source", "sources.split", "sources.split_coordinator"),
         ),
     ),

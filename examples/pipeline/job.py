@@ -7,7 +7,6 @@ without Spark (`task.py`).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -42,11 +41,11 @@ class Quote:
         await self._session.close()
 
     async def __call__(self, row: Any) -> dict[str, Any]:
-        """The place and the price of one order."""
+        """One order with its place and its price."""
         url = f"{self._service}/quote/{row['order']}?parcels={row['parcels']}"
         async with self._session.get(url) as response:
             response.raise_for_status()
-            return dict(await response.json())
+            return {"order": row["order"], "parcels": row["parcels"], **await response.json()}
 
 
 def spark_session() -> SparkSession:
@@ -72,8 +71,7 @@ def quoted(records: DataFrame, quote: Quote, out: Path) -> DataFrame:
     return async_map(
         orders,
         quote,
-        schema="place string, pence int",
-        keep=["order", "parcels"],
+        schema="order long, parcels int, place string, pence int",
         ordered=False,
         capacity=64,
         timeout=10.0,
@@ -143,7 +141,7 @@ def main() -> None:
     elif given.how == "batch":
         as_batch(source, quote, out)
     else:
-        asyncio.run(task.run(source, quote, ATTEMPTS, out))
+        task.run(source, quote, ATTEMPTS, out)
     found = pyarrow.parquet.read_table(written(out), columns=["pence"])["pence"].to_pylist()
     print(f"{len(found)} orders, {sum(found)} pence")
 

@@ -97,6 +97,7 @@ class Step:
         budget: Budget | None = UNSET,
         ledger: Ledger | None = UNSET,
         limits: SharedLimits | None = UNSET,
+        policies: Sequence[CallPolicy] = UNSET,
         options: Options | None = None,
     ) -> None:
         self.given = given_options(locals())

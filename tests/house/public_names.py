@@ -13,6 +13,7 @@ PACKAGES = (
     "pillarbox",
     "pillarbox.aio.observe",
     "pillarbox.clients",
+    "pillarbox.job",
     "pillarbox.kernel",
     "pillarbox.ledger",
     "pillarbox.sources",

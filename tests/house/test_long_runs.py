@@ -83,7 +83,10 @@ def test_each_suite_is_a_target_of_the_makefile() -> None:
     [
         ("test-slow", ["--hypothesis-seed 20261128"]),
         ("test-freethreaded", ["--hypothesis-seed 20261128"]),
-        ("spec", ["spec.operator_runs --seed 20261128", "spec.source_runs --seed 20261128"]),
+        (
+            "spec",
+            [f"spec.{each}_runs --seed 20261128" for each in ("operator", "source", "job")],
+        ),
     ],
 )
 def test_what_a_suite_draws_it_draws_by_its_seed(suite: str, words: Sequence[str]) -> None:

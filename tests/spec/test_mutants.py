@@ -21,6 +21,7 @@ from spec.manifest import read_all
         ("SplitAssignment", 38),
         ("Yielding", 8),
         ("SeenFiles", 5),
+        ("SinkCommit", 8),
     ],
 )
 def test_every_mutant_is_run_and_caught(module: str, least: int) -> None:

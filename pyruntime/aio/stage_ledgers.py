@@ -1,0 +1,58 @@
+"""The ledgers of a task's functions, opened before it runs. Blocks; for any thread but an event loop's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pillarbox.aio.chained import Stage, as_fields
+from pillarbox.aio.function import configuration_of
+from pillarbox.aio.kept_lengths import expect_kept
+from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.holder import Holder
+from pillarbox.ledger.keys import ChainedIdentity, execution_id
+from pillarbox.ledger.ledger import CACHE_RUN
+from pillarbox.ledger.maintenance import begin_execution
+
+
+def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
+    """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
+    opened: list[Stage] = []
+    for position, stage in enumerate(stages):
+        ledger = stage.options.ledger
+        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
+        ledger_session = None
+        if ledger is not None:
+            execution = execution_id()
+            more: dict[str, Any] = {"identify": ChainedIdentity(ledger.inputs) if position else None}
+            if ledger.cache is not None:
+                more = _cached(stage.fn, ledger, execution.hex())
+            ledger_session = LedgerSession(
+                options,
+                str(ledger.run_name),
+                execution=execution,
+                alone=True,
+                holder=Holder.own(execution.hex()),
+                prepare=None if position == len(stages) - 1 else as_fields,
+                **more,
+            )
+            if opened and opened[0].ledger_session is not None:
+                ledger_session.follow(opened[0].ledger_session)
+            expect_kept(stage.fn, ledger_session)
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
+    return opened
+
+
+def _cached(fn: Callable[..., Any], ledger: Ledger, owner: str) -> dict[str, Any]:
+    """The further arguments of a session with a cache. Blocks. Raises LedgerError and OSError."""
+    config = {"shape": None, "zone": None, "client": configuration_of(fn)}
+    scope = scope_of(ledger, CACHE_RUN, config=config)
+    cut = begin_execution(ledger, scope, owner)
+    return {
+        "config": config,
+        "cut": cut,
+        "identify": content_of(ledger, fn),
+        "pin": CachePin(ledger, scope, owner, cut),
+    }
