@@ -50,8 +50,12 @@ class Run:
         totals = self.results.statistics()
         return totals is not None and totals.latency.measurements >= calls
 
-    def looks(self) -> float:
-        """Seconds that have been accounted for: they grow with each look at what calls wait for."""
+    def wait_for_look(self) -> None:
+        """Wait until it was looked at once more what calls wait for: a look accounts for the time since."""
+        before = self._accounted()
+        wait_until(lambda: self._accounted() > before)
+
+    def _accounted(self) -> float:
         totals = self.results.statistics()
         return 0.0 if totals is None else sum(totals.spent.values())
 

@@ -64,9 +64,9 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
     disk.go_on()
     wait_until(lambda: len(slow.left) >= 3)
     # What calls wait for is looked at now and again: the ledger still holds them back.
-    wait_until(lambda before=slow.looks(): slow.looks() > before)  # type: ignore[misc]
+    slow.wait_for_look()
     before = spent()
-    wait_until(lambda before=slow.looks(): slow.looks() > before)  # type: ignore[misc]
+    slow.wait_for_look()
     assert told.begun.total() == 3
     assert spent() > before
     # Once the other one ends, it has all answers.
