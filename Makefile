@@ -11,7 +11,7 @@ OLD = build/spark-$(SPARK)-venv
 OLD_PIP = $(OLD)/bin/python -m pip --disable-pip-version-check --quiet
 FREE = build/freethreaded-venv
 FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
-SPARK_PART = -m "not slow" tests/spark/test_async_map.py tests/spark/test_async_udf.py tests/spark/test_types.py tests/spark/unit/test_ledger.py
+SPARK_PART = -m "not slow" tests/spark/test_async_map.py tests/spark/test_async_udf.py tests/spark/test_types.py tests/spark/test_ledger.py
 WITH_JAVA = JAVA_HOME="$$($(PY) -m pillarbox java-home)" && export JAVA_HOME &&
 
 # Two processes, each with a Spark of its own, take whole files in the order of tests/conftest.py. Without bytecode each

@@ -19,7 +19,7 @@ from pathlib import Path
 from pillarbox.aio.options import UNSET, Budget, Buffer, Dedupe, Errors, Options, Timeout
 
 ROOT = Path(__file__).resolve().parents[1]
-RARE = ("buffer", "dedupe", "latency", "where")
+RARE = ("buffer", "dedupe", "latency", "where", "policies")
 """Options without a keyword of their own: they are given as `options=Options(buffer=...)`."""
 VALUES = (Timeout, Errors, Budget, Buffer, Dedupe)
 

@@ -345,7 +345,8 @@ ABOVE = {
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
-        *in_folder("ledger", "writer", "ledger", "lease", "shared", "several_inputs", "publish"),
+        *in_folder("ledger", "writer", "ledger", "ledger_folders", "lease", "shared", "several_inputs"),
+        *in_folder("ledger", "publish"),
     ),
     "the fetchers": in_folder(
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"

@@ -61,7 +61,7 @@ BESIDES: Mapping[str, tuple[str, ...]] = {
     "CHANGELOG.md": ("tests/house/test_release.py",),
     "MANIFEST.in": ("tests/house/test_packaging.py",),
     "SECURITY.md": ("tests/house/test_packaging.py",),
-    "docs/actions.md": ("tests/spark/unit/test_actions.py",),
+    "docs/actions.md": ("tests/spark/test_actions.py",),
     "docs/connectors-*.md": ("tests/sources/unit/test_logs.py",),
     "docs/options.*": ("tests/spark/test_signatures.py",),
     "docs/sources.md": ("tests/sources/unit/test_connectors_suite.py",),

@@ -50,6 +50,15 @@ class Run:
         totals = self.results.statistics()
         return totals is not None and totals.latency.measurements >= calls
 
+    def wait_for_look(self) -> None:
+        """Wait until it was looked at once more what calls wait for: a look accounts for the time since."""
+        before = self._accounted()
+        wait_until(lambda: self._accounted() > before)
+
+    def _accounted(self) -> float:
+        totals = self.results.statistics()
+        return 0.0 if totals is None else sum(totals.spent.values())
+
     def end(self) -> None:
         self.thread.join()
 
@@ -117,12 +126,14 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
     wait_until(lambda: (totals := second.results.statistics()) and totals.rows_in == 4)
     assert second.left == []
     told.ended.add(1)
-    wait_until(lambda: len(second.left) == 3)
-    assert (first.left, second.left) == (["answer 1"], ["answer 1"] * 3)
+    wait_until(lambda: second.left)
+    assert "answer 2" not in second.left
     told.ended.add(2)
+    wait_until(lambda: "answer 2" in second.left)
+    assert second.left == [*["answer 1"] * 3, "answer 2"]
     first.end()
     second.end()
-    assert second.left == [*["answer 1"] * 3, "answer 2"]
+    assert first.left == ["answer 1", "answer 2"]
     assert not other.begun
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import async_stream
 from tests.spark import queries
-from tests.spark.unit.streams import END_TIMEOUT_S, note, noted, read_input, rocksdb, write_input
+from tests.spark.streams import END_TIMEOUT_S, note, noted, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow, needs_async_stream]

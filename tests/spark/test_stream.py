@@ -18,7 +18,7 @@ from pillarbox import Batch, Errors, Options, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed_rows
 from tests.spark import queries
-from tests.spark.unit.streams import (
+from tests.spark.streams import (
     END_TIMEOUT_S,
     Collected,
     note,

@@ -20,8 +20,7 @@ from pyspark.sql import functions as F
 from pillarbox import Errors, Ledger
 from pillarbox.spark import async_stream, failed_rows
 from tests.spark import queries
-from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
-from tests.spark.unit.streams import (
+from tests.spark.streams import (
     END_TIMEOUT_S,
     Collected,
     note,
@@ -31,6 +30,7 @@ from tests.spark.unit.streams import (
     until,
     write_input,
 )
+from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.slow, needs_async_stream]

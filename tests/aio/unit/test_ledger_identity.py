@@ -27,7 +27,7 @@ from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.testing.test_io import ReplayedInput
 from tests.aio.test_ledger_owner import NAMES, Service, another, rows_of, run
-from tests.aio.unit.test_chains import Sources
+from tests.aio.unit.test_chain_snapshots import Sources
 from tests.aio.unit.test_wait_snapshots import UNALIGNED
 
 pytestmark = pytest.mark.usefixtures("each_loop")

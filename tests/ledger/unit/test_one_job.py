@@ -1,9 +1,8 @@
-"""Two jobs of one run in an object store: one calls, the other is told so; no run is lost with its job."""
+"""One job at a time holds a run in an object store, by times that no user chooses."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,15 @@ import pytest
 
 from pillarbox import Options, async_map
 from pillarbox.aio.options import Intervals
-from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger import Ledger
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.conditional import conditional_store
 from pillarbox.ledger.errors import LedgerHeldError
 from pillarbox.ledger.holder import HOLDER, HolderTimes
 from pillarbox.ledger.maintenance import compact, expire
+from tests.ledger.test_two_jobs import ROWS, fs, rows
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
-
-fs = pytest.importorskip("pyarrow.fs")
-ROOT = Path(__file__).resolve().parents[3]
-LONG = 300.0
-ROWS = 400
-IN_BUCKET = pytest.param("bucket", marks=pytest.mark.server)
-TIMES = "HolderTimes(renewal={}, belief=0.4, expiry=0.6, rest=0.5, watch=0.01, planned=0.2)"
-"""For jobs of which one is stopped while the other waits."""
 
 server = fixtures.s3
 
@@ -64,20 +56,11 @@ def place(request: pytest.FixtureRequest) -> tuple[Ledger, str]:
     return found
 
 
-def rows(count: int = ROWS) -> list[dict[str, int]]:
-    return [{"id": number} for number in range(count)]
-
-
-def run_each_at_once(call: Callable[[dict[str, int]], Any], ledger: Ledger) -> None:
-    """Two jobs at a time, of a row each."""
-    threads = [
-        threading.Thread(target=lambda some=some: list(async_map(some, call, ledger=ledger)))
-        for some in (rows(2)[:1], rows(2)[1:])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+ROOT = Path(__file__).resolve().parents[3]
+LONG = 300.0
+IN_BUCKET = pytest.param("bucket", marks=pytest.mark.server)
+TIMES = "HolderTimes(renewal={}, belief=0.4, expiry=0.6, rest=0.5, watch=0.01, planned=0.2)"
+"""For jobs of which one is stopped while the other waits."""
 
 
 def record_in(ledger: Ledger) -> dict[str, Any]:
@@ -120,43 +103,6 @@ def test_of_two_jobs_of_one_run_one_calls_and_the_other_is_told_who_does(place: 
     assert list(async_map(rows(), call, ledger=ledger)) == results == [["answer 1"]] * ROWS
     assert calls.total() == ROWS
     assert record_in(ledger)["phase"] == "free"
-
-
-@pytest.mark.contract(
-    "Jobs of one run that need no guard may do without, where nothing is written on a condition."
-)
-def test_without_a_guard_two_jobs_of_a_run_work_at_a_time(
-    folder: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = dataclasses.replace(folder[0], exclusive=False)
-    assert "exclusive=False" in repr(ledger)
-    both = threading.Barrier(2)
-    calls = Counter[int]()
-
-    async def call(row: dict[str, int]) -> int:
-        calls[row["id"]] += 1
-        await asyncio.to_thread(both.wait)
-        return row["id"]
-
-    run_each_at_once(call, ledger)
-    assert calls == {0: 1, 1: 1}
-
-
-@pytest.mark.contract
-def test_who_waits_for_results_in_vain_is_told_at_once_where_nothing_can_be_written_on_a_condition(
-    folder: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pillarbox.ledger.conditional.STORES", {})
-    monkeypatch.setattr("pillarbox.ledger.conditional.LocalStore", lambda path: opened(path))
-
-    def opened(path: str) -> Any:
-        raise LedgerError("nothing is written on a condition")
-
-    async def call(row: dict[str, int]) -> int:
-        raise AssertionError("is called")
-
-    with pytest.raises(LedgerError, match="nothing is written on a condition"):
-        list(async_map(rows(1), call, ledger=folder[0]))
 
 
 @contextmanager
@@ -285,16 +231,3 @@ def test_commands_and_merges_pass_over_the_record_of_a_run(
     else:
         expire(ledger, scope)
     assert not list(ledger.scopes())
-
-
-@pytest.mark.contract
-def test_a_cache_in_an_object_store_is_nobodys_run(folder: tuple[Ledger, str]) -> None:
-    cache = dataclasses.replace(folder[0], run=None, key=None, cache=True)
-    both = threading.Barrier(2)
-
-    async def call(row: dict[str, int]) -> int:
-        await asyncio.to_thread(both.wait)
-        return row["id"]
-
-    run_each_at_once(call, cache)
-    assert len(list(async_map(rows(2), call, ledger=cache))) == 2

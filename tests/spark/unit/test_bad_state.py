@@ -21,7 +21,7 @@ from pillarbox.spark.records import from_ipc
 from pillarbox.spark.stream import async_stream as module
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from tests.spark import queries
-from tests.spark.unit.streams import note, noted, read_input, rocksdb, write_input
+from tests.spark.streams import note, noted, read_input, rocksdb, write_input
 
 pytestmark = [needs_async_stream]
 

@@ -22,7 +22,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.ledger.errors import LedgerHeldError
 from pillarbox.ledger.holder import Holder, HolderTimes
 from pillarbox.spark import async_map
-from tests.spark.unit.streams import note, noted, until
+from tests.spark.streams import note, noted, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

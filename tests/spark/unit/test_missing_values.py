@@ -34,10 +34,10 @@ from pillarbox.spark.stream.row_digests import digests_of, row_digests
 from pillarbox.spark.writer import RowWriter
 from pillarbox.testing.identity import identity
 from tests.spark import queries
+from tests.spark.streams import END_TIMEOUT_S, Collected, read_input, rocksdb, write_input
 from tests.spark.strict_types import as_arrow, is_wrong, loose, strict_kinds
 from tests.spark.unit import missing, missing_source
 from tests.spark.unit.missing import KINDS, MISSING, REFUSED, UTC, encoded
-from tests.spark.unit.streams import END_TIMEOUT_S, Collected, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
 

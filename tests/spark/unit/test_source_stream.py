@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pillarbox.spark import data_source, register_source
 from pillarbox.spark.data_source import Read
 from tests.spark import queries
+from tests.spark.streams import Collected, until
 from tests.spark.unit import source_logs
 from tests.spark.unit.source_logs import LogSource, RangeSource, append
-from tests.spark.unit.streams import Collected, until
 from tests.versions import needs_source_streams
 
 cloudpickle.register_pickle_by_value(source_logs)

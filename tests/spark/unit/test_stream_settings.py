@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pillarbox.spark import stream_settings
-from pillarbox.spark.stream.settings import PARTITIONS, PROVIDER, ROCKSDB, check_settings
+from pillarbox.spark.stream.settings import PARTITIONS, check_settings
+from tests.spark.state_store import PROVIDER, ROCKSDB
 
 
 @pytest.fixture(autouse=True)

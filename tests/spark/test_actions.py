@@ -123,7 +123,7 @@ MAPPED: dict[str, Line] = {
 def said_in_docs() -> dict[str, list[float | None]]:
     """The table of the page: calls for each row, of a column and of a map, by the first words of a line."""
     found = {}
-    for line in (Path(__file__).resolve().parents[3] / "docs" / "actions.md").read_text().splitlines():
+    for line in (Path(__file__).resolve().parents[2] / "docs" / "actions.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 4 and cells[1][:1].isdigit():
             calls = [float(re.split("[ ,:]", cell)[0]) if cell[:1].isdigit() else None for cell in cells[1:3]]

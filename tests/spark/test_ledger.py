@@ -21,7 +21,6 @@ from pyspark.errors import PythonException
 
 from pillarbox import Options
 from pillarbox.ledger import Ledger, LedgerError
-from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate_cost
 
 if TYPE_CHECKING:
@@ -204,8 +203,8 @@ def test_two_operators_of_a_run_under_one_uid_are_told(spark: SparkSession, ledg
     async_map(df, same, schema="n long", options=options)
     # Not `pytest.warns`, which gives back PySpark's own warnings without the module that the filters ask for.
     with warnings.catch_warnings():
-        warnings.simplefilter("error", LedgerWarning)
-        with pytest.raises(LedgerWarning, match="uid='uid': was that of .*same over the columns id before"):
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(UserWarning, match="uid='uid': was that of .*same over the columns id before"):
             async_map(df, other, schema="n long", options=options)
 
 

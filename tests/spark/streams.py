@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
+from tests.spark.state_store import PROVIDER, ROCKSDB
 
 END_TIMEOUT_S = 3600
 """Seconds beyond the time-out of every test, which alone ends a wait for what never happens."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
 from tests.spark.conftest import _environment
+from tests.spark.state_store import PROVIDER, ROCKSDB
 from tests.versions import needs_async_stream
 
 KEY = "AIzaSyB-0123456789abcdefghijklmnopqrstu"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.spark.stream.settings import PROVIDER, ROCKSDB
+from tests.spark.state_store import PROVIDER, ROCKSDB
 from tests.versions import needs_async_stream
 
 RunScript = Callable[..., list[str]]
