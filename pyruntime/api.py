@@ -189,7 +189,6 @@ def async_map(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    policies: Sequence[CallPolicy] = UNSET,
     progress: JobProgress | None = None,
     options: Options | None = None,
 ) -> Any:
@@ -259,7 +258,6 @@ def async_map(
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
-    policies: objects derived from `CallPolicy`, asked before the options at each moment of a call's life.
     """
     given = given_options(locals())
     if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):

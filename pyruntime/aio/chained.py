@@ -97,7 +97,6 @@ class Step:
         budget: Budget | None = UNSET,
         ledger: Ledger | None = UNSET,
         limits: SharedLimits | None = UNSET,
-        policies: Sequence[CallPolicy] = UNSET,
         options: Options | None = None,
     ) -> None:
         self.given = given_options(locals())

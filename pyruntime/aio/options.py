@@ -556,7 +556,6 @@ if TYPE_CHECKING:
         budget: Budget | None
         ledger: Ledger | None
         limits: SharedLimits | None
-        policies: Sequence[CallPolicy]
 
     class OptionNames(ColumnOptionNames, total=False):
         """The options of rows by name, in the same way."""

@@ -61,7 +61,6 @@ def run(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    policies: Sequence[CallPolicy] = UNSET,
     options: Options | None = None,
 ) -> Run:
     """Start a job in this process: rows of a source through functions into a sink, each row there once.

@@ -112,7 +112,6 @@ def async_udf(
     budget: Budget | None = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    policies: Sequence[CallPolicy] = UNSET,
     progress: JobProgress | None = None,
     options: Options | None = None,
 ) -> Any:
@@ -162,7 +161,6 @@ def async_udf(
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
-    policies: objects derived from `CallPolicy`, asked before the options at each moment of a call's life.
     """
     given = given_options(locals())
     if callable(fn) and hasattr(fn, "result_type"):

@@ -67,7 +67,6 @@ def async_stream(
     errors: ErrorMode | Errors = UNSET,
     ledger: Ledger | None = UNSET,
     limits: SharedLimits | None = UNSET,
-    policies: Sequence[CallPolicy] = UNSET,
     options: Options | None = None,
 ) -> DataFrame:
     """Call `fn` with each row of a stream; slow calls are emitted by a later micro-batch than fast ones.
@@ -122,7 +121,6 @@ def async_stream(
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
-    policies: objects derived from `CallPolicy`, asked before the options at each moment of a call's life.
     """
     given = given_options(locals())
     check_frame(df)

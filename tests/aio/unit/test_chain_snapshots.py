@@ -29,8 +29,8 @@ from pillarbox.aio.chained import (
     chained_row,
 )
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.states import FinishedRow, OutputState
 from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.states import FinishedRow, OutputState
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, TaskSnapshot
 from pillarbox.task.protocols import RowBatch, Watermark
