@@ -74,11 +74,18 @@ class FileSplit(Split):
     """The time of its last modification then, in nanoseconds since 1970."""
     weight: float = 1.0
     """Bytes of the file for a position, about."""
+    counts_rows: bool = False
+    """Positions are rows of a file whose end is known, so that `stop - start` is their number."""
 
     @property
     def name(self) -> str:
         """The name of its file."""
         return self.split_id.rpartition("+")[0]
+
+    @property
+    def rows(self) -> int | None:
+        """Its rows, where positions are rows."""
+        return self.stop - self.start if self.counts_rows else None
 
     @property
     def nbytes(self) -> int | None:
@@ -90,9 +97,10 @@ class FileSplit(Split):
         """1 for the front of a file, so that a file counts once."""
         return int(self.start == 0)
 
-    def part(self, start: int, stop: int, weight: float = 1.0) -> FileSplit:
-        """The part from `start` to `stop` of this file."""
-        return replace(self, split_id=f"{self.name}+{start}", start=start, stop=stop, weight=weight)
+    def part(self, start: int, stop: int, weight: float | None = None) -> FileSplit:
+        """The part from `start` to `stop` of this file. weight: bytes of each of its rows; None for bytes."""
+        part = replace(self, split_id=f"{self.name}+{start}", start=start, stop=stop)
+        return part if weight is None else replace(part, weight=weight, counts_rows=True)
 
 
 # -- listing ---------------------------------------------------------------------------------------
@@ -130,6 +138,14 @@ def retold(error: Exception, address: str, place: str) -> Exception:
     # As `from` has it, also where it is None.
     told.__cause__ = error if reason == str(error) else None
     return told
+
+
+def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
 
 
 @contextmanager
@@ -484,14 +500,28 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         return splits, self._returned
 
     def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit | None:
-        """The front of a split: of text that can be cut so many bytes, else all of it."""
-        if limit.rows is not None and not self._has_warned:
-            # To count them the files would have to be read here, and once more by who reads them.
+        """The front of a split: so many bytes of text that can be cut, so many rows or bytes of Parquet.
+
+        All of one that can never be read: its reader says what is wrong. Raises OSError for one that another
+        attempt may read, as the limit must be the same then.
+        """
+        source = self._source
+        form = source.file_format
+        if limit.rows is not None and form.position_name != "row" and not self._has_warned:
+            # To count them the files would have to be read here, and once more in the tasks.
             self._has_warned = True
-            log.warning("max_rows: files do not say how many rows they have: use max_bytes or max_files")
-        if limit.nbytes is None or split.stop == END or not self._source.file_format.is_cut_anywhere:
+            log.warning(
+                "max_rows: files of text do not say how many rows they have: use max_bytes or max_files"
+            )
+        if limit.rows is None and limit.nbytes is None:
             return split
-        return replace(split, stop=min(split.stop, split.start + max(1, limit.nbytes)))
+        path = source.absolute(split.name)
+        try:
+            return form.advance(split, path, limit)
+        except READ_ERRORS as error:
+            if not may_pass(error, source.opened[0]):
+                return split
+            raise retold(error, source.path, f"{path!r}, looking how far to read: ") from None
 
     def close(self) -> None:
         """End a wait of the first look."""
