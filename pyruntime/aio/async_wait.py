@@ -171,6 +171,7 @@ class AsyncWaitOperator(Operator):
 
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
+        mail = self._mailbox, self._emit_mail.priority
         if batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
@@ -178,18 +179,20 @@ class AsyncWaitOperator(Operator):
             whole = scheduler.elements_of if scheduler.looks_at_results else scheduler.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
             by_columns = self._spread and not batch.arrow
-            in_batches = batch_function(fn, scheduler.name, self._loop, spread=by_columns, rows_of=whole)
+            in_batches = batch_function(
+                fn, scheduler.name, self._loop, *mail, spread=by_columns, rows_of=whole
+            )
             return BatchRunner(scheduler, batch, in_batches, self._may_get_rows)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
             handed = with_collector(fn, parameter, spread=self._spread)
-            return CollectorRunner(scheduler, handed, self._mailbox, self._emit_mail.priority)
+            return CollectorRunner(scheduler, handed, *mail)
         call = (lambda row: fn(*row)) if self._spread else fn
         if is_async_generator(fn):
             call = partial(collect, call)
         elif not is_async(fn):
-            call = blocking_function(call, scheduler.name, self._loop)
+            call = blocking_function(call, scheduler.name, self._loop, *mail)
         return CoroutineRunner(scheduler, call)
 
     # -- life ---------------------------------------------------------------------------------
