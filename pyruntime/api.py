@@ -35,24 +35,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.error_policy import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import configuration_of, with_parse
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import (
     CLOSE_TIMEOUT_S,
-    UNSET,
-    Budget,
     ErrorMode,
     Errors,
     Options,
-    Timeout,
-    given_options,
+    RowOptionNames,
 )
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.task_run import Chunk, ResultStream
@@ -63,7 +58,7 @@ from pillarbox.ledger.ledger import CACHE_RUN
 from pillarbox.ledger.maintenance import begin_execution
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.thread_start import start_thread
-from pillarbox.validate import suggesting_names
+from pillarbox.validate import suggesting_options
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -175,26 +170,17 @@ def async_map(
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]: ...
-@suggesting_names
+@suggesting_options(Options, RowOptionNames)
 def async_map(
     rows: Any,
     fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
     *,
     schema: str | StructType | None = None,
     keep: str | Sequence[str] = (),
-    # From `Options`:
-    ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     progress: Progress | None = None,
     options: Options | None = None,
+    # From `Options`:
+    **more: Unpack[RowOptionNames],
 ) -> Any:
     """Call `fn` concurrently with each row of a DataFrame or iterable; return a DataFrame or an iterator.
 
@@ -263,12 +249,11 @@ def async_map(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
     if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):
         raise TypeError(
             f"rows={shorten(rows)}: must be a DataFrame or an iterable; rows come first, the function second"
         )
-    stages = resolve_stages(fn, options, given)
+    stages = resolve_stages(fn, options, more)
     if callable(getattr(rows, "mapInArrow", None)):
         # Whoever has a DataFrame has imported Spark, which nobody else needs.
         from pillarbox.spark.dataframe import map_dataframe

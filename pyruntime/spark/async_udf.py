@@ -20,7 +20,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,22 +30,16 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import check_no_state
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
-    UNSET,
-    Budget,
     ErrorMode,
     Errors,
     Options,
-    Timeout,
-    given_options,
+    UdfOptionNames,
     resolve_options,
 )
 from pillarbox.clients.chat import Chat
-from pillarbox.ledger import Ledger
 from pillarbox.redaction import Redact
 from pillarbox.spark import compat
 from pillarbox.spark.client_columns import answer_column, check_max_cost, check_question
@@ -66,7 +60,7 @@ from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
 from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
-from pillarbox.validate import check_bool, suggesting_names
+from pillarbox.validate import check_bool, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,24 +92,16 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> AsyncUdf: ...
-@suggesting_names
+@suggesting_options(Options, UdfOptionNames)
 def async_udf(
     fn: Any,
     returnType: Any = None,
     *,
     skip_null: bool = False,
-    # From `Options`, but ordered:
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     progress: Progress | None = None,
     options: Options | None = None,
+    # From `Options`, but ordered:
+    **more: Unpack[UdfOptionNames],
 ) -> Any:
     """Make a column function of an async function, which is called concurrently with the values of each row.
 
@@ -164,7 +150,7 @@ def async_udf(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
+    given: dict[str, Any] = {**more}
     if callable(fn) and hasattr(fn, "result_type"):
         returnType = returnType or fn.result_type
         if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
