@@ -1,4 +1,4 @@
-"""Counts of the ways to the mailbox thread: mail, calls of the loop, timers: `python -m bench.mails [--rows N]`.
+"""Count the ways to the mailbox thread: mail, calls of the loop, timers; `python -m bench.mails [--rows N]`.
 
 Runs jobs on an asyncio loop that counts the calls of other threads and the timers that fire, and counts the
 mail of the task's mailbox: answers of coroutines, answers of threads many and few at a time, calls that each
@@ -114,6 +114,11 @@ def after_a_while(row: int) -> int:
     return row
 
 
+def cancel(stream: ResultStream) -> None:
+    """End the job, on another thread."""
+    stream.stop_soon()
+
+
 def take_checkpoint(stream: ResultStream) -> None:
     """Ask for a snapshot, on another thread."""
     with suppress(Exception):
@@ -132,7 +137,7 @@ def main() -> None:
         "answers of threads, at once": (at_once, None, {"capacity": 64}),
         "answers of threads, after 2 ms": (after_a_while, None, {"capacity": 8}),
         "time-outs": (hangs, None, {"capacity": 64, "timeout": 0.02, "errors": Errors("null", floor=None)}),
-        "coroutines, cancelled by a thread": (coroutine, ResultStream.stop_soon, {"capacity": 64}),
+        "coroutines, cancelled by a thread": (coroutine, cancel, {"capacity": 64}),
         "coroutines, a checkpoint": (coroutine, take_checkpoint, {"capacity": 64}),
     }
     table = []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bench.mails import BY_TIME, after_a_while, at_once, coroutine, count, hangs
+from bench.mails import BY_TIME, after_a_while, at_once, cancel, coroutine, count, hangs
 from pillarbox import Errors
-from pillarbox.aio.task_run import ResultStream
 
 ROWS = 300
 
@@ -28,5 +27,5 @@ def test_a_time_out_is_a_timer_of_the_loop() -> None:
 
 
 def test_a_cancellation_by_another_thread_is_one_call_of_the_loop() -> None:
-    _, loop = count(coroutine, ROWS, ResultStream.stop_soon, capacity=16)
+    _, loop = count(coroutine, ROWS, cancel, capacity=16)
     assert loop.crossings == {"_stop": 1}
