@@ -66,7 +66,7 @@ from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
-from pillarbox.task.protocols import Idleness, RowBatch, Watermark
+from pillarbox.task.protocols import Idleness, LeftOut, RowBatch, Watermark
 
 _NOT_WEIGHED = SMALL_TYPES | {Failed}
 
@@ -367,6 +367,13 @@ class AsyncWaitOperator(Operator):
 
     def _admit(self, batch: RowBatch, room: int) -> None:
         """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
+        if batch.is_left_out:
+            for row in batch.take(room):
+                call = Call(row, batch.row_bytes or 0)
+                call.handle = self._queue.put(call)
+                self._held += call.held if self._weighs else 0
+                self._pass(call)
+            return
         put = self._queue.put
         append = self._waiting.append
         flights = self._flights
@@ -397,7 +404,10 @@ class AsyncWaitOperator(Operator):
                 call.held = size_of(call.row)
             call.handle = put(call)
             admitted += 1
-            if type(call.row) is Failed and self._is_behind:
+            if isinstance(call.row, LeftOut):
+                self._meter.rows_in -= 1
+                self._pass(call)
+            elif type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
             elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
@@ -417,6 +427,13 @@ class AsyncWaitOperator(Operator):
         self._count_in(admitted, done)
         if most is not None and size is not None:
             self._held += admitted * size
+
+    def _pass(self, call: Call) -> None:
+        """Finish rows that are left out: they are counted neither in nor out."""
+        self._meter.results -= 1
+        self._queue.complete(call.handle, call.row)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
 
     def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
         """So many rows were let in; some have a result by now, which was found, or cannot be called."""

@@ -43,7 +43,7 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.ledger import Ledger
-from pillarbox.task.protocols import RowBatch
+from pillarbox.task.protocols import LeftOut, RowBatch
 from pillarbox.validate import suggesting_options
 
 if TYPE_CHECKING:
@@ -286,6 +286,9 @@ class ChainPlace(NamedTuple):
         source: Any
         ordinal: tuple[int, ...]
         for call, result in results:
+            if isinstance(result, LeftOut):
+                append(ChainedRow(result, result, ()))
+                continue
             if is_first:
                 source, ordinal = call.row, ()
                 identity = b"" if identity_of is None else identity_of(call)

@@ -41,6 +41,10 @@ def begin(loop: asyncio.AbstractEventLoop, threads: CallThreads) -> list[asyncio
     return loop.run_until_complete(begun())
 
 
+@pytest.mark.contract(
+    "Answers of threads reach the mailbox thread as one mail for all that have come until it runs.",
+    convicts=["answers_put_no_second_mail"],
+)
 def test_answers_that_come_before_the_mail_runs_have_one_mail(loop: asyncio.AbstractEventLoop) -> None:
     mailbox, gate = TaskMailbox(), threading.Event()
     threads = threads_of(loop, mailbox, gate)
@@ -63,21 +67,20 @@ def test_answers_that_come_before_the_mail_runs_have_one_mail(loop: asyncio.Abst
     threads.close()
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_calls_that_were_given_up_end_though_no_mail_runs(
-    loop: asyncio.AbstractEventLoop, closed: bool
-) -> None:
+@pytest.mark.contract(convicts=["given_up_answer_waits_for_mail"])
+@pytest.mark.parametrize("when", ["while they run", "with answers in mail", "with a closed mailbox"])
+def test_calls_that_were_given_up_end_though_no_mail_runs(loop: asyncio.AbstractEventLoop, when: str) -> None:
     mailbox, gate = TaskMailbox(), threading.Event()
     threads = threads_of(loop, mailbox, gate)
     tasks = begin(loop, threads)
-    if closed:
-        mailbox.close()
-    else:
-        # Some answers lie in mail already.
+    if when == "with answers in mail":
         gate.set()
         wait_until(lambda: len(threads._ended) == CALLS)
+    elif when == "with a closed mailbox":
+        mailbox.close()
     for task in tasks:
         task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
     gate.set()
     assert loop.run_until_complete(asyncio.gather(*tasks)) == [2 * row for row in range(CALLS)]
     threads.close()
