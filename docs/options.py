@@ -4,8 +4,8 @@
     python docs/options.py check      exits with 1 and names the files where something else is written
 
 In Python files, a comment "# From `Options`:" or "# From `Options`, but ordered, where:" stands before the
-parameters of a function, or the fields of a TypedDict, and a line "Options:" at the end of a docstring before
-the descriptions of the parameters. In Markdown, "<!-- options -->" stands before the tables.
+fields of a TypedDict, or before the keywords of a function, and a line "Options:" at the end of its docstring
+before the descriptions of the same options. In Markdown, "<!-- options -->" stands before the tables.
 """
 
 from __future__ import annotations
@@ -64,12 +64,11 @@ def _lines(lines: list[str]) -> Iterator[str]:
         comment = _COMMENT.match(line)
         if comment is not None:
             indent, names = comment[1], _without(comment[2])
-            is_call = any(each.startswith(f"{indent}options: ") for each in lines[place : place + 20])
-            end = " = UNSET," if is_call else ""
-            yield from (f"{indent}{name}: {_TYPES[name]}{end}" for name in names)
-            while any(lines[place].startswith(f"{indent}{name}: ") for name in _PARAMETERS) and (
-                lines[place].endswith(end)
-            ):
+            if lines[place].lstrip().startswith("**"):
+                # A function has them as keywords of any name.
+                continue
+            yield from (f"{indent}{name}: {_TYPES[name]}" for name in names)
+            while any(lines[place].startswith(f"{indent}{name}: ") for name in _PARAMETERS):
                 place += 1
         elif line.strip() == "Options:" and names:
             indent = line[: line.index("O")]

@@ -1,7 +1,7 @@
 """Draws the pictures of the documentation: `make docs` runs it and writes into docs/pictures.
 
-The boxes and arrows of a task stand in the two tables below, in units of a grid. The parts of the package are
-those of `spec/rings.py`, and the arrows between them what the sources import.
+The boxes and arrows of a task and of an operator are in the tables below, in units of a grid. The parts of
+the package are those of `spec/rings.py`, and the arrows between them what the sources import.
 """
 
 from __future__ import annotations
@@ -55,6 +55,46 @@ ARROWS: list[tuple[float, float, float, float, str, float, float]] = [
     (38.2, 15, 38.2, 20, "", 0, 0),
     (40.2, 20, 40.2, 15, "", 0, 0),
 ]
+# The objects of one operator, in the same form.
+OPERATOR_BOXES: list[tuple[float, float, float, float, str, list[str]]] = [
+    (12.2, 1, 41.4, 20.5, "#fdf1ee", []),
+    (0.5, 4, 7.5, 3.5, "#e8eef7", ["reading thread"]),
+    (13, 4, 5, 3.5, "#ffffff", ["input"]),
+    (21.5, 4, 12, 3.5, "#ffffff", ["operator: admits rows,", "emits results"]),
+    (37, 4, 8, 3.5, "#eef5ea", ["kernel:", "result queue"]),
+    (48, 4, 5, 3.5, "#ffffff", ["output"]),
+    (58, 4, 7.5, 3.5, "#e8eef7", ["thread that", "takes results"]),
+    (13, 10.5, 5, 3.5, "#eef5ea", ["kernel:", "mailbox"]),
+    (21.5, 10.5, 12, 3.5, "#ffffff", ["scheduler: waiting calls,", "slots, limits, retries"]),
+    (37, 10.5, 8, 3.5, "#ffffff", ["runner: calls", "the function"]),
+    (21.5, 17, 12, 3, "#ffffff", ["deadlines, pauses, samples"]),
+    (37, 17, 8, 3, "#ffffff", ["coroutines"]),
+    (0.5, 10.5, 7.5, 3.5, "#e8eef7", ["other threads"]),
+    (58, 10.5, 7.5, 3.5, "#e8eef7", ["threads of a", "plain function"]),
+    (58, 16.75, 7.5, 3.5, "#eef5ea", ["a service"]),
+]
+OPERATOR_TITLES = [
+    (33, 2.6, "the mailbox thread: one event loop"),
+    (33, 22.8, "answers of threads go to the mailbox as one mail for all that have come"),
+]
+OPERATOR_ARROWS: list[tuple[float, float, float, float, str, float, float]] = [
+    (8, 5.75, 13, 5.75, "handover", 10.1, 5.2),
+    (18, 5.75, 21.5, 5.75, "", 0, 0),
+    (33.5, 5.75, 37, 5.75, "", 0, 0),
+    (45, 5.75, 48, 5.75, "", 0, 0),
+    (53, 5.75, 58, 5.75, "handover", 55.8, 5.2),
+    (24.5, 7.5, 24.5, 10.5, "calls", 26, 9.3),
+    (33.5, 11.5, 37, 11.5, "next", 35.2, 11),
+    (37, 13.2, 33.5, 13.2, "ended", 35.2, 14.2),
+    (31, 10.5, 31, 7.5, "complete", 33, 9.3),
+    (8, 12.25, 13, 12.25, "mail", 10.1, 11.8),
+    (17, 10.5, 21.5, 7.5, "turn", 17.8, 8.9),
+    (27.5, 17, 27.5, 14, "timer", 29.2, 15.8),
+    (40, 14, 40, 17, "", 0, 0),
+    (42, 17, 42, 14, "", 0, 0),
+    (45, 12.25, 58, 12.25, "a call", 51, 11.8),
+    (45, 18.5, 58, 18.5, "sockets", 51, 18),
+]
 STYLE = "font-family='sans-serif' font-size='14' text-anchor='middle' fill='#222'"
 
 
@@ -88,6 +128,14 @@ def picture(boxes: list[str], titles: list[str], arrows: list[str], height: floa
 def task() -> str:
     return picture(
         [box(*each) for each in BOXES], [text(*each) for each in TITLES], [arrow(*e) for e in ARROWS]
+    )
+
+
+def operator() -> str:
+    return picture(
+        [box(*each) for each in OPERATOR_BOXES],
+        [text(*each) for each in OPERATOR_TITLES],
+        [arrow(*each) for each in OPERATOR_ARROWS],
     )
 
 
@@ -145,4 +193,5 @@ if __name__ == "__main__":
     folder = Path(__file__).parent / "pictures"
     folder.mkdir(exist_ok=True)
     (folder / "task.svg").write_text(task())
+    (folder / "operator.svg").write_text(operator())
     (folder / "layers.svg").write_text(layers())

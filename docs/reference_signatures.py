@@ -94,8 +94,13 @@ def _complete(parameters: Parameters, signature: inspect.Signature) -> None:
 
 
 def _option_names(signature: inspect.Signature) -> list[str]:
+    """The options that a signature shows where `**more` is written."""
+    listed = [name for name in OPTIONS if name in signature.parameters]
+    if not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        # `suggesting_options` has listed those that the function takes.
+        return listed
     rare = ("buffer", "dedupe", "latency", "where")
-    return [name for name in OPTIONS if name not in rare and name not in signature.parameters]
+    return [name for name in OPTIONS if name not in rare and name not in listed]
 
 
 class ReferenceSignatures(Extension):

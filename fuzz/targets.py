@@ -17,10 +17,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fuzz.contracts_run import check_contracts
 from fuzz.workload import BURST, record, short_switches
-from pillarbox.kernel import BACKENDS, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.testing.linearizability import linearize, mailbox_hints
 from pillarbox.testing.models import MailboxModel
-from pillarbox.testing.suites import mailbox_suite, queue_suite
+from pillarbox.testing.suites import handover_suite, mailbox_suite, queue_suite
 from spec.native import compiled, run
 
 Round = Callable[[Path], None]
@@ -60,6 +60,16 @@ def run_queue(ordered: bool, out: Path) -> None:
     make = partial(OrderedQueue if ordered else UnorderedQueue, capacity, owner_completes=alone)
     name = f"queue_{'ordered' if ordered else 'unordered'}_{capacity}{'_owner' if alone else ''}"
     suite = partial(queue_suite, make, capacity=capacity, ordered=ordered, owner_completes=alone, name=name)
+    run_suite(suite, out)
+
+
+def run_handover(out: Path) -> None:
+    """The hand-over suite with 1 to 4 items, with and without a bound on bytes."""
+    items, nbytes = random.randrange(1, 5), random.choice([None, 10])
+    make = partial(Handover, items, nbytes)
+    suite = partial(
+        handover_suite, make, max_items=items, max_bytes=nbytes, name=f"handover_{items}_{nbytes}"
+    )
     run_suite(suite, out)
 
 
@@ -109,6 +119,7 @@ TARGETS: dict[str, Round] = {
     **{f"mailbox-{backend}": partial(run_mailbox, backend) for backend in BACKENDS},
     "queue-ordered": partial(run_queue, True),
     "queue-unordered": partial(run_queue, False),
+    "handover": run_handover,
     **{f"histories-{backend}": partial(run_histories, backend) for backend in BACKENDS},
     **{
         f"schedules-{part}": partial(run_schedules, f"{part}_schedules")

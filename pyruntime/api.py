@@ -34,32 +34,26 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.calls import Chunk
 from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import with_parse
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
     CLOSE_TIMEOUT_S,
-    UNSET,
-    Budget,
     ErrorMode,
     Errors,
     Options,
-    Timeout,
-    given_options,
+    RowOptionNames,
 )
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.stage_ledgers import open_ledgers
+from pillarbox.aio.calls import Chunk
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
-from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.thread_start import start_thread
-from pillarbox.validate import suggesting_names
+from pillarbox.validate import suggesting_options
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -171,26 +165,17 @@ def async_map(
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]: ...
-@suggesting_names
+@suggesting_options(Options, RowOptionNames)
 def async_map(
     rows: Any,
     fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
     *,
     schema: str | StructType | None = None,
     keep: str | Sequence[str] = (),
-    # From `Options`:
-    ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     progress: JobProgress | None = None,
     options: Options | None = None,
+    # From `Options`:
+    **more: Unpack[RowOptionNames],
 ) -> Any:
     """Call `fn` concurrently with each row of a DataFrame or iterable; return a DataFrame or an iterator.
 
@@ -259,12 +244,11 @@ def async_map(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
     if callable(rows) and not isinstance(rows, Iterable | AsyncIterable):
         raise TypeError(
             f"rows={shorten(rows)}: must be a DataFrame or an iterable; rows come first, the function second"
         )
-    stages = resolve_stages(fn, options, given)
+    stages = resolve_stages(fn, options, more)
     if callable(getattr(rows, "mapInArrow", None)):
         # Whoever has a DataFrame has imported Spark, which nobody else needs.
         from pillarbox.spark.dataframe import map_dataframe

@@ -180,13 +180,28 @@ def suggesting_names(fn: C) -> C:
     return _refusing_others(fn, {*inspect.signature(fn).parameters})
 
 
-def suggesting_options(options: type) -> Callable[[C], C]:
-    """Return a decorator like `suggesting_names` for a function that takes the arguments of `options` too."""
+def suggesting_options(options: type, shown: Any = None) -> Callable[[C], C]:
+    """Return a decorator like `suggesting_names` for a function that takes arguments of `options` as well.
+
+    The function has them as keywords of any name. shown: a TypedDict of those that it takes, which its
+    signature lists one by one with the defaults of `options`; None for all of them, which it does not list.
+    """
+    names = None if shown is None else shown.__optional_keys__
+    taken = {
+        name: each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in inspect.signature(options).parameters.items()
+        if name != "self" and (names is None or name in names)
+    }
 
     def decorate(fn: C) -> C:
-        parameters = inspect.signature(fn).parameters.values()
-        own = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
-        return _refusing_others(fn, own | ({*inspect.signature(options).parameters} - {"self"}))
+        signature = inspect.signature(fn)
+        own = [
+            each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        call = _refusing_others(fn, {each.name for each in own} | {*taken})
+        if names is not None:
+            call.__signature__ = signature.replace(parameters=[*own, *taken.values()])  # type: ignore[attr-defined]
+        return call
 
     return decorate
 

@@ -70,7 +70,7 @@ from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
-from pillarbox.task.protocols import Idleness, RowBatch, Watermark
+from pillarbox.task.protocols import Idleness, LeftOut, RowBatch, Watermark
 
 _NOT_WEIGHED = SMALL_TYPES | {Failed}
 
@@ -179,6 +179,7 @@ class AsyncWaitOperator(Operator):
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
         hooks, name, context = scheduler.hooks(), self._name, self._call_context
+        mail = self._mailbox, self._emit_mail.priority
         if isinstance(scheduler, BatchScheduler) and batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
@@ -187,19 +188,19 @@ class AsyncWaitOperator(Operator):
             whole = policies.fit.elements_of if policies.looks_at_results else policies.fit.rows_of
             # Rows that go on as Arrow are taken apart into their columns by whoever knows what they are.
             by_columns = self._spread and not batch.arrow
-            in_batches = batch_function(fn, name, self._loop, spread=by_columns, rows_of=whole)
+            in_batches = batch_function(fn, name, self._loop, *mail, spread=by_columns, rows_of=whole)
             scheduler.fill(self._may_get_rows)
             return BatchRunner(hooks, in_batches, name, context)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
             handed = with_collector(fn, parameter, spread=self._spread)
-            return CollectorRunner(hooks, handed, name, context, self._mailbox, self._emit_mail.priority)
+            return CollectorRunner(hooks, handed, name, context, *mail)
         call = (lambda row: fn(*row)) if self._spread else fn
         if is_async_generator(fn):
             call = partial(collect, call)
         elif not is_async(fn):
-            call = blocking_function(call, name, self._loop)
+            call = blocking_function(call, name, self._loop, *mail)
         return CoroutineRunner(hooks, call, name, context)
 
     def _finished(self) -> int:
@@ -380,6 +381,13 @@ class AsyncWaitOperator(Operator):
 
     def _admit(self, batch: RowBatch, room: int) -> None:
         """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
+        if batch.is_left_out:
+            for row in batch.take(room):
+                call = Call(row, batch.row_bytes or 0)
+                call.handle = self._queue.put(call)
+                self._held += call.held if self._weighs else 0
+                self._pass(call)
+            return
         put = self._queue.put
         append = self._waiting.append
         flights = self._flights
@@ -411,7 +419,10 @@ class AsyncWaitOperator(Operator):
                 call.held = size_of(call.row)
             call.handle = put(call)
             admitted += 1
-            if type(call.row) is Failed and self._is_behind:
+            if isinstance(call.row, LeftOut):
+                self._meter.rows_in -= 1
+                self._pass(call)
+            elif type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
             elif finds and (answer := self._scheduler.find(call)) is not None:
@@ -433,6 +444,13 @@ class AsyncWaitOperator(Operator):
         self._count_in(admitted, done)
         if most is not None and size is not None:
             self._held += admitted * size
+
+    def _pass(self, call: Call) -> None:
+        """Finish rows that are left out: they are counted neither in nor out."""
+        self._meter.results -= 1
+        self._queue.complete(call.handle, call.row)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
 
     def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
         """So many rows were let in; some have a result by now, which was found, or cannot be called."""

@@ -18,6 +18,7 @@ from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.usage import Result
+from pillarbox.kernel import TaskMailbox
 
 BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable["list[Any] | Result"]]
 """Gives a result for each row; in one `Result` where the function says what the call used."""
@@ -85,6 +86,8 @@ def batch_function(
     fn: Callable[..., Any],
     name: str,
     loop: asyncio.AbstractEventLoop,
+    mailbox: TaskMailbox,
+    priority: int,
     *,
     spread: bool,
     rows_of: Callable[[Any], list[Any] | None] | None = None,
@@ -92,8 +95,8 @@ def batch_function(
     """Make the async function that gives the list of results for a list of rows, by `fn`.
 
     fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
-    `fn` takes a list for each argument. name: what errors call it. loop: that of its calls. rows_of: see
-    `ResultConverter`.
+    `fn` takes a list for each argument. name: what errors call it. loop: that of its calls. mailbox,
+    priority: see `CallThreads`. rows_of: see `ResultConverter`.
 
     The async function raises what `fn` raises, and `BatchResultError` for results that are not one
     for each row.
@@ -105,7 +108,7 @@ def batch_function(
             refuse_awaitable(name, results)
             return _checked(results, len(rows), name, rows_of)
 
-        return CallThreads(given, finish, name, loop)
+        return CallThreads(given, finish, name, loop, mailbox, priority)
 
     async def call(rows: list[Any]) -> list[Any] | Result:
         return _checked(await given(rows), len(rows), name, rows_of)

@@ -1,12 +1,20 @@
 """Threads in which the calls of a blocking function run, and the async function that they make of it.
 
-Confined to the thread of the event loop, but for what runs in the threads themselves.
+Confined to the mailbox thread, that of the event loop, but for the code of the threads themselves.
 """
+
+# Why an answer of a thread is mail, and one mail has all answers that have come until it runs. Each answer
+# by a `call_soon_threadsafe` of its own is a system call of asyncio's loop; each by a mail of its own is a
+# turn of the chain. `python -m bench.mails` has the figures, docs/architecture.md the way.
+#
+# Why the answer of a call that was given up comes by the loop. A task that ends cancels its calls and waits
+# for them, and runs no mail meanwhile.
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -20,6 +28,7 @@ from pillarbox.aio.errors import named
 from pillarbox.aio.function import refuse_awaitable
 from pillarbox.aio.row_inputs import set_done
 from pillarbox.aio.usage import Result, sum_of
+from pillarbox.kernel import Mail, TaskMailbox
 from pillarbox.thread_start import start_thread
 
 _here = threading.local()
@@ -29,7 +38,7 @@ _here = threading.local()
 class _ThreadJob:
     """One call in a thread. On the loop's thread `waiter` is set when it has ended."""
 
-    __slots__ = ("context", "error", "has_ended", "result", "row", "waiter")
+    __slots__ = ("context", "error", "given_up", "has_ended", "result", "row", "waiter")
 
     def __init__(self, row: Any) -> None:
         self.row = row
@@ -37,6 +46,7 @@ class _ThreadJob:
         self.result: Any = None
         self.error: BaseException | None = None
         self.has_ended = False
+        self.given_up = False
         self.waiter: asyncio.Future[None] | None = None
 
 
@@ -51,8 +61,9 @@ class CallThreads:
     a `concurrent.futures.Future` gives its thread back and ends with that, which is cancelled with it.
 
     fn: the blocking function. finish: makes the result of what `fn`, or its future, gives for a row; for any
-    thread. name: what errors call the function. Whoever calls it has a thread for the call (`reserve`).
-    Confined to the thread of `loop`, but for `_run`.
+    thread. name: what errors call the function. mailbox: that of the task, to which answers go as mail of
+    `priority`. The caller has a thread for each call (`reserve`). Confined to the thread of `loop`, but for
+    `_run`.
     """
 
     # Why a thread is there before its call begins. A process may have no room for one more: in its memory, or
@@ -68,11 +79,18 @@ class CallThreads:
         finish: Callable[[Any, Any], Any],
         name: str,
         loop: asyncio.AbstractEventLoop,
+        mailbox: TaskMailbox,
+        priority: int,
     ) -> None:
         self._fn = fn
         self._finish = finish
         self._name = name
         self._loop = loop
+        self._mailbox = mailbox
+        # Calls that have ended in their threads, and the mail for all of them while it is not on its way.
+        self._ended: deque[_ThreadJob] = deque()
+        self._answers = Mail(self._run_mail, priority=priority, description="answers of threads")
+        self._mail = deque([self._answers])
         self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._running = 0
@@ -135,7 +153,9 @@ class CallThreads:
                 await job.waiter
             except asyncio.CancelledError:
                 # Its slot is kept for the thread as long as for a coroutine that goes on.
-                was_cancelled = True
+                was_cancelled = job.given_up = True
+                # Its answer may be in mail that is not run any more.
+                self._take_answers()
         if job.error is not None:
             try:
                 raise job.error
@@ -164,11 +184,38 @@ class CallThreads:
                 job.result = job.context.run(self._call, job.row)
             except BaseException as error:
                 job.error = error
-            call_soon(self._loop, self._ended, job)
+            self._answer(job)
             # Nothing of a finished call stays referenced while the thread waits for the next.
             del job
         # The one mark of the end goes round, so that it reaches every thread.
         self._jobs.put(None)
+
+    def _answer(self, job: _ThreadJob) -> None:
+        """Hand the end of a call to the mailbox thread. On a thread of a call."""
+        # In this order: a mail that runs meanwhile takes the answer, or this puts the next one.
+        self._ended.append(job)
+        if job.given_up:
+            call_soon(self._loop, self._take_answers)
+            return
+        try:
+            # One thread gets it; where none does, it is on its way.
+            mail = self._mail.pop()
+        except IndexError:
+            return
+        if not self._mailbox.try_put(mail):
+            # It is closed: of a task that ends.
+            self._mail.append(mail)
+            call_soon(self._loop, self._take_answers)
+
+    def _run_mail(self) -> None:
+        # In this order: the next answer puts the mail again, or is taken here.
+        self._mail.append(self._answers)
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        ended = self._ended
+        while ended:
+            self._end(ended.popleft())
 
     def _call(self, row: Any) -> Any:
         result = self._fn(row)
@@ -180,7 +227,7 @@ class CallThreads:
         self._threads.remove(thread)
         self._leaving.pop(0)()
 
-    def _ended(self, job: _ThreadJob) -> None:
+    def _end(self, job: _ThreadJob) -> None:
         self._running -= 1
         job.has_ended = True
         if job.waiter is not None and not job.waiter.done():
@@ -207,7 +254,7 @@ async def _resolved(future: Future[Any], name: str) -> Any:
 
 
 def blocking_function(
-    fn: Callable[[Any], Any], name: str, loop: asyncio.AbstractEventLoop
+    fn: Callable[[Any], Any], name: str, loop: asyncio.AbstractEventLoop, mailbox: TaskMailbox, priority: int
 ) -> Callable[[Any], Awaitable[Any]]:
     """Make the async function that runs a blocking one of a row, which may give a future or a generator."""
 
@@ -217,7 +264,7 @@ def blocking_function(
         refuse_awaitable(name, result)
         return result
 
-    return CallThreads(fn, finish, name, loop)
+    return CallThreads(fn, finish, name, loop, mailbox, priority)
 
 
 def joined(results: list[Any]) -> list[Any] | Result:

@@ -32,28 +32,22 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import ResultConverter, check_function, gives_one_row
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
-    UNSET,
-    Budget,
-    ErrorMode,
-    Errors,
     Options,
-    Timeout,
-    given_options,
+    RowOptionNames,
     resolve_options,
 )
 from pillarbox.ledger import Ledger
-from pillarbox.task.protocols import RowBatch
-from pillarbox.validate import suggesting_names
+from pillarbox.task.protocols import LeftOut, RowBatch
+from pillarbox.validate import suggesting_options
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 C = TypeVar("C", bound=Call)
 
@@ -80,26 +74,17 @@ class Step:
 
     __slots__ = ("fn", "given", "options", "uid")
 
-    @suggesting_names
+    @suggesting_options(Options, RowOptionNames)
     def __init__(
         self,
         fn: Callable[..., Any],
         *,
         uid: str | None = None,
-        # From `Options`:
-        ordered: bool = UNSET,
-        capacity: int | Literal["auto"] | Adaptive = UNSET,
-        timeout: float | Timeout | None = UNSET,
-        retry: Any = UNSET,
-        rate: Rate | None = UNSET,
-        batch: Batch | None = UNSET,
-        errors: ErrorMode | Errors = UNSET,
-        budget: Budget | None = UNSET,
-        ledger: Ledger | None = UNSET,
-        limits: SharedLimits | None = UNSET,
         options: Options | None = None,
+        # From `Options`:
+        **given: Unpack[RowOptionNames],
     ) -> None:
-        self.given = given_options(locals())
+        self.given: dict[str, Any] = {**given}
         self.fn = fn
         self.uid = uid
         self.options = options
@@ -297,6 +282,9 @@ class ChainPlace(NamedTuple):
         source: Any
         ordinal: tuple[int, ...]
         for call, result in results:
+            if isinstance(result, LeftOut):
+                append(ChainedRow(result, result, ()))
+                continue
             if is_first:
                 source, ordinal = call.row, ()
                 identity = b"" if identity_of is None else identity_of(call)

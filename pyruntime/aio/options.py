@@ -1,7 +1,7 @@
 """The options of one operator, checked when they are given. Values without state: safe in any thread.
 
 `Options` is the one source of the names, types and descriptions of options: `make options` writes them into
-the signatures and docstrings of the public functions and into the documentation.
+`CommonOptionNames`, the docstrings of the public functions and the documentation.
 """
 
 # Options that belong together are one value (`Timeout`, `Errors`, `Budget`, `Ledger`), for which a plain
@@ -10,16 +10,16 @@ the signatures and docstrings of the public functions and into the documentation
 # parameters take what users write, the fields hold what the operator reads. Converters of fields would say it
 # in half the lines, but neither mypy nor dataclasses know them.
 #
-# The functions that take options by name default each to `UNSET`, not to the default of `Options`: a name
-# that is given stands above `options=`, and `Step(fn, retry=None)` has to be told apart from `Step(fn)`.
-# `**kwargs` would know that too, but few editors complete them, and a misspelt name is found when it runs.
+# The functions that take options by name have them as `**more: Unpack[RowOptionNames]`: type checkers and
+# editors know the names and types from there, `suggesting_options` refuses other names, and a name that was
+# not given is told apart from its default, as it must be beside `options=`. See docs/decisions/signatures.md.
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
@@ -517,17 +517,6 @@ def _spread_field(value: Any, name: str) -> Any:
     return dataclasses.replace(value, **{name: lambda row, *more: fn(*row, *more)})
 
 
-OPTION_NAMES = frozenset(field.name for field in dataclasses.fields(Options))
-
-
-def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options that a function was given by name.
-
-    arguments: all of the function's, by name, as `locals()` has them at its begin.
-    """
-    return {name: value for name, value in arguments.items() if value is not UNSET and name in OPTION_NAMES}
-
-
 def resolve_options(options: Options | None, given: Mapping[str, Any]) -> Options:
     """The options of one operator: `options`, or the defaults, with those given by name.
 
@@ -543,21 +532,47 @@ def resolve_options(options: Options | None, given: Mapping[str, Any]) -> Option
     return dataclasses.replace(resolved, limits=resolved.limits.named())
 
 
-if TYPE_CHECKING:
+class CommonOptionNames(TypedDict, total=False):
+    """The options that every function takes by name, but for those on which the type of a result depends."""
 
-    class ColumnOptionNames(TypedDict, total=False):
-        """The options of a column by name, but for those on which the type of a result depends."""
+    # From `Options`, but ordered, batch, errors, budget:
+    capacity: int | Literal["auto"] | Adaptive
+    timeout: float | Timeout | None
+    retry: Any
+    rate: Rate | None
+    ledger: Ledger | None
+    limits: SharedLimits | None
 
-        # From `Options`, but ordered, batch, errors:
-        capacity: int | Literal["auto"] | Adaptive
-        timeout: float | Timeout | None
-        retry: Any
-        rate: Rate | None
-        budget: Budget | None
-        ledger: Ledger | None
-        limits: SharedLimits | None
 
-    class OptionNames(ColumnOptionNames, total=False):
-        """The options of rows by name, in the same way."""
+class ColumnOptionNames(CommonOptionNames, total=False):
+    """The options of a column by name, in the same way."""
 
-        ordered: bool
+    budget: Budget | None
+
+
+class OptionNames(ColumnOptionNames, total=False):
+    """The options of rows by name, in the same way."""
+
+    ordered: bool
+
+
+class UdfOptionNames(ColumnOptionNames, total=False):
+    """All options of a column by name."""
+
+    batch: Batch | None
+    errors: ErrorMode | Errors
+
+
+class RowOptionNames(OptionNames, total=False):
+    """All options of rows by name."""
+
+    batch: Batch | None
+    errors: ErrorMode | Errors
+
+
+class StreamOptionNames(CommonOptionNames, total=False):
+    """All options of a stream by name."""
+
+    ordered: bool
+    batch: Batch | None
+    errors: ErrorMode | Errors

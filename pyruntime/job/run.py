@@ -12,29 +12,28 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.limits.rate import Rate, SharedLimits
-from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
+from pillarbox.aio.options import Options, RowOptionNames
 from pillarbox.aio.snapshots import SnapshotCodec
-from pillarbox.job.checkpoints import CheckpointError
 from pillarbox.job.job import Job, Plan
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource, source_of
 from pillarbox.job.statistics import RunStatistics, progress_line
-from pillarbox.ledger import Ledger
 from pillarbox.sources import Source, WatermarkStrategy
-from pillarbox.validate import check_bool, check_duration, check_positive_int, suggesting_names
+from pillarbox.task.checkpoint import CheckpointDeclined
+from pillarbox.validate import check_bool, check_duration, check_positive_int, suggesting_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CHECKPOINT_INTERVAL_S = 10.0
 LOOK_INTERVAL_S = 0.5
 """Seconds between two looks of `wait`, and two lines of the bar."""
 
 
-@suggesting_names
+@suggesting_options(Options, RowOptionNames)
 def run(
     source: Source[Any, Any] | Iterable[Any],
     fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
@@ -50,18 +49,9 @@ def run(
     urgent: bool = False,
     allowed: Collection[Any] = (),
     progress: bool | None = None,
-    # From `Options`:
-    ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
+    # From `Options`:
+    **more: Unpack[RowOptionNames],
 ) -> Run:
     """Start a job in this process: rows of a source through functions into a sink, each row there once.
 
@@ -115,8 +105,7 @@ def run(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
-    stages = resolve_stages(fn, options, given)
+    stages = resolve_stages(fn, options, more)
     for stage in stages:
         _check_stage(stage.options)
     if not isinstance(sink, Sink):
@@ -216,7 +205,7 @@ class Run:
     def savepoint(self, path: str | os.PathLike[str]) -> int:
         """Take an urgent checkpoint now, and write it to the file `path` as well. Returns its number.
 
-        Waits until the rows before it are committed. Raises CheckpointError where the job has ended or
+        Waits until the rows before it are committed. Raises CheckpointDeclined where the job has ended or
         does not take it, ValueError for a file that exists, OSError where it cannot be written.
         """
         return self._job.request_checkpoint(_new_file(path), True).id
@@ -251,7 +240,7 @@ class Run:
             self.stop()
         except KeyboardInterrupt:
             self.cancel()
-        except (CheckpointError, OSError):
+        except (CheckpointDeclined, OSError):
             self.cancel()
 
     def _watch(self, deadline: float | None) -> bool:

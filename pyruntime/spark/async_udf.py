@@ -20,7 +20,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,21 +30,15 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import check_no_state
-from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
-from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.options import (
-    UNSET,
-    Budget,
     ErrorMode,
     Errors,
     Options,
-    Timeout,
-    given_options,
+    UdfOptionNames,
     resolve_options,
 )
-from pillarbox.ledger import Ledger
 from pillarbox.redaction import Redact
 from pillarbox.spark import compat
 from pillarbox.spark.column_functions import adapted, check_budget
@@ -64,13 +58,13 @@ from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import condition_of, parse_type
 from pillarbox.spark.writer import WHERE, RowWriter
 from pillarbox.task.protocols import RowBatch
-from pillarbox.validate import check_bool, suggesting_names
+from pillarbox.validate import check_bool, suggesting_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.calls import Chunk
     from pillarbox.aio.options import ColumnOptionNames
+    from pillarbox.aio.calls import Chunk
 
 
 @overload
@@ -96,24 +90,16 @@ def async_udf(
     options: Options | None = ...,
     **more: Unpack[ColumnOptionNames],
 ) -> AsyncUdf: ...
-@suggesting_names
+@suggesting_options(Options, UdfOptionNames)
 def async_udf(
     fn: Any,
     returnType: Any = None,
     *,
     skip_null: bool = False,
-    # From `Options`, but ordered:
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     progress: JobProgress | None = None,
     options: Options | None = None,
+    # From `Options`, but ordered:
+    **more: Unpack[UdfOptionNames],
 ) -> Any:
     """Make a column function of an async function, which is called concurrently with the values of each row.
 
@@ -162,7 +148,7 @@ def async_udf(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
+    given: dict[str, Any] = {**more}
     if callable(fn) and hasattr(fn, "result_type"):
         returnType = returnType or fn.result_type
         if "batch" not in given and (not isinstance(options, Options) or options.batch is None):
@@ -217,8 +203,8 @@ class AsyncUdf:
         >>> async def upper(text):
         ...     return text.upper()
         >>> made = async_udf(upper, "string")
-        >>> spark.range(1).select(made("id").alias("upper")).schema.simpleString()
-        'struct<upper:string>'
+        >>> type(made).__name__, made.returnType.simpleString()
+        ('AsyncUdf', 'string')
 
     A call with columns returns a Column. It has the attributes of PySpark's own UDFs, so that
     `spark.udf.register` accepts it. Any thread of the driver.

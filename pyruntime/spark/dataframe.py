@@ -40,7 +40,7 @@ from pillarbox.spark.operator_plan import (
 from pillarbox.spark.records import ArrowInput, rows_of, sliced
 from pillarbox.spark.schema import check_frame, condition_of, holds, parse_schema
 from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import WHERE, RowWriter, SkippedRows, put_back
+from pillarbox.spark.writer import WHERE, Interleaver, RowWriter, called
 
 
 def map_dataframe(
@@ -173,25 +173,15 @@ class MapTask:
         first, *others = self._plans
         with ExitStack() as stack:
             writer = self._writer(stack)
-            skipped = SkippedRows(self._kept, ordered=first.options.ordered)
-            called = skipped.called(batches) if self._skips else batches
-            job = run_job(
-                first,
-                ArrowInput(sliced(called), self._unpack),
-                convert=writer.encoder,
-                then=others,
-                skipped=skipped,
-            )
+            interleaver = Interleaver(ordered=all(plan.options.ordered for plan in self._plans))
+            rows = ArrowInput(sliced(called(batches, self._kept) if self._skips else batches), self._unpack)
+            job = run_job(first, rows, convert=writer.encoder, then=others)
             for chunk in stack.enter_context(closing(job)):
-                batch = writer.write(chunk)
-                if (beside := skipped.beside(len(chunk))) is not None:
-                    places, rows = beside
-                    nulls = writer.nulls(rows)
-                    batch = put_back(batch, nulls, places, writer.counts) if chunk else nulls
+                batch = interleaver.write(chunk, writer) if self._skips else writer.write(chunk)
                 if batch.num_rows:
                     yield batch
-            if (beside := skipped.beside(None)) is not None:
-                yield writer.nulls(beside[1])
+            if (batch := interleaver.rest(writer)).num_rows:
+                yield batch
 
     def _writer(self, stack: ExitStack) -> RowWriter:
         plans = self._plans

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby, repeat
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -35,7 +35,7 @@ from pillarbox.aio.row_inputs import IterableInput
 from pillarbox.kernel import HandoverClosedError
 from pillarbox.spark.schema import time_zone
 from pillarbox.task import InputStatus
-from pillarbox.task.protocols import RowBatch, TaskOutput
+from pillarbox.task.protocols import LeftOut, RowBatch, TaskOutput
 
 MAX_SLICE_ROWS = 1024
 """Rows of a batch that are decoded together."""
@@ -48,6 +48,8 @@ RECORD_BYTES = 56
 
 ARGUMENTS_BYTES = 72
 """Bytes of a tuple of arguments besides its share of the batch."""
+
+L = TypeVar("L", bound=LeftOut)
 
 READ_AHEAD_SLICES = 64
 READ_AHEAD_BYTES = 64 * 1024 * 1024
@@ -260,9 +262,15 @@ def rows_of(batch: pa.RecordBatch) -> RowBatch:
     return RowBatch(rows, batch.nbytes // count + RECORD_BYTES)
 
 
-def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches in slices of at most `MAX_SLICE_ROWS` and some `MAX_SLICE_BYTES`, without copying."""
+def sliced(batches: Iterable[pa.RecordBatch | L]) -> Iterator[pa.RecordBatch | L]:
+    """The batches in slices of at most `MAX_SLICE_ROWS` and some `MAX_SLICE_BYTES`, without copying.
+
+    What is left out among them is passed on as it is.
+    """
     for batch in batches:
+        if isinstance(batch, LeftOut):
+            yield batch
+            continue
         rows = min(MAX_SLICE_ROWS, max(1, MAX_SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
@@ -346,18 +354,20 @@ def arrow_function(
 class ArrowInput(IterableInput):
     """The rows of Arrow batches, read ahead up to `READ_AHEAD_SLICES` and `READ_AHEAD_BYTES`.
 
-    slices: none of them empty. unpack: makes the batch of rows of a slice. A thread of its own reads them;
-    the rest is confined to the mailbox thread.
+    slices: none of them empty; rows that are left out among them. unpack: makes the batch of rows of a
+    slice. A thread of its own reads them; the rest is confined to the mailbox thread.
     """
 
     def __init__(
-        self, slices: Iterable[pa.RecordBatch], unpack: Callable[[pa.RecordBatch], RowBatch] = rows_of
+        self,
+        slices: Iterable[pa.RecordBatch | LeftOut],
+        unpack: Callable[[pa.RecordBatch], RowBatch] = rows_of,
     ) -> None:
         super().__init__(slices, READ_AHEAD_SLICES, READ_AHEAD_BYTES)
         self._unpack = unpack
-        self._ready: deque[pa.RecordBatch] = deque()
+        self._ready: deque[pa.RecordBatch | LeftOut] = deque()
 
-    def weigh(self, item: pa.RecordBatch) -> int:
+    def weigh(self, item: Any) -> int:
         """The bytes of a slice. On the reading thread."""
         return item.nbytes  # type: ignore[no-any-return]
 
@@ -370,7 +380,11 @@ class ArrowInput(IterableInput):
                 return self._end()
             if not self._ready:
                 return InputStatus.NOTHING_AVAILABLE
-        batch = self._unpack(self._ready.popleft())
+        item = self._ready.popleft()
+        if isinstance(item, LeftOut):
+            output.collect(RowBatch([item], self.weigh(item), is_left_out=True))
+            return InputStatus.MORE_AVAILABLE
+        batch = self._unpack(item)
         # Slices that were read ahead are in no snapshot: Spark has a task that is tried again read the same
         # rows in the same order, however the slices are cut then.
         self._emit(batch.rows, output, batch.row_bytes)

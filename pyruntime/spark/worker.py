@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pillarbox.aio.calls import Chunk
 from pillarbox.aio.chained import Stage
@@ -43,9 +43,6 @@ from pillarbox.spark.outcomes import report_outcomes, with_trace
 from pillarbox.spark.records import arrow_function, import_for_values
 from pillarbox.spark.task_connection import DisconnectWatcher
 from pillarbox.thread_start import check_memory
-
-if TYPE_CHECKING:
-    from pillarbox.spark.writer import SkippedRows
 
 log = logging.getLogger("pillarbox")
 
@@ -166,7 +163,6 @@ def run_job(
     convert: ResultConverter | None,
     ended: Callable[[Totals], None] | None = None,
     then: Sequence[OperatorPlan] = (),
-    skipped: SkippedRows | None = None,
 ) -> Generator[Chunk, None, None]:
     """Call the function of `plan` for rows, or those of an input; yields (call, result) chunks.
 
@@ -175,12 +171,11 @@ def run_job(
 
     convert: makes of results the form in which they are written; None for results that nobody writes.
     ended: gets the last counts, once all is through.
-    skipped: rows that are not called; while they are too many, there are chunks without results as well.
     The thread that reads has ended when this generator has.
     """
     failure: BaseException
     try:
-        yield from _run_job((plan, *then), rows, convert, ended, skipped)
+        yield from _run_job((plan, *then), rows, convert, ended)
         return
     except (CallFailed, CallTimeout, TooManyFailures):
         raise
@@ -200,7 +195,6 @@ def _run_job(
     rows: Iterable[Any] | IterableInput,
     convert: ResultConverter | None,
     ended: Callable[[Totals], None] | None,
-    skipped: SkippedRows | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     with in_words("a task of this Python worker cannot begin"):
@@ -243,13 +237,9 @@ def _run_job(
             for each in plans
             if each.progress is not None
         ]
-        is_woken = None
-        if skipped is not None:
-            skipped.wake = job.output.wake_up
-            is_woken = skipped.are_too_many
         left = chunk_rows
         try:
-            while (chunk := job.output.take(job.look, is_woken)) is not None:
+            while (chunk := job.take()) is not None:
                 yield chunk
                 # It is written when the next one is asked for, into a buffer of 64 KB. Who shows five rows
                 # would wait for that to be full, and the rows in it would be called in vain.
@@ -264,9 +254,6 @@ def _run_job(
             raise with_trace(error) from None
         finally:
             spark.close()
-            if skipped is not None:
-                # The end of the job waits for the thread that reads.
-                skipped.close()
             for reporter in reporters:
                 reporter.close()
         ok = True

@@ -50,15 +50,22 @@ class RowBatch:
     its way once, however many rows it has.
 
     rows: a list that nobody changes. row_bytes: of each row, by estimate; None where each is to be weighed.
-    held_bytes: of all rows, as their sender counts them.
+    held_bytes: of all rows, as their sender counts them. is_left_out: the rows are `LeftOut`.
     """
 
-    __slots__ = ("held_bytes", "position", "row_bytes", "rows")
+    __slots__ = ("held_bytes", "is_left_out", "position", "row_bytes", "rows")
 
     def __init__(
-        self, rows: list[Any], row_bytes: int | None = None, *, position: int = 0, held_bytes: int = 0
+        self,
+        rows: list[Any],
+        row_bytes: int | None = None,
+        *,
+        position: int = 0,
+        held_bytes: int = 0,
+        is_left_out: bool = False,
     ) -> None:
         self.rows = rows
+        self.is_left_out = is_left_out
         self.row_bytes = row_bytes
         self.position = position
         """The rows before it have been taken."""
@@ -80,7 +87,23 @@ class RowBatch:
 
     def rest(self) -> RowBatch:
         """A batch of the rows that were not taken yet, which stays as it is when these are."""
-        return RowBatch(self.rows, self.row_bytes, position=self.position, held_bytes=self.held_bytes)
+        return RowBatch(
+            self.rows,
+            self.row_bytes,
+            position=self.position,
+            held_bytes=self.held_bytes,
+            is_left_out=self.is_left_out,
+        )
+
+
+class LeftOut:
+    """Rows of the input that no function is called with. Confined to one thread at a time.
+
+    All rows of a batch of the input that are left out are one element: it enters the window of an operator
+    finished, keeps its place there, and counts as no row. A subclass holds the rows.
+    """
+
+    __slots__ = ()
 
 
 class InputStatus(enum.Enum):

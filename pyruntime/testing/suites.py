@@ -1,20 +1,11 @@
-"""The suites: any mailbox or result queue against its reference model, in random steps, with two threads.
+"""The suites: a mailbox, result queue or hand-over against its reference model, in random steps.
 
-`mailbox_suite` and `queue_suite` are for the tests of others, and for our own. A suite runs in the thread of
-the test. The subject's owner is that thread, or, once it has adopted the subject, a second one; confined
-operations go to the owner, and from the other thread they must be refused.
+`mailbox_suite`, `queue_suite` and `handover_suite` are for the tests of users, and for our own. A suite runs
+in the thread of the test and has a second thread. The owner of a mailbox or queue is the thread of the test,
+or, once it has adopted the subject, the second one; confined operations go to the owner, and from the other
+thread they must be refused. A hand-over's producer and consumer may each be either thread.
 """
 
-# Why waits are judged by how often the other thread could have gone on, and not by a time. A time that no
-# busy machine exceeds is too long for a wake-up that is lost in one run of a thousand; the other thread's
-# turns are time in which the waiting one could have had the processor too.
-#
-# Why operations that do one thing are made by `step` and not written out. Every one of them is a rule of
-# its own all the same, because Hypothesis draws among rules, and shrinks by leaving rules out.
-#
-# Why a subject lives for a number of steps before it may be ended. Quiesce and close are as likely as any
-# other rule; without this half of all runs would end before a queue was full once.
-#
 # Why some runs have their subject owned by a second thread: a wait of the main thread is cut into slices,
 # so that Ctrl-C gets through, and a slice that ends hides a wake-up that was lost.
 #
@@ -30,266 +21,39 @@ operations go to the owner, and from the other thread they must be refused.
 #
 # Why a crash goes back to a snapshot and leaves the old queue as it is. A process that dies closes nothing;
 # a suite that closed the old queue first would never see what a late completion does to the new one.
+#
+# Why sizes of a hand-over's items are drawn up to more than all bytes that may wait: an empty hand-over takes
+# any item, and only one that is too large shows that rule. Why `fill` puts several small items: with random
+# sizes a hand-over is seldom full by their number, and the bound on bytes would hide the bound on items.
 
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
-from hypothesis import HealthCheck, reject, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pillarbox.kernel import WATERMARK, Mail
+from pillarbox.testing import suite_machine
 from pillarbox.testing.identity import Alike, told_apart
 from pillarbox.testing.models import (
+    HandoverModel,
     MailboxModel,
-    Model,
     OrderedModel,
     QueueModel,
     Raised,
     UnorderedModel,
-    outcome_of,
 )
-
-M = TypeVar("M", bound=Model)
-
-DEFAULT = settings(
-    deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+from pillarbox.testing.suite_machine import Disagreement as Disagreement
+from pillarbox.testing.suite_machine import (
+    SuiteMachine,
+    as_test_case,
+    may_end,
+    step,
 )
-
-
-# The time limit of a wait that must be ended by another thread, or must not begin at all.
-WAIT_LIMIT_S = 0.9
-# A wake-up is lost if the thread that was to be woken has not come back when the other one has slept so
-# often, each time for so long: half a second at least, and longer where threads get the processor late.
-WAKE_LOOKS, LOOK_INTERVAL_S = 50, 0.01
-# For one thread to begin its wait before the other one ends it; no subject can be asked whether it has.
-HEAD_START_S = 0.003
-# A time limit that is over soon.
-SOON_S = 0.003
-
-
-class Disagreement(AssertionError):
-    """The subject does not do what the contract says. `operation` is the one that showed it."""
-
-    def __init__(self, operation: str, arguments: str, got: object, expected: object) -> None:
-        self.operation = operation
-        super().__init__(
-            f"{operation}({arguments}): the subject gave {got!r}, the contract says {expected!r}"
-        )
-
-
-# Steps before which a subject is not ended: otherwise most runs would be too short to show much.
-LIVES = st.integers(0, 30)
-
-
-def may_end(machine: SuiteMachine[Any]) -> bool:
-    """For `precondition` of what ends a subject: whether it is old enough."""
-    return machine.steps >= machine.life
-
-
-def step(
-    operation: str,
-    words: Callable[..., tuple[Any, ...]] | None = None,
-    *,
-    elsewhere: bool = False,
-    ends: bool = False,
-    **drawn: Any,
-) -> Any:
-    """A rule that does one operation on the subject and on the model, and compares the outcomes.
-
-    words: makes the arguments of what is drawn. elsewhere: in either thread. ends: it ends the subject.
-    """
-    if elsewhere:
-        drawn["elsewhere"] = st.booleans()
-
-    def do(self: SuiteMachine[Any], *, elsewhere: bool = False, **values: Any) -> None:
-        self.check(operation, *(words(self, **values) if words else ()), elsewhere=elsewhere)
-
-    do.__name__ = operation
-    as_rule: Any = rule(**drawn)
-    made = as_rule(do)
-    return precondition(may_end)(made) if ends else made
-
-
-class SuiteMachine(RuleBasedStateMachine, Generic[M]):
-    """Base of the suites' machines."""
-
-    make: ClassVar[Any]
-    """Gives a new subject, owned by the calling thread."""
-    # Operations that are attributes or built-in functions of the subject, by the model's name.
-    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = self.life = 0
-        self.worker: ThreadPoolExecutor | None = None
-        self.owned_by_worker = False
-        self.subject = self.make()
-        self.model: M = self.new_model()
-
-    def new_model(self) -> M:
-        """The model of a new subject."""
-        raise NotImplementedError
-
-    @initialize(life=LIVES)
-    def begin(self, life: int) -> None:
-        """Decide how long the subject lives at least."""
-        self.life = life
-
-    @invariant()
-    def one_more_step(self) -> None:
-        """Count the steps."""
-        self.steps += 1
-
-    # ---- calls
-
-    def second_thread(self) -> ThreadPoolExecutor:
-        """The thread that is not the test's."""
-        if self.worker is None:
-            self.worker = ThreadPoolExecutor(1, "the suite's second thread")
-        return self.worker
-
-    def in_owner(self, call: Callable[[], Any]) -> Any:
-        """Run in the thread that owns the subject."""
-        return self.second_thread().submit(call).result() if self.owned_by_worker else call()
-
-    def in_other(self, call: Callable[[], Any]) -> Any:
-        """Run in a thread that does not."""
-        return call() if self.owned_by_worker else self.second_thread().submit(call).result()
-
-    def called(self, operation: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
-        """A call of the subject that gives its outcome."""
-        reader = self.readers.get(operation)
-        if reader is not None:
-            return lambda: outcome_of(lambda: reader(self.subject))
-        method = getattr(self.subject, operation)
-        return lambda: outcome_of(lambda: method(*arguments, **keywords))
-
-    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
-        """Do the operation on both, compare the outcomes, go on with the model after it."""
-        call = self.called(operation, *arguments, **keywords)
-        got = self.in_other(call) if elsewhere else self.in_owner(call)
-        self.follow(got, operation, *arguments, **keywords)
-        return got
-
-    def follow(self, got: object, operation: str, *arguments: Any, **keywords: Any) -> None:
-        """Do on the model what was done on the subject, and compare the outcomes."""
-        before = self.model
-        after, expected = before.apply(operation, *arguments, **keywords)
-        self.expect(operation, arguments, got, expected, keywords)
-        self.model = after
-        self.account(before, operation, arguments, got)
-
-    def account(self, before: M, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
-        """Count what an operation has moved. For a subclass."""
-
-    def expect(
-        self,
-        operation: str,
-        arguments: Collection[Any],
-        got: object,
-        expected: object,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> None:
-        """The one place that compares; `Disagreement` if they differ, in value or in being a bool."""
-        if got != expected or isinstance(got, bool) != isinstance(expected, bool):
-            words = [
-                *map(repr, arguments),
-                *(f"{name}={value!r}" for name, value in (keywords or {}).items()),
-            ]
-            raise Disagreement(operation, ", ".join(words), got, expected)
-
-    def meet(self, operation: str, wait: Callable[[], Any], act: Callable[[], Any]) -> tuple[Any, Any]:
-        """The outcomes of a call of the owner, which waits for WAIT_LIMIT_S at most, and of what ends that.
-
-        Raises Disagreement if nobody ends the wait.
-        """
-        begun, acts, ended = threading.Event(), threading.Event(), threading.Event()
-
-        def waiting() -> tuple[Any, float]:
-            begun.set()
-            try:
-                while True:
-                    start = time.monotonic()
-                    outcome = wait()
-                    passed = time.monotonic() - start
-                    # The other thread may get the processor after the limit: then this has shown nothing.
-                    if passed < WAIT_LIMIT_S or acts.is_set():
-                        return outcome, passed
-            finally:
-                ended.set()
-
-        def acting() -> tuple[Any, bool]:
-            begun.wait()
-            time.sleep(HEAD_START_S)
-            acts.set()
-            outcome = act()
-            return outcome, any(ended.wait(LOOK_INTERVAL_S) for _ in range(WAKE_LOOKS))
-
-        here, there = (acting, waiting) if self.owned_by_worker else (waiting, acting)
-        other = self.second_thread().submit(there)
-        outcomes = here(), other.result()
-        (acted, woken), (got, seconds) = outcomes if self.owned_by_worker else outcomes[::-1]
-        if not woken:
-            late = f"nothing for {WAKE_LOOKS * LOOK_INTERVAL_S} s at least"
-            raise Disagreement(operation, "", late, "an outcome at once")
-        if seconds >= WAIT_LIMIT_S:
-            reject()  # which of the two came first cannot be told
-        return got, acted
-
-    def check_all(self, *operations: str) -> None:
-        """Compare what these operations say; they change nothing."""
-        calls = [self.called(operation) for operation in operations]
-        outcomes = self.in_owner(lambda: [call() for call in calls])
-        for operation, got in zip(operations, outcomes, strict=True):
-            self.expect(operation, (), got, self.model.apply(operation)[1])
-
-    def check_statistics(self, **expected: int) -> None:
-        """Compare counts of the subject's `statistics()`, if it has any."""
-        if not hasattr(self.subject, "statistics"):
-            return
-        statistics = self.subject.statistics()
-        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
-
-    def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
-        """The operation from the thread that does not own the subject: it must be refused."""
-        got = self.in_other(self.called(operation, *arguments, **keywords))
-        self.expect(f"{operation} from another thread", arguments, got, Raised("WrongThreadError"), keywords)
-
-    def check_adopt(self, must: bool | None) -> None:
-        """Have the other thread adopt the subject, if it can be. must: succeed; None: either is right."""
-        if not hasattr(self.subject, "adopt"):
-            return
-        got = self.in_other(self.called("adopt"))
-        if must is True or (must is None and got is None):
-            self.expect("adopt", (), got, None)
-        else:
-            self.expect("adopt", (), got, Raised("WrongThreadError"))
-        if got is None:
-            self.owned_by_worker = not self.owned_by_worker
-
-    def teardown(self) -> None:
-        """End the second thread."""
-        if self.worker is not None:
-            self.worker.shutdown()
-
-
-def as_test_case(
-    machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: Any
-) -> Any:
-    """The machine, with `make` and `more` attributes, as a class that unittest and pytest collect."""
-    made: Any = type(name, (machine,), {"make": staticmethod(make), **more})
-    case = made.TestCase
-    case.__name__ = case.__qualname__ = name
-    case.settings = how or DEFAULT
-    return case
-
 
 # -- mailboxes -------------------------------------------------------------------------------------
 
@@ -416,11 +180,8 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     # ---- two threads at once
 
     def take_meets(self, operation: str, *arguments: Any) -> None:
-        """Have the owner take, with a time limit, and the other thread do what lets the take end."""
-        take, act = self.called("take", 0, WAIT_LIMIT_S), self.called(operation, *arguments)
-        got, acted = self.meet(f"take while another thread does {operation}", take, act)
-        self.follow(acted, operation, *arguments)
-        self.follow(got, "take", 0, WAIT_LIMIT_S)
+        """Have the owner take, with a time limit, and the other thread do what ends the take."""
+        self.check_meeting("take", (0, suite_machine.WAIT_LIMIT_S), operation, arguments)
 
     def nothing_to_take(self) -> bool:
         return self.model.state == "OPEN" and self.model.apply("try_take", 0)[1] is None
@@ -428,23 +189,12 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     @precondition(lambda self: self.nothing_to_take())
     @rule()
     def take_until_the_time_is_over(self) -> None:
-        take = self.called("take", 0, SOON_S)
-
-        def timed() -> tuple[Any, float]:
-            start = time.monotonic()
-            return take(), time.monotonic() - start
-
-        got, passed = self.in_owner(timed)
-        self.follow(got, "take", 0, SOON_S)
-        if passed < 0.9 * SOON_S:
-            raise Disagreement("take", "", f"{got!r} after {passed:.6f} s", f"a wait of {SOON_S} s")
+        self.check_to_the_limit("take", 0, suite_machine.SOON_S)
 
     @precondition(lambda self: not self.nothing_to_take())
     @rule()
     def take_at_once(self) -> None:
-        take = self.called("take", 0, WAIT_LIMIT_S)
-        got, _ = self.meet("take that need not wait", take, lambda: None)
-        self.follow(got, "take", 0, WAIT_LIMIT_S)
+        self.check_at_once("take", 0, suite_machine.WAIT_LIMIT_S)
 
     @precondition(lambda self: self.nothing_to_take() and not self.model.armed)
     @rule(urgent=st.booleans(), priority=st.integers(0, 3))
@@ -734,3 +484,174 @@ class _QueueMachine(SuiteMachine[QueueModel]):
                 self.finish(entry.attempt)
             while self.model.next_out() is not None:
                 self.check("emit")
+
+
+# -- hand-overs ------------------------------------------------------------------------------------
+
+
+class Failure(Exception):
+    """The failure of the producer in `handover_suite`."""
+
+
+def handover_suite(
+    make: Callable[[], Any],
+    *,
+    max_items: int,
+    max_bytes: int | None = None,
+    settings: settings | None = None,
+    name: str = "HandoverSuite",
+) -> Any:
+    """A test case, for unittest or pytest, that checks hand-overs against the contract of `Handover`.
+
+    make: gives a new, empty hand-over with these bounds; 1 to 5 items and 10 bytes find most. As for
+    `mailbox_suite` it has the methods of ours, of which it may leave out `statistics`.
+    """
+    return as_test_case(_HandoverMachine, name, settings, make, empty=HandoverModel(max_items, max_bytes))
+
+
+class _HandoverMachine(SuiteMachine[HandoverModel]):
+    """The rules of the hand-over suite. The test's thread is the consumer, the producer, or both."""
+
+    empty: ClassVar[HandoverModel]
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "len": len,
+        "ended": lambda handover: handover.ended,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count(1)
+        self.calls = {"consumer": 0, "producer": 0}
+        self.expected_calls = {"consumer": 0, "producer": 0}
+        self.accepted = self.taken = 0
+
+    def new_model(self) -> HandoverModel:
+        return self.empty
+
+    def sized(self, nbytes: int) -> tuple[Any, ...]:
+        """The arguments of a put of a new item."""
+        return f"item {next(self.numbers)}", nbytes
+
+    def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+        after = self.model
+        # An operation that takes an armed wake-up away has called it, but for close, which drops both.
+        if operation == "close":
+            return
+        self.expected_calls["consumer"] += before.armed_consumer and not after.armed_consumer
+        self.expected_calls["producer"] += before.armed_producer is not None and after.armed_producer is None
+        moved = len(after.items) - len(before.items)
+        self.accepted += max(moved, 0)
+        self.taken += max(-moved, 0)
+
+    # ---- without waiting
+
+    @rule(nbytes=st.integers(0, 12), elsewhere=st.booleans())
+    def put(self, nbytes: int, elsewhere: bool) -> None:
+        self.check("put", *self.sized(nbytes), timeout=0, elsewhere=elsewhere)
+
+    try_put = step("try_put", sized, elsewhere=True, nbytes=st.integers(0, 12))
+    take = step("take", lambda self: (0,), elsewhere=True)
+    try_take = step("try_take", elsewhere=True)
+    finish = step("finish", elsewhere=True, ends=True)
+    fail = step("fail", lambda self: (Failure(),), elsewhere=True, ends=True)
+    close = step("close", elsewhere=True, ends=True)
+    wake_up = step("wake_up", elsewhere=True)
+
+    @rule(nbytes=st.integers(0, 2), count=st.integers(2, 8))
+    def fill(self, nbytes: int, count: int) -> None:
+        """Put several small items: random sizes seldom fill it up."""
+        for _ in range(count):
+            self.check("put", *self.sized(nbytes), timeout=0)
+
+    @rule(more=st.integers(0, 6))
+    def take_all(self, more: int) -> None:
+        """Take everything, after some more was put: many items show what a few do not."""
+        for _ in range(more):
+            self.check("try_put", *self.sized(0))
+        self.check("take_all")
+
+    @rule()
+    def arm_consumer(self) -> None:
+        self.check("arm_wakeup_consumer", lambda: self.count_call("consumer"))
+
+    @rule(nbytes=st.integers(0, 12))
+    def arm_producer(self, nbytes: int) -> None:
+        self.check("arm_wakeup_producer", lambda: self.count_call("producer"), nbytes)
+
+    def count_call(self, side: str) -> None:
+        self.calls[side] += 1
+
+    # ---- two threads at once
+
+    def must_wait(self) -> bool:
+        """True if a take would wait."""
+        return not self.model.items and self.model.end == "RUNNING" and not self.model.woken
+
+    def meet_take(self, acts: str, words: tuple[Any, ...], elsewhere: bool) -> None:
+        """Have one thread take, and the other do what ends the take."""
+        limit = suite_machine.WAIT_LIMIT_S
+        self.check_meeting("take", (limit,), acts, words, in_second_thread=elsewhere)
+
+    def has_no_room(self) -> bool:
+        """True if a put of one byte would wait."""
+        return self.model.end == "RUNNING" and not self.model.has_room(1)
+
+    @precondition(lambda self: self.must_wait())
+    @rule()
+    def take_until_the_time_is_over(self) -> None:
+        self.check_to_the_limit("take", suite_machine.SOON_S)
+
+    @precondition(lambda self: not self.must_wait())
+    @rule(elsewhere=st.booleans())
+    def take_at_once(self, elsewhere: bool) -> None:
+        self.check_at_once("take", suite_machine.WAIT_LIMIT_S, in_second_thread=elsewhere)
+
+    @precondition(lambda self: self.has_no_room())
+    @rule()
+    def put_until_the_time_is_over(self) -> None:
+        self.check_to_the_limit("put", *self.sized(1), timeout=suite_machine.SOON_S)
+
+    @precondition(lambda self: self.must_wait())
+    @rule(elsewhere=st.booleans())
+    def take_meets_put(self, elsewhere: bool) -> None:
+        self.check_meeting(
+            "take", (suite_machine.WAIT_LIMIT_S,), "put", self.sized(1), in_second_thread=elsewhere
+        )
+
+    @precondition(lambda self: self.must_wait() and not self.model.armed_consumer)
+    @rule(operation=st.sampled_from(["wake_up", "finish", "fail", "close"]), elsewhere=st.booleans())
+    def take_meets(self, operation: str, elsewhere: bool) -> None:
+        if operation == "wake_up" or may_end(self):
+            words = (Failure(),) if operation == "fail" else ()
+            self.check_meeting(
+                "take", (suite_machine.WAIT_LIMIT_S,), operation, words, in_second_thread=elsewhere
+            )
+
+    @precondition(lambda self: self.has_no_room())
+    @rule(operation=st.sampled_from(["take_all", "take", "finish", "fail", "close"]), elsewhere=st.booleans())
+    def put_meets(self, operation: str, elsewhere: bool) -> None:
+        words: tuple[Any, ...] = {"fail": (Failure(),), "take": (0,)}.get(operation, ())
+        after, _ = self.model.apply(operation, *words)
+        # One take may leave too many bytes.
+        if after.has_room(1) if operation.startswith("take") else may_end(self):
+            put = self.sized(1)
+            self.check_meeting(
+                "put", put, operation, words, in_second_thread=elsewhere, timeout=suite_machine.WAIT_LIMIT_S
+            )
+
+    # ---- after every step
+
+    @invariant()
+    def agrees(self) -> None:
+        self.check_all("len", "ended")
+        if self.calls != self.expected_calls:
+            raise Disagreement("wake-ups", "", f"{self.calls} calls", f"{self.expected_calls} calls")
+
+    @invariant()
+    def counts(self) -> None:
+        self.check_statistics(
+            items=len(self.model.items),
+            nbytes=sum(item.nbytes for item in self.model.items),
+            put=self.accepted,
+            taken=self.taken,
+        )

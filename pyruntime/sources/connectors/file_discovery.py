@@ -40,12 +40,15 @@ from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.file_formats import FileFormat
 from pillarbox.sources.connectors.file_listing import (
     END,
+    READ_ERRORS,
     FilePlace,
     FileSplit,
     FoundFile,
     hiding,
     list_files,
+    may_pass,
     open_file_system,
+    retold,
 )
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
@@ -284,14 +287,27 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         return splits, self._returned
 
     def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit | None:
-        """The front of a split: of text that can be cut so many bytes, else all of it."""
-        if limit.rows is not None and not self._has_warned:
-            # To count them the files would have to be read here, and once more by who reads them.
+        """The front of a split: so many bytes of text that can be cut, so many rows or bytes of Parquet.
+
+        All of one that can never be read: its reader says what is wrong. Raises OSError for one that another
+        attempt may read, as the limit must be the same then.
+        """
+        place, form = self._place, self._format
+        if limit.rows is not None and form.position_name != "row" and not self._has_warned:
+            # To count them the files would have to be read here, and once more in the tasks.
             self._has_warned = True
-            log.warning("max_rows: files do not say how many rows they have: use max_bytes or max_files")
-        if limit.nbytes is None or split.stop == END or not self._format.is_cut_anywhere:
+            log.warning(
+                "max_rows: files of text do not say how many rows they have: use max_bytes or max_files"
+            )
+        if limit.rows is None and limit.nbytes is None:
             return split
-        return replace(split, stop=min(split.stop, split.start + max(1, limit.nbytes)))
+        path = place.absolute(split.name)
+        try:
+            return form.advance(split, path, limit)
+        except READ_ERRORS as error:
+            if not may_pass(error, place.filesystem):
+                return split
+            raise retold(error, place.address, f"{path!r}, looking how far to read: ") from None
 
     def close(self) -> None:
         """End a wait of the first look."""

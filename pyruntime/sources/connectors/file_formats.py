@@ -28,6 +28,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from io import BufferedReader
 from itertools import accumulate
@@ -45,6 +46,8 @@ from pillarbox.sources.connectors.file_listing import (
     LostDataError,
     UnfitFileError,
 )
+from pillarbox.sources.connectors.parquet_pages import PagedFile, stepped
+from pillarbox.sources.enumerator import ReadLimit
 
 log = logging.getLogger("pillarbox")
 
@@ -78,8 +81,6 @@ class FileFormat(ABC):
     """Divides and reads the files of one format. A plain value that pickles; any thread."""
 
     position_name = "byte"
-    is_cut_anywhere = True
-    """True if any range of positions can be read at the cost of that range."""
 
     def __init__(self, filesystem: fs.FileSystem) -> None:
         self.filesystem = filesystem
@@ -87,6 +88,16 @@ class FileFormat(ABC):
     @abstractmethod
     def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
         """The parts of a whole file of about `nbytes` each, from the one that begins at `start`."""
+
+    def advance(self, split: FileSplit, path: str, limit: ReadLimit) -> FileSplit:
+        """Return the front of `split` within the limit of rows or bytes, one of which is given.
+
+        May read the file. Raises what names no file. At least one position, as any range can be read at the
+        cost of that range.
+        """
+        if limit.nbytes is None or split.stop == END:
+            return split
+        return split.up_to(min(split.stop, split.start + max(1, limit.nbytes)))
 
     @abstractmethod
     def file_schema(self, path: str) -> pa.Schema:
@@ -251,7 +262,23 @@ class ParquetFormat(FileFormat):
     """Row groups are read column by column, and only the columns that are wanted. Positions are rows."""
 
     position_name = "row"
-    is_cut_anywhere = False
+
+    def advance(self, split: FileSplit, path: str, limit: ReadLimit) -> FileSplit:
+        """So many rows; for bytes about so many, as if all rows of the file had the same size."""
+        if split.stop == END:
+            # A small file, whose footer has not been read.
+            self.check_same_file(split, path)
+            with self._opened(path) as parquet:
+                rows = parquet.metadata.num_rows
+            split = replace(
+                split, stop=max(split.start, rows), weight=split.size / max(1, rows), counts_rows=True
+            )
+        most = split.stop - split.start
+        if limit.rows is not None:
+            most = min(most, limit.rows)
+        if limit.nbytes is not None:
+            most = min(most, int(limit.nbytes / split.weight))
+        return split.up_to(min(split.stop, split.start + max(1, most)))
 
     def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
         """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""
@@ -286,7 +313,7 @@ class ParquetFormat(FileFormat):
             return pa.schema([field.with_type(instants.get(field.name, field.type)) for field in schema])
 
     def read(self, split: FileSplit, path: str, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
-        """Yield the rows from `start` to `stop`. What stands in front of them in a row group is read too."""
+        """Yield the rows from `start` to `stop`, decoded from the pages that hold them."""
         self.check_same_file(split, path)
         with self._opened(path) as parquet:
             names, footer, at = parquet.schema_arrow.names, parquet.metadata, 0
@@ -295,22 +322,61 @@ class ParquetFormat(FileFormat):
             instants, is_julian = _instants(parquet), _is_julian(footer.metadata or {})
             for group in range(footer.num_row_groups):
                 info = footer.row_group(group)
-                if at + info.num_rows <= split.start or at >= split.stop:
-                    at += info.num_rows
-                    continue
-                rows = _batch_rows(info, columns, nbytes)
-                # One thread: a task has one core, and other tasks have the others.
-                for batch in parquet.iter_batches(
-                    rows, row_groups=[group], columns=columns, use_threads=False
-                ):
-                    first, last = max(at, split.start), min(at + batch.num_rows, split.stop)
-                    if first < last:
-                        part = batch.slice(first - at, last - first)
+                first, last = max(0, split.start - at), min(info.num_rows, split.stop - at)
+                if first < last:
+                    rows = _batch_rows(info, columns, nbytes)
+                    position = at + first
+                    for batch in self._slice(parquet, path, group, columns, first, last, rows):
                         if is_julian:
-                            _check_calendar(part)
-                        conformed, bad = conform(part, wanted, instants, first)
-                        yield Rows(conformed, last, bad)
-                    at += batch.num_rows
+                            _check_calendar(batch)
+                        conformed, bad = conform(batch, wanted, instants, position)
+                        position += batch.num_rows
+                        yield Rows(conformed, position, bad)
+                at += info.num_rows
+
+    def _slice(
+        self,
+        parquet: pq.ParquetFile,
+        path: str,
+        group: int,
+        columns: list[str],
+        first: int,
+        last: int,
+        batch_rows: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows `first` to `last` of a row group."""
+
+        def from_front(names: list[str]) -> Iterator[pa.RecordBatch]:
+            # One thread: a task has one core, and other tasks have the others.
+            batches: Iterator[pa.RecordBatch] = parquet.iter_batches(
+                batch_rows, row_groups=[group], columns=names, use_threads=False
+            )
+            return batches
+
+        if not first:
+            for batch in from_front(columns):
+                yield batch.slice(0, last - first)
+                first += batch.num_rows
+                if first >= last:
+                    return
+            return
+        with self.filesystem.open_input_file(path) as file:
+            paged = PagedFile(file, file.size())
+            streams = []
+            for name in columns:
+                stream = paged.column(name, group, first, last, batch_rows)
+                if stream is None:
+                    arrays = (batch.column(0) for batch in from_front([name]))
+                    stream = stepped(arrays, first, last - first, batch_rows)
+                streams.append(stream)
+        for parts in zip(*streams, strict=True):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    _of_type(array, parquet.schema_arrow.field(name).type)
+                    for name, array in zip(columns, parts, strict=True)
+                ],
+                columns,
+            )
 
     def _opened(self, path: str) -> pq.ParquetFile:
         # Not mapped into memory: a file that is cut short then ends the process. Old timestamps (INT96) are
@@ -321,6 +387,17 @@ class ParquetFormat(FileFormat):
             pre_buffer=not isinstance(self.filesystem, fs.LocalFileSystem),
             coerce_int96_timestamp_unit="us",
         )
+
+
+def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column that was read alone as the file has it: with its time zone, or as a dictionary."""
+    if array.type == kind:
+        return array
+    try:
+        return array.cast(kind)
+    except pa.ArrowNotImplementedError:
+        # It is cast to the type that is wanted, which the values themselves decide.
+        return array
 
 
 def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:

@@ -45,11 +45,18 @@ class FileSplit(Split):
     """The time of its last modification then, in nanoseconds since 1970."""
     weight: float = 1.0
     """Bytes of the file for a position, about."""
+    counts_rows: bool = False
+    """Positions are rows of a file whose end is known, so that `stop - start` is their number."""
 
     @property
     def name(self) -> str:
         """The name of its file."""
         return self.split_id.rpartition("+")[0]
+
+    @property
+    def rows(self) -> int | None:
+        """Its rows, where positions are rows."""
+        return self.stop - self.start if self.counts_rows else None
 
     @property
     def nbytes(self) -> int | None:
@@ -61,9 +68,10 @@ class FileSplit(Split):
         """1 for the front of a file, so that a file counts once."""
         return int(self.start == 0)
 
-    def part(self, start: int, stop: int, weight: float = 1.0) -> FileSplit:
-        """The part from `start` to `stop` of this file."""
-        return replace(self, split_id=f"{self.name}+{start}", start=start, stop=stop, weight=weight)
+    def part(self, start: int, stop: int, weight: float | None = None) -> FileSplit:
+        """The part from `start` to `stop` of this file. weight: bytes of each of its rows; None for bytes."""
+        part = replace(self, split_id=f"{self.name}+{start}", start=start, stop=stop)
+        return part if weight is None else replace(part, weight=weight, counts_rows=True)
 
 
 # -- listing ---------------------------------------------------------------------------------------
@@ -101,6 +109,14 @@ def retold(error: Exception, address: str, place: str) -> Exception:
     # As `from` has it, also where it is None.
     told.__cause__ = error if reason == str(error) else None
     return told
+
+
+def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from pillarbox.sources.connectors.file_listing import (
     UnfitFileError,
     hiding,
     list_files,
+    may_pass,
     open_file_system,
     retold,
 )
@@ -148,18 +149,18 @@ class FileSource(Source[FileSplit, Known]):
 
     @property
     def boundedness(self) -> Boundedness:
-        """Bounded without `discovery_interval`."""
+        """Without `discovery_interval` it has an end."""
         return Boundedness.BOUNDED if self.discovery_interval is None else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
-        """Return the serializer of the files that were found."""
+        """The serializer of the files that were found."""
         return KnownSerializer(self.place, self.state_folder)
 
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
     ) -> FileEnumerator:
-        """Return an enumerator that has found no file, or that continues from `checkpoint`."""
+        """One that has found nothing, or goes on from `checkpoint`."""
         return FileEnumerator(
             context,
             checkpoint,
@@ -175,7 +176,7 @@ class FileSource(Source[FileSplit, Known]):
     restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FileSplit]:
-        """Return a reader of one split after another, in one thread, that decodes the requested columns."""
+        """One that reads a split after the other, with one thread; only the columns that are asked for."""
         if context.schema is not None:
             self._check_schema(context.schema)
         return FetchingReader(
@@ -309,14 +310,6 @@ def read_split(
     if bad_rows:
         text = "%r: %d rows have values that cannot be read, which are null, as on_bad_row is %r"
         log.warning(text, path, bad_rows, source.on_bad_row)
-
-
-def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
-    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
-        return False
-    # What Arrow says of the content has no number; nor have the errors of a network.
-    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

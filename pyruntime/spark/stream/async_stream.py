@@ -16,18 +16,14 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.batching import Batch
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.limits.rate import Rate, SharedLimits
-from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
-from pillarbox.ledger import Ledger
+from pillarbox.aio.options import Options, StreamOptionNames, resolve_options
 from pillarbox.spark.compat import ASYNC_STREAM_SINCE, VARIANT_TYPES, require
 from pillarbox.spark.dataframe import check_comparable
 from pillarbox.spark.operator_plan import (
@@ -42,13 +38,16 @@ from pillarbox.spark.stream.bad_state import bad_state_folder
 from pillarbox.spark.stream.bucket_state import StreamPlan
 from pillarbox.spark.stream.buckets import DIGEST, KEY, through_buckets, unpack
 from pillarbox.spark.stream.settings import check_settings
-from pillarbox.validate import check_duration, suggesting_names
+from pillarbox.validate import check_duration, suggesting_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MAX_WAIT = 1.0
 """Seconds by which slow calls hold a micro-batch up, unless said otherwise."""
 
 
-@suggesting_names
+@suggesting_options(Options, StreamOptionNames)
 def async_stream(
     df: DataFrame,
     fn: Callable[[Any], Any],
@@ -57,17 +56,9 @@ def async_stream(
     key: str | Sequence[str] | None = None,
     max_wait: float = MAX_WAIT,
     keep: str | Sequence[str] = (),
-    # From `Options`, but budget:
-    ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
+    # From `Options`, but budget:
+    **more: Unpack[StreamOptionNames],
 ) -> DataFrame:
     """Call `fn` with each row of a stream; slow calls are emitted by a later micro-batch than fast ones.
 
@@ -122,11 +113,10 @@ def async_stream(
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
         Without it `rate` applies to each task alone.
     """
-    given = given_options(locals())
     check_frame(df)
     if not df.isStreaming:
         raise ValueError("df: is not a stream, so that nothing could leave later; use async_map")
-    resolved = resolve_options(options, given)
+    resolved = resolve_options(options, more)
     if resolved.where is not None or resolved.latency != "normal":
         raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
     if resolved.ledger is not None and resolved.ledger.key is not None:

@@ -7,8 +7,8 @@ shortest steps that show a mistake; here the first steps are enough.
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from pillarbox.kernel import BACKENDS, OrderedQueue, TaskMailbox, UnorderedQueue
-from pillarbox.testing.suites import mailbox_suite, queue_suite
+from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.testing.suites import handover_suite, mailbox_suite, queue_suite
 from tests.search import examples
 
 MODEST = settings(
@@ -52,3 +52,14 @@ def test_the_queues_keep_their_contract(
         owner_completes=owner_completes,
         settings=MODEST,
     )().runTest()
+
+
+@pytest.mark.contract(
+    "Random operations on a hand-over answer as its model does.", convicts=["handover_put_without_wake"]
+)
+@pytest.mark.parametrize(("max_items", "max_bytes"), [(1, None), (3, 10)])
+def test_the_handover_keeps_its_contract(max_items: int, max_bytes: int | None) -> None:
+    def make() -> Handover:
+        return Handover(max_items, max_bytes)
+
+    handover_suite(make, max_items=max_items, max_bytes=max_bytes, settings=MODEST)().runTest()

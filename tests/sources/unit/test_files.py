@@ -382,12 +382,14 @@ def test_a_micro_batch_has_whole_parts_of_parquet_within_its_bytes(tmp_path: Pat
         assert len(harness.micro_batch()) == 10_000 - read_rows
 
 
-def test_a_limit_of_rows_does_not_hold_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_of_rows_does_not_hold_for_text_as_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with SourceHarness(SettledFiles("x", "text")) as harness:
         for _ in range(2):
             split = FileSplit("a+0", 0, 9)
             assert harness.enumerator.advance(split, ReadLimit(rows=5)) == split
-    assert caplog.text.count("max_rows: files do not say how many rows they have: use max_bytes or") == 1
+    assert caplog.text.count("max_rows: files of text do not say how many rows they have: use max_bytes") == 1
 
 
 def test_a_micro_batch_has_so_many_files(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def run_wrong_queue(out: Path) -> None:
 
 def test_every_target_is_there() -> None:
     expected = {f"{kind}-{backend}" for kind in ("mailbox", "histories") for backend in BACKENDS}
-    assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "contracts"}
+    assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "handover", "contracts"}
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from fuzz.workload import BURST
 from pillarbox.kernel import (
     BACKENDS,
     CapacityError,
+    Handover,
+    HandoverClosedError,
     Mail,
     OrderedQueue,
     UnorderedQueue,
@@ -30,7 +32,7 @@ from pillarbox.testing.linearizability import (
     mailbox_hints,
     numbered_handles,
 )
-from pillarbox.testing.models import MailboxModel, Model, OrderedModel, Raised, UnorderedModel
+from pillarbox.testing.models import HandoverModel, MailboxModel, Model, OrderedModel, Raised, UnorderedModel
 from tests.search import examples
 from tests.testing.conftest import Record
 
@@ -249,6 +251,42 @@ def in_threads(*bodies: Callable[[], Any]) -> None:
 
 def pause() -> None:
     time.sleep(0)
+
+
+def record_handover() -> list[Event]:
+    handover = Recorder(Handover(4), HandoverModel, pause=pause)
+    left = threading.Semaphore(2)
+
+    def produce(first: int) -> None:
+        for number in range(first, first + 100):
+            handover.put(number)
+        left.acquire()
+        if not left.acquire(blocking=False):
+            handover.finish()
+        else:
+            left.release()
+
+    def consume() -> None:
+        try:
+            while True:
+                handover.take()
+                handover.take_all()
+        except HandoverClosedError:
+            handover.close()
+
+    in_threads(lambda: produce(1), lambda: produce(1001), consume)
+    return handover.events()
+
+
+@pytest.mark.contract
+def test_what_real_threads_did_at_a_handover_is_linearizable() -> None:
+    events = record_handover()
+    model = HandoverModel(4)
+    verdict = linearize(events, model)
+    assert verdict.linearizable, verdict.explain(events)
+    took = next(index for index, event in enumerate(events) if event.operation == "take" and event.result)
+    events[took] = events[took]._replace(result=5000)
+    assert linearize(events, model).linearizable is False
 
 
 def record_queue(kind: type[OrderedQueue] | type[UnorderedQueue], model: type[Model]) -> list[Event]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from pillarbox.testing import suites
+from pillarbox.testing import suite_machine
 from pillarbox.testing.models import MailboxModel
 from pillarbox.testing.suites import Disagreement, mailbox_suite
 from tests.testing.unit.unshrunk import DEFAULT_SIZES, UNSHRUNK
@@ -349,11 +349,11 @@ def waits(monkeypatch: pytest.MonkeyPatch, wrong: type[TheirMailbox]) -> None:
     Of a mailbox that wakes nobody a few looks tell as much as many.
     """
     if issubclass(wrong, WakesNobody):
-        monkeypatch.setattr(suites, "WAKE_LOOKS", 5)
-        monkeypatch.setattr(suites, "LOOK_INTERVAL_S", 0.001)
-        monkeypatch.setattr(suites, "WAIT_LIMIT_S", 0.5)
+        monkeypatch.setattr(suite_machine, "WAKE_LOOKS", 5)
+        monkeypatch.setattr(suite_machine, "LOOK_INTERVAL_S", 0.001)
+        monkeypatch.setattr(suite_machine, "WAIT_LIMIT_S", 0.5)
     elif issubclass(wrong, WakesOnce | QuiesceWakesNobody | TakeWaitsForNothing):
-        monkeypatch.setattr(suites, "WAIT_LIMIT_S", 5.0)
+        monkeypatch.setattr(suite_machine, "WAIT_LIMIT_S", 5.0)
 
 
 def test_a_right_mailbox_of_others_passes() -> None:
@@ -394,7 +394,7 @@ def test_default_sizes_find_a_lost_wake_up_and_a_large_batch_without_its_newest_
 
 @pytest.mark.contract
 def test_the_first_wake_up_that_is_lost_is_heard_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert suites.WAKE_LOOKS * suites.LOOK_INTERVAL_S < suites.WAIT_LIMIT_S < 1.0
+    assert suite_machine.WAKE_LOOKS * suite_machine.LOOK_INTERVAL_S < suite_machine.WAIT_LIMIT_S < 1.0
     waits(monkeypatch, WakesNobody)
     limits: list[float | None] = []
 
@@ -407,9 +407,9 @@ def test_the_first_wake_up_that_is_lost_is_heard_within_a_second(monkeypatch: py
         run(Counted)
     # Nothing ends these waits; shorter ones are for what must come to its end. Hypothesis repeats what has
     # failed, once.
-    waited = [limit for limit in limits if limit is None or limit > suites.SOON_S]
+    waited = [limit for limit in limits if limit is None or limit > suite_machine.SOON_S]
     assert len(waited) <= 2
-    assert None not in waited and max(waited) <= suites.WAIT_LIMIT_S
+    assert None not in waited and max(waited) <= suite_machine.WAIT_LIMIT_S
 
 
 def test_the_failure_says_what_was_done_and_what_was_expected() -> None:

@@ -2,7 +2,7 @@
 
 from hypothesis import Phase, settings
 
-from pillarbox.testing.suites import DEFAULT
+from pillarbox.testing.suite_machine import DEFAULT
 
 UNSHRUNK = settings(
     derandomize=True,
