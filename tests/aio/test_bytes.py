@@ -269,7 +269,7 @@ async def answer(row: Any) -> Any:
 
 
 async def kept(job: Job, rows: list[Any]) -> int:
-    """How many of the last of the rows, which come again one by one, find a result that was kept."""
+    """The number of the last rows that find a kept result when they come again one by one."""
     found = 0
     for row in reversed(rows):
         shared = job.statistics().shared

@@ -1,4 +1,4 @@
-"""When a result leaves a job with a ledger: its own record is durable, or another attempt has the answer."""
+"""Departure of results from a job with a ledger: their own record is durable, or another attempt has it."""
 
 from __future__ import annotations
 

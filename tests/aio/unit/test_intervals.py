@@ -1,4 +1,4 @@
-"""What happens after times that no user chooses, which these tests make short."""
+"""Consequences of times that no user chooses, which these tests make short."""
 
 from __future__ import annotations
 
