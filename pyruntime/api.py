@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
+from pillarbox.aio.calls import Chunk
 from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
@@ -47,7 +48,6 @@ from pillarbox.aio.options import (
 )
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.stage_ledgers import open_ledgers
-from pillarbox.aio.calls import Chunk
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger.keys import identity_of_source

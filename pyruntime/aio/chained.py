@@ -46,6 +46,7 @@ from pillarbox.aio.options import (
 from pillarbox.ledger import Ledger
 from pillarbox.task.protocols import LeftOut, RowBatch
 from pillarbox.validate import suggesting_options
+
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 

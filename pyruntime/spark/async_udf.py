@@ -63,8 +63,8 @@ from pillarbox.validate import check_bool, suggesting_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.options import ColumnOptionNames
     from pillarbox.aio.calls import Chunk
+    from pillarbox.aio.options import ColumnOptionNames
 
 
 @overload

@@ -20,10 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
 from pillarbox.aio.task_run import CHUNK_BYTES
-from pillarbox.aio.calls import Chunk
 from pillarbox.redaction import DEFAULT, Redact
 from pillarbox.spark.border import Border
 from pillarbox.spark.dead_letters import (

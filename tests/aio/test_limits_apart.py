@@ -200,6 +200,10 @@ class Busy(Exception):
     status = 429
 
 
+@pytest.mark.contract(
+    "A capacity that grows begins more calls at once, and one that shrinks begins none and ends none.",
+    convicts=["runners_never_retire"],
+)
 def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none() -> None:
     class Refusing(Gated):
         async def __call__(self, row: int) -> int:

@@ -44,7 +44,7 @@ def test_the_slot_of_a_call_that_was_abandoned_is_free_once() -> None:
     play(script)
 
 
-@pytest.mark.contract(convicts=["runners_never_retire"])
+@pytest.mark.contract
 def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
     calls: Counter[int] = Counter()
 

@@ -144,9 +144,7 @@ def test_calls_that_others_make_are_said_to_be_waited_for(
     said: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pillarbox.aio.waits.SAY_AFTER_S", 0.1)
     go_on, began = threading.Event(), threading.Event()
 
     async def waits(row: int) -> int:

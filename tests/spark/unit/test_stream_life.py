@@ -1,4 +1,4 @@
-"""What a stream leaves in its folders when it ends."""
+"""The files of a query with nothing pending: none."""
 
 from __future__ import annotations
 
