@@ -14,9 +14,10 @@ For the task's thread.
 # is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says
 # so to the one who has written; of TCP to whoever asks for the other end, which is on the same machine, by
 # netlink. `/proc/net/tcp` says it too, but its reading takes the longer the more sockets the machine has.
-# What the look saves (`python -m bench.show`): `show(5)` over a partition of a million rows made 600 to 927
-# calls with it, whatever a call took; without it 36,991 in the first job of a session, 4,600 to 6,500 in the
-# next ones where a call returns at once, 2,800 to 3,700 where it takes 1 ms, 1,100 to 1,400 with 20 ms.
+# What the look saves (`python -m bench.show`, two runs): `show(5)` over a partition of a million rows
+# made 400 to 927 calls with it, whatever a call took; without it 4,600 to 36,991 where a call returns at
+# once, most of them in the first job of a session, 2,800 to 4,600 where it takes 1 ms, 700 to 1,400 where
+# it takes 20 ms.
 #
 # Why the connection is made prompt. Spark and a worker both write a little and then wait for the other. Over
 # TCP each small write behind another waits for an acknowledgement (Nagle, RFC 896), which the kernel at the
