@@ -76,7 +76,8 @@ def live(seed: int, life: int, folder: Path) -> None:
     of_run.choice([0])
     service = _Service(of_run)
     rows = range(of_run.randint(*ROWS))
-    retry = Retry(4, initial=0.01, maximum=0.02, max_outage=0.0)
+    # Attempts count over lives, and the service fails anew in each of them.
+    retry = Retry(20, initial=0.01, maximum=0.02, max_outage=0.0)
     functions: list[Any] = [service.first]
     if of_run.random() < 0.5:
         # What the second one gets comes in the same order in each life.

@@ -12,29 +12,38 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
-from pillarbox.aio.concurrency import Adaptive
-from pillarbox.aio.limits.rate import Rate, SharedLimits
-from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
+from pillarbox.aio.options import Options
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.job.checkpoints import CheckpointError
 from pillarbox.job.job import Job, Plan
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource, source_of
 from pillarbox.job.statistics import RunStatistics, progress_line
-from pillarbox.ledger import Ledger
 from pillarbox.sources import Source, WatermarkStrategy
-from pillarbox.validate import check_bool, check_duration, check_positive_int, suggesting_names
+from pillarbox.validate import check_bool, check_duration, check_positive_int, suggesting_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.batching import Batch
+    from pillarbox.aio.options import ErrorMode, Errors, OptionNames
+
+    class RunOptionNames(OptionNames, total=False):
+        """The options of a job by name."""
+
+        batch: Batch | None
+        errors: ErrorMode | Errors
+
 
 CHECKPOINT_INTERVAL_S = 10.0
 LOOK_INTERVAL_S = 0.5
 """Seconds between two looks of `wait`, and two lines of the bar."""
 
 
-@suggesting_names
+@suggesting_options(Options)
 def run(
     source: Source[Any, Any] | Iterable[Any],
     fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
@@ -50,18 +59,8 @@ def run(
     urgent: bool = False,
     allowed: Collection[Any] = (),
     progress: bool | None = None,
-    # From `Options`:
-    ordered: bool = UNSET,
-    capacity: int | Literal["auto"] | Adaptive = UNSET,
-    timeout: float | Timeout | None = UNSET,
-    retry: Any = UNSET,
-    rate: Rate | None = UNSET,
-    batch: Batch | None = UNSET,
-    errors: ErrorMode | Errors = UNSET,
-    budget: Budget | None = UNSET,
-    ledger: Ledger | None = UNSET,
-    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
+    **more: Unpack[RunOptionNames],
 ) -> Run:
     """Start a job in this process: rows of a source through functions into a sink, each row there once.
 
@@ -98,25 +97,11 @@ def run(
     same way, perhaps with another capacity, order or number of readers. Any thread may call this function.
     Raises TypeError or ValueError for a bad argument.
 
-    Options, as for `async_map`:
-    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
-    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
-    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
-    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
-    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
-    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
-        "null" emits the columns of `keep` alone; "column" emits the error as `_error`; "drop" omits the row.
-        Or an `Errors`.
-    budget: a `Budget` that limits the calls and the cost of the whole job.
-    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
-        of the same rows does not repeat the call.
-    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
-        Without it `rate` applies to each task alone.
+    options, more: those of `async_map`, as an `Options` or by their names, for each function of a list; those
+        by name come first, and a `Step` above them. `errors="null"` emits the columns of `keep` alone for a
+        row that failed for good, "column" its error as `_error`, and "drop" nothing.
     """
-    given = given_options(locals())
-    stages = resolve_stages(fn, options, given)
+    stages = resolve_stages(fn, options, more)
     for stage in stages:
         _check_stage(stage.options)
     if not isinstance(sink, Sink):
