@@ -76,7 +76,8 @@ def live(seed: int, life: int, folder: Path) -> None:
     of_run.choice([0])
     service = _Service(of_run)
     rows = range(of_run.randint(*ROWS))
-    retry = Retry(4, initial=0.01, maximum=0.02, max_outage=0.0)
+    # Attempts count over lives, and the service fails anew in each of them.
+    retry = Retry(20, initial=0.01, maximum=0.02, max_outage=0.0)
     functions: list[Any] = [service.first]
     if of_run.random() < 0.5:
         # What the second one gets comes in the same order in each life.
@@ -130,8 +131,14 @@ def make_run(seed: int, folder: Path) -> list[Run]:
     for path in sorted((folder / "traces").glob("*.trace")):
         # A process makes the operators of its one task in their order.
         number = int(path.stem.rsplit("-", 1)[1])
-        operators.setdefault(number, []).extend(read_life(path))
+        operators.setdefault(number, []).extend(_without_late_outcomes(read_life(path)))
     return [run for _, run in sorted(operators.items())]
+
+
+def _without_late_outcomes(life: Run) -> Run:
+    """The steps of a life without errors of calls that end behind its close: these change nothing."""
+    closed = next((place for place, step in enumerate(life) if step.name == "close"), len(life))
+    return [*life[:closed], *(step for step in life[closed:] if step.name not in ("fail", "give_up"))]
 
 
 def make_runs(seeds: Sequence[int], folder: Path) -> dict[str, Run]:

@@ -88,22 +88,9 @@ def run(
     same way, perhaps with another capacity, order or number of readers. Any thread may call this function.
     Raises TypeError or ValueError for a bad argument.
 
-    Options, as for `async_map`:
-    ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
-    capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
-    timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
-    retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
-    rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
-    errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
-        "null" emits the columns of `keep` alone; "column" emits the error as `_error`; "drop" omits the row.
-        Or an `Errors`.
-    budget: a `Budget` that limits the calls and the cost of the whole job.
-    ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
-        of the same rows does not repeat the call.
-    limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
-        Without it `rate` applies to each task alone.
+    options, more: those of `async_map`, as an `Options` or by their names, for each function of a list; those
+        by name come first, and a `Step` above them. `errors="null"` emits the columns of `keep` alone for a
+        row that failed for good, "column" its error as `_error`, and "drop" nothing.
     """
     stages = resolve_stages(fn, options, more)
     for stage in stages:

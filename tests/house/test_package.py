@@ -141,7 +141,7 @@ FACE = """
 Adaptive AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
 Dedupe ErrorInfo Errors Ledger NothingSucceeded Options Outcome PillarboxError Rate Redact Result Retry
 RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
-current_call
+current_call run
 """
 """The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""
 MAX_KEYWORDS = 14
