@@ -1,6 +1,6 @@
 """Output batches of chunks of results: kept columns as Arrow, results, errors. For the task's thread.
 
-Confined to one task. `SkippedRows` has the rows that are not called, as `where` does not hold for them.
+Confined to one task. `called` and `Interleaver` have the rows that are not called, as `where` does not hold.
 """
 
 # Kept columns never become Python objects: they are taken from the slices of the input by the places of their
@@ -10,9 +10,7 @@ Confined to one task. `SkippedRows` has the rows that are not called, as `where`
 from __future__ import annotations
 
 import datetime
-import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +20,6 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
-from pillarbox.aio.task_run import CHUNK_BYTES
 from pillarbox.redaction import DEFAULT, Redact
 from pillarbox.spark.border import Border
 from pillarbox.spark.dead_letters import (
@@ -35,6 +32,7 @@ from pillarbox.spark.dead_letters import (
 from pillarbox.spark.records import concat_rows, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
+from pillarbox.task.protocols import LeftOut
 
 Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Any]]
 """Results of one input slice: the slice, the rows' places in it, their results."""
@@ -213,114 +211,125 @@ def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 WHERE = "__pillarbox_where"
 """The column of the condition, the last one of the input."""
 
-MAX_SKIPPED_BYTES = CHUNK_BYTES
-"""Those of rows that are not called and wait for results in front of them, beyond which nothing is read."""
-
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-class SkippedRows:
-    """The rows of a task that are not called.
+class LeftOutRows(LeftOut):
+    """The rows of an input batch that are not called. Read on one thread, written on the task's.
 
-    kept: their columns that leave. ordered: whether they stand at their places among others.
-
-    max_bytes: of those that are held; beyond it nothing is read until some of them have left.
-
-    The operator never sees them, so they count for no limit and no budget. `called` runs on the thread that
-    reads the input, the rest on the task's, which `wake` has call `beside` though no result has come.
+    in_front: for each row, the number of called rows of the batch in front of it. rows: what leaves of them.
     """
 
-    def __init__(self, kept: Sequence[str], *, ordered: bool, max_bytes: int = MAX_SKIPPED_BYTES) -> None:
-        self._kept = list(kept)
-        self._ordered = ordered
-        self._max_bytes = max_bytes
-        self._held_bytes = 0
-        self._room = threading.Condition()
-        self._closed = False
-        self.wake: Callable[[], object] = bool
-        self._called = 0
-        # Grows on the thread that reads the input, shrinks on the task's. For each row, the number of rows
-        # in front of it that are called.
-        self._skipped: deque[tuple[Ints, pa.RecordBatch]] = deque()
-        self._left = 0
+    __slots__ = ("in_front", "rows")
 
-    def called(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of batches that are to be called, without the last column, which says which these are."""
-        for batch in batches:
-            *columns, mask = batch.columns
+    def __init__(self, in_front: Ints, rows: pa.RecordBatch) -> None:
+        self.in_front, self.rows = in_front, rows
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that they hold."""
+        held: int = self.in_front.nbytes + self.rows.nbytes
+        return held
+
+
+def called(batches: Iterable[pa.RecordBatch], kept: Sequence[str]) -> Iterator[pa.RecordBatch | LeftOutRows]:
+    """Yield the rows of batches that are to be called, without the last column, which says which these are.
+
+    In front of those of a batch come its rows that are left out, of which the columns `kept` are held.
+    """
+    for batch in batches:
+        *columns, mask = batch.columns
+        is_called = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        in_front = np.cumsum(is_called, dtype=np.int64)[~is_called]
+        if len(in_front):
+            # Where nothing of them leaves, the condition says how many they are.
+            names = [*kept] or batch.schema.names[-1:]
+            yield LeftOutRows(in_front, batch.select(names).filter(pa.array(~is_called)))
+        if len(in_front) < batch.num_rows:
             rows = pa.RecordBatch.from_arrays(columns, batch.schema.names[:-1])
-            is_called = mask.fill_null(False).to_numpy(zero_copy_only=False)
-            in_front = self._called + np.cumsum(is_called, dtype=np.int64)[~is_called]
-            if len(in_front):
-                # Where nothing of them leaves, the condition says how many they are.
-                held = batch.select(self._kept or batch.schema.names[-1:]).filter(pa.array(~is_called))
-                with self._room:
-                    self._skipped.append((in_front, held))
-                    self._held_bytes += _bytes_of(in_front, held)
-            if len(in_front) < batch.num_rows:
-                self._called += batch.num_rows - len(in_front)
-                yield rows.filter(pa.array(is_called))
-            # Those in front of which called rows stand leave after these, which have been handed on now.
-            # spec: SkippedRows!Wait
-            with self._room:
-                if self.are_too_many():
-                    self.wake()
-                    # spec: SkippedRows!GoOn
-                    self._room.wait_for(lambda: not self.are_too_many())
-                if self._closed:
-                    return
-
-    def are_too_many(self) -> bool:
-        """Return True while nothing is read because of them."""
-        return self._held_bytes > self._max_bytes and not self._closed
-
-    def close(self) -> None:
-        """Read nothing any more: none of them leaves."""
-        with self._room:
-            self._closed = True
-            self._room.notify_all()
-
-    def beside(self, results: int | None) -> tuple[Ints, pa.RecordBatch] | None:
-        """The rows that leave with the next results, and how many of these stand in front of each.
-
-        results: their number; None for all rows that are left. None for no rows.
-        """
-        # spec: SkippedRows!Take, SkippedRows!TakeNone, SkippedRows!End
-        end = self._called if results is None or not self._ordered else self._left + results
-        places, rows = [], []
-        with self._room:
-            while self._skipped and self._skipped[0][0][0] <= end:
-                in_front, batch = self._skipped.popleft()
-                self._held_bytes -= _bytes_of(in_front, batch)
-                count = int(np.searchsorted(in_front, end, side="right"))
-                places.append(in_front[:count] - self._left)
-                rows.append(batch.slice(0, count))
-                if count < len(in_front):
-                    rest = in_front[count:], batch.slice(count)
-                    self._skipped.appendleft(rest)
-                    self._held_bytes += _bytes_of(*rest)
-            self._room.notify_all()
-        self._left += results or 0
-        if not rows:
-            return None
-        # Without an order they all leave behind the results that are there.
-        return np.concatenate(places).clip(0, results), concat_rows(rows)
+            yield rows.filter(pa.array(is_called))
 
 
-def _bytes_of(in_front: Ints, rows: pa.RecordBatch) -> int:
-    held: int = in_front.nbytes + rows.nbytes
-    return held
+class Interleaver:
+    """Puts rows that are left out back among the results, at their places. For the task's thread.
+
+    ordered: whether results come in the order of their rows; otherwise rows that are left out leave as soon
+    as they come.
+    """
+
+    # At most one batch of them is held: when the next one comes, all called rows of the one before have left.
+
+    def __init__(self, *, ordered: bool) -> None:
+        self._ordered = ordered
+        self._held: LeftOutRows | None = None
+        # Of its rows, those that have left; results that have left since it came.
+        self._left = self._results = 0
+        self._places: list[Ints] = []
+        self._rows: list[pa.RecordBatch] = []
+
+    def write(self, chunk: Chunk, writer: RowWriter) -> pa.RecordBatch:
+        """The output batch of a chunk; it may be empty."""
+        results: Chunk = []
+        start = 0
+        for at in [at for at, (_, result) in enumerate(chunk) if isinstance(result, LeftOut)]:
+            results += self._passed(chunk[start:at], len(results))
+            self._take(None, len(results))
+            self._held, self._left, self._results = chunk[at][1], 0, 0
+            start = at + 1
+        results += self._passed(chunk[start:], len(results))
+        return self._batch(results, writer)
+
+    def rest(self, writer: RowWriter) -> pa.RecordBatch:
+        """The output batch of what is left when all results have been written; it may be empty."""
+        self._take(None, 0)
+        return self._batch([], writer)
+
+    def _passed(self, results: Chunk, place: int) -> Chunk:
+        """Have the rows leave that these results let leave. place: that of the first in the output."""
+        if self._held is not None:
+            before = self._results
+            self._results += len(results)
+            self._take(self._results if self._ordered else None, place - before, least=place)
+        return results
+
+    def _take(self, results: int | None, offset: int, least: int = 0) -> None:
+        """Have rows leave that have at most so many results in front; None for all."""
+        held = self._held
+        if held is None:
+            return
+        end = len(held.in_front)
+        if results is not None:
+            end = int(np.searchsorted(held.in_front, results, side="right"))
+        if end > self._left:
+            some = held.in_front[self._left : end]
+            places = some + offset if results is not None else np.full(len(some), max(offset, least))
+            self._places.append(places.clip(least))
+            self._rows.append(held.rows.slice(self._left, end - self._left))
+            self._left = end
+        if end == len(held.in_front):
+            self._held = None
+
+    def _batch(self, results: Chunk, writer: RowWriter) -> pa.RecordBatch:
+        written = writer.write(results)
+        if not self._rows:
+            return written
+        nulls = writer.nulls(concat_rows(self._rows))
+        places = np.concatenate(self._places)
+        self._places, self._rows = [], []
+        return put_back(written, nulls, places, writer.counts) if written.num_rows else nulls
 
 
 def put_back(
     written: pa.RecordBatch, skipped: pa.RecordBatch, places: Ints, counts: list[int] | None
 ) -> pa.RecordBatch:
-    """The rows of both, of the same columns, as `SkippedRows.beside` orders them.
+    """The rows of both, of the same columns: of those that are left out each in front of one of the results.
 
-    counts: the rows of each result; None for one each.
+    places: the results in front of each. counts: the rows of each result; None for one each.
     """
     if counts is not None:
-        places = np.cumsum([0, *counts])[places]
+        places = np.cumsum([0, *counts])[places.clip(max=len(counts))]
+    # Results that were put aside have no rows here.
+    places = places.clip(max=written.num_rows)
     behind = np.arange(written.num_rows, written.num_rows + skipped.num_rows)
     indices = np.insert(np.arange(written.num_rows), places, behind)
     return concat_rows([written, skipped]).take(pa.array(indices))

@@ -22,7 +22,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
@@ -31,10 +31,12 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import Failed
+from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
@@ -302,25 +304,22 @@ class _RecordedScheduler(CallScheduler):
 
         self._finish_call = finished
 
-    def begin(self, call: Call) -> None:
+    def take(self, execution: Any) -> Call | None:
         # spec: Operator!Start
-        self._trace.of("start", call, call.attempt + 1)
-        super().begin(call)
-
-    def begin_all(self, calls: list[Call]) -> None:
-        for call in calls:
-            self._trace.of("start", call, call.attempt + 1)
-        super().begin_all(calls)
+        call = super().take(execution)
+        if call is not None:
+            self._trace.of("start", call, call.attempt)
+        return call
 
     def measure_failed(self, call: Call) -> None:
         # spec: Operator!Fail
         self._trace.of("fail", call)
         super().measure_failed(call)
 
-    def pause(self, calls: list[Call], error: BaseException) -> float | None:
+    def again(self, calls: Sequence[Call], error: BaseException) -> float | None:
         # spec: Operator!Again, Operator!AskAgain
         before: int = calls[0].repeats
-        pause = super().pause(calls, error)
+        pause = super().again(calls, error)
         if pause is not None:
             asked = calls[0].repeats > before
             name, word = ("ask_again", repeats_of(error)) if asked else ("again", _ms(pause))
@@ -369,6 +368,18 @@ class _RecordedScheduler(CallScheduler):
         # spec: Operator!TimeOut
         self._trace.of("time_out", call)
         super()._timed_out(call)
+
+
+class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
+    """The same, of calls that are made in batches."""
+
+    def begin_batch(self, batch: BatchExecution) -> bool:
+        # spec: Operator!Start
+        has_begun = super().begin_batch(batch)
+        if has_begun:
+            for call in batch.calls:
+                self._trace.of("start", call, call.attempt)
+        return has_begun
 
 
 class _RecordedOperator(AsyncWaitOperator):
@@ -461,6 +472,7 @@ def record_operators(folder: str | Path) -> None:
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
+    _module.BatchScheduler = _RecordedBatchScheduler
 
     @wraps(_INIT)
     def made(operator: Any, fn: Any, options: Options, **more: Any) -> None:
@@ -482,6 +494,7 @@ def stop_recording() -> None:
         trace.close()
     _traces.clear()
     _module.CallScheduler = CallScheduler
+    _module.BatchScheduler = BatchScheduler
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

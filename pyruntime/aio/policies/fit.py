@@ -27,8 +27,9 @@ class FitPolicy(CallPolicy):
         self.rows_of = converter.rows_of
         self.elements_of = converter.elements_of
         # What stands for a result is nothing that could be parsed.
-        is_parsed = isinstance(converter, ParsingConverter)
-        self.convert_fallback = converter.convert_value if is_parsed else converter.convert
+        self.convert_fallback = (
+            converter.convert_value if isinstance(converter, ParsingConverter) else converter.convert
+        )
 
     def accept(self, call: Call, result: Any) -> Any:
         """Convert a result; what that raises is the error of the attempt."""
