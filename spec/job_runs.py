@@ -37,6 +37,8 @@ ROWS = (40, 60)
 MAX_LIFE_S = 0.25
 """Seconds for which a life lasts from its first call."""
 INTERVAL_S = 0.02
+LATE = ("answer", "fail", "give_up")
+"""Outcomes of calls, which a closed operator drops."""
 
 
 def lives_of(seed: int) -> int:
@@ -136,9 +138,9 @@ def make_run(seed: int, folder: Path) -> list[Run]:
 
 
 def _without_late_outcomes(life: Run) -> Run:
-    """The steps of a life without errors of calls that end behind its close: these change nothing."""
+    """The steps of a life without outcomes of calls that end behind its close: they change nothing."""
     closed = next((place for place, step in enumerate(life) if step.name == "close"), len(life))
-    return [*life[:closed], *(step for step in life[closed:] if step.name not in ("fail", "give_up"))]
+    return [*life[:closed], *(step for step in life[closed:] if step.name not in LATE)]
 
 
 def make_runs(seeds: Sequence[int], folder: Path) -> dict[str, Run]:
