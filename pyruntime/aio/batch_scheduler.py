@@ -110,7 +110,10 @@ class BatchScheduler(CallScheduler):
     def _weigh_row(self, call: Call) -> None:
         assert self.options.batch is not None
         call.weight = self.options.batch.weight_of(call.row)
-        self.weigh(call)
+        try:
+            self.weigh(call)
+        except HookFailed as failed:
+            raise failed.cause from None
 
     def _dispatch(self) -> None:
         self.runner.dispatch()
@@ -256,13 +259,9 @@ class BatchScheduler(CallScheduler):
         """Return True if `calls` may be called together now, and count them."""
         if self.gate is None:
             return True
-        try:
-            for call in calls:
-                self.weigh(call)
-            is_admitted = self.admits(calls)
-        except BaseException as raised:
-            raise HookFailed(raised) from raised
-        if is_admitted:
+        for call in calls:
+            self.weigh(call)
+        if self.admits(calls):
             return True
         if self.gate.exhausted is not None:
             queue = self._batches

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pillarbox.aio.calls import Call
 from pillarbox.aio.deadlines import time_left
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policy import HookFailed
 from pillarbox.aio.totals import clock_time
 from pillarbox.aio.worker_room import WorkerRoom
 
@@ -54,12 +55,19 @@ class Gate:
     def admit(self, calls: Sequence[Call]) -> bool:
         """Return True if one call of the rows of `calls` may begin now, which is counted.
 
-        Otherwise `wake` is called when one may, but where a limit is exhausted.
+        Otherwise `wake` is called when one may, but where a limit is exhausted. Raises HookFailed with what
+        a policy of the user raises, and what a limiter raises.
         """
         if self._timer is not None:
             return False
         for ask in self._asks:
-            wait = ask(calls)
+            try:
+                wait = ask(calls)
+            except BaseException as raised:
+                if ask == self._load.may_begin:
+                    # A limit that cannot be asked is no fault of a row.
+                    raise
+                raise HookFailed(raised) from raised
             if wait > 0.0:
                 break
         else:

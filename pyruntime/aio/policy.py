@@ -43,7 +43,18 @@ FINAL = Again(None)
 
 
 class Found(NamedTuple):
-    """Answer to `CallPolicy.admit`: the row has this result, and is not called."""
+    """Answer to `CallPolicy.admit`: the row has this result, and is not called.
+
+    >>> from pillarbox import Options, async_map
+    >>> from pillarbox.policies import CallPolicy, Found
+    >>> class Empty(CallPolicy):
+    ...     def admit(self, call):
+    ...         return None if call.row else Found("nothing to ask")
+    >>> async def ask(row):
+    ...     return row.upper()
+    >>> list(async_map(["a", ""], ask, options=Options(policies=[Empty()])))
+    ['A', 'nothing to ask']
+    """
 
     result: Any
 
@@ -63,6 +74,20 @@ class PolicyServices(NamedTuple):
     wake: has `may_begin` asked again. stop: ends the job with an error. finished, begun: rows that have
     finished, and attempts begun. in_flight, limit: calls in flight, and how many may be. changed: has the
     limit looked at anew. gate_appears: has `may_begin` of all policies asked from now on.
+
+        >>> from pillarbox import Options, async_map
+        >>> from pillarbox.policies import CallPolicy
+        >>> class OneASecond(CallPolicy):
+        ...     def open(self, services):
+        ...         self.clock, self.next = services.clock, 0.0
+        ...     def may_begin(self, calls):
+        ...         return max(0.0, self.next - self.clock())
+        ...     def begin(self, calls):
+        ...         self.next = self.clock() + 1.0
+        >>> async def ask(row):
+        ...     return row
+        >>> list(async_map([1, 2], ask, options=Options(policies=[OneASecond()])))
+        [1, 2]
     """
 
     loop: asyncio.AbstractEventLoop

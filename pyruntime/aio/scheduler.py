@@ -270,9 +270,12 @@ class CallScheduler:
             self.gate.ask_again()
 
     def weigh(self, call: Call) -> None:
-        """Find the weight of a row at the limiter, once. Raises what the user's function raises."""
+        """Find the weight of a row at the limiter, once. Raises HookFailed for an error of the user's function."""
         if call.units is None and self.policies.load.weighs:
-            call.units = self.policies.load.units_of(call.row)
+            try:
+                call.units = self.policies.load.units_of(call.row)
+            except BaseException as raised:
+                raise HookFailed(raised) from raised
 
     def note_arrivals(self) -> None:
         """Note that rows may have come; nothing depends on when they did."""
@@ -333,9 +336,9 @@ class CallScheduler:
                 if gate.weighs:
                     self.weigh(call)
                 is_admitted = gate.admit((call,))
-            except BaseException as error:
+            except HookFailed as failed:
                 waiting.popleft()
-                self.fail_call(call, CallFailed(call.attempt, error))
+                self.fail_call(call, CallFailed(call.attempt, failed.cause))
                 continue
             if is_admitted:
                 return waiting.popleft()

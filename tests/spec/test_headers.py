@@ -81,6 +81,7 @@ def test_every_defect_still_has_its_place_in_the_code_and_changes_it() -> None:
         "the claims",
         "the holder of a run",
         "the cache",
+        "jobs",
         "the collector",
         "results on Spark",
         "the buckets of streams",
