@@ -243,7 +243,7 @@ class AsyncWaitOperator(Operator):
                 raise failure
             return
         try:
-            self._scheduler.check_end()
+            self._scheduler.policies.errors.check_end(self._finished())
         except TooManyFailures as error:
             self._place.name_error(error)
             raise
@@ -324,7 +324,7 @@ class AsyncWaitOperator(Operator):
     @property
     def first_failure(self) -> FirstFailure | None:
         """The error of the first row that failed for good; None before. Any thread."""
-        return self._scheduler.first_failure
+        return self._scheduler.policies.errors.first
 
     @property
     def redaction(self) -> Redact:
@@ -425,7 +425,7 @@ class AsyncWaitOperator(Operator):
             elif type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
-            elif finds and (answer := self._scheduler.find(call)) is not None:
+            elif finds and (answer := self._scheduler.policies.stack.find(call)) is not None:
                 done.append((call, answer))
             elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
                 done.append((call, found))
@@ -726,7 +726,7 @@ class AsyncWaitOperator(Operator):
                 call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
                 self._scheduler.hand_on(call, state.result)
                 continue
-            if (answer := self._scheduler.find(call)) is not None:
+            if (answer := self._scheduler.policies.stack.find(call)) is not None:
                 self._count_in(0, [(call, answer)])
                 continue
             try:

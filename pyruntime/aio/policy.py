@@ -233,6 +233,16 @@ class PolicyStack:
             deaf = [policy.ended for policy in self.policies if not policy.needs_answers]
             self.answered = tuple([method for method in methods if method not in deaf])
 
+    def find(self, call: Call) -> tuple[Any] | BaseException | None:
+        """The result of a row that a policy answers, in a tuple, or what it raised; None to call the row."""
+        try:
+            for admit in self.admit:
+                if (found := admit(call)) is not None:
+                    return (found.result,)
+        except BaseException as error:
+            return error
+        return None
+
     def open(self, services: PolicyServices) -> None:
         """Open all policies."""
         for policy in self.policies:

@@ -21,7 +21,6 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.operator_policies import OperatorPolicies
 from pillarbox.aio.options import Options
-from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.policy import Again, HookFailed, PolicyServices
 from pillarbox.aio.runners import Runner, RunnerHooks
 from pillarbox.aio.shared_calls import CallFlow, single_flight
@@ -160,7 +159,15 @@ class CallScheduler:
     def hooks(self) -> RunnerHooks:
         """The functions by which a runner takes calls and reports their ends."""
         return RunnerHooks(
-            services=self.services(),
+            services=CallServices(
+                self.loop,
+                self.clock,
+                self.options.timeout,
+                self.options.errors.redaction,
+                self.bill_request,
+                self.policies.load.waits_for_service,
+                self.suggest_rows,
+            ),
             gen_ai=self.meter.gen_ai,
             intervals=self.options.intervals,
             most=self.options.max_capacity,
@@ -174,18 +181,6 @@ class CallScheduler:
             limit_threads=self.slots.limit_threads,
             guarded=self.guarded,
             stop=self.stop,
-        )
-
-    def services(self) -> CallServices:
-        """The functions by which running calls ask the operator."""
-        return CallServices(
-            self.loop,
-            self.clock,
-            self.options.timeout,
-            self.options.errors.redaction,
-            self.bill_request,
-            self.policies.load.waits_for_service,
-            self.suggest_rows,
         )
 
     def flow(self) -> CallFlow:
@@ -219,26 +214,7 @@ class CallScheduler:
         key, *limit = found
         return (key if isinstance(key, Call) else key.calls[0], *limit)  # type: ignore[return-value]
 
-    def check_end(self) -> None:
-        """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
-        self.policies.errors.check_end(self._finished())
-
-    @property
-    def first_failure(self) -> FirstFailure | None:
-        """The error of the first row that failed for good; None before. Any thread."""
-        return self.policies.errors.first
-
     # -- which call is next -------------------------------------------------------------------
-
-    def find(self, call: Call) -> tuple[Any] | BaseException | None:
-        """The result of a row that a policy answers, in a tuple, or what it raised; None to call the row."""
-        try:
-            for admit in self.policies.stack.admit:
-                if (found := admit(call)) is not None:
-                    return (found.result,)
-        except BaseException as error:
-            return error
-        return None
 
     def _limit(self, limit: int) -> None:
         grown = limit > self.runner.limit
@@ -270,7 +246,7 @@ class CallScheduler:
             self.gate.ask_again()
 
     def weigh(self, call: Call) -> None:
-        """Find the weight of a row at the limiter, once. Raises HookFailed for an error of the user's function."""
+        """Find the weight of a row at the limiter, once. Raises HookFailed if the user's function raises."""
         if call.units is None and self.policies.load.weighs:
             try:
                 call.units = self.policies.load.units_of(call.row)
@@ -499,10 +475,10 @@ class CallScheduler:
             return
         if pause is None:
             self.fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
-            return
-        self.meter.count_retries(error, 1)
-        call.error = error
-        self._make_later(call, pause)
+        else:
+            self.meter.count_retries(error, 1)
+            call.error = error
+            self._make_later(call, pause)
 
     def _returns(self, call: Call, error: BaseException) -> bool:
         """Have `call` made again if its process lacked something for it; False if `error` is another one."""
@@ -668,10 +644,8 @@ class CallScheduler:
 
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
-        if not self.is_closed:
-            missing = self.policies.costs.bill_error(calls, error)
-            if missing is not None:
-                self.stop(missing)
+        if not self.is_closed and (missing := self.policies.costs.bill_error(calls, error)) is not None:
+            self.stop(missing)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""

@@ -22,6 +22,7 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.clients.secret": {"SecretUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
         "pillarbox.pack": {"Pack", "pack"},
+        "pillarbox.policies": {"FINAL", "Again", "CallPolicy", "Found", "PolicyServices"},
         "pillarbox.sources.connectors.files": {"FileSource"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},
         "pillarbox.sources.connectors.kafka": {"KafkaSource"},
