@@ -65,7 +65,7 @@ class Gate:
                 wait = ask(calls)
             except BaseException as raised:
                 if ask == self._load.may_begin:
-                    # A limit that cannot be asked is no fault of a row.
+                    # A limiter that fails ends the job, not a row.
                     raise
                 raise HookFailed(raised) from raised
             if wait > 0.0:

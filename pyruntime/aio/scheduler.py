@@ -491,7 +491,7 @@ class CallScheduler:
         call.pause = self.loop.call_later(pause, self.guarded, self._pause_over, call)
 
     def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
-        """Take back an attempt of `calls`, whose process lacked something: seconds to the next; None: none."""
+        """Take back an attempt of `calls`, whose process lacked something: seconds to the next, or None."""
         # spec: Operator!Return
         pause = self.slots.room.took_back(lack, error, self.runner.others, self._finished())
         self.slots.set_limit()
