@@ -65,7 +65,7 @@ OPERATOR_BOXES: list[tuple[float, float, float, float, str, list[str]]] = [
     (48, 4, 5, 3.5, "#ffffff", ["output"]),
     (58, 4, 7.5, 3.5, "#e8eef7", ["thread that", "takes results"]),
     (13, 10.5, 5, 3.5, "#eef5ea", ["kernel:", "mailbox"]),
-    (21.5, 10.5, 12, 3.5, "#ffffff", ["scheduler: waiting calls,", "slots, limits, retries"]),
+    (21.5, 10.5, 12, 3.5, "#ffffff", ["scheduler: waiting calls,", "slots; asks the policies"]),
     (37, 10.5, 8, 3.5, "#ffffff", ["runner: calls", "the function"]),
     (21.5, 17, 12, 3, "#ffffff", ["deadlines, pauses, samples"]),
     (37, 17, 8, 3, "#ffffff", ["coroutines"]),
