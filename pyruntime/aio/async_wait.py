@@ -722,9 +722,7 @@ class AsyncWaitOperator(Operator):
                 self._count_in(0, [(call, found)])
                 continue
             if isinstance(state, FinishedRow):
-                # The ledger counts what was paid for.
-                call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
-                self._scheduler.hand_on(call, state.result)
+                self._scheduler.restore_call(call, state)
                 continue
             if (answer := self._scheduler.policies.stack.find(call)) is not None:
                 self._count_in(0, [(call, answer)])

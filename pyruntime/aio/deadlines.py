@@ -117,6 +117,13 @@ class CallTimes(Generic[K]):
         self.total = None if total is None else CallDeadlines(loop, total, expired)
         self.attempt = None if attempt is None else CallDeadlines(loop, attempt, attempt_expired)
 
+    def cancel(self, total: int, attempt: int) -> None:
+        """Forget two armings, by their handles."""
+        if self.total is not None:
+            self.total.cancel(total)
+        if self.attempt is not None:
+            self.attempt.cancel(attempt)
+
     def overdue(self) -> tuple[K, str, float, float] | None:
         """The key that expires first: key, limit, seconds, deadline. Any thread, as an estimate."""
         found = [

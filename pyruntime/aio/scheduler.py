@@ -24,7 +24,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.policy import Again, HookFailed, PolicyServices
 from pillarbox.aio.runners import Runner, RunnerHooks
 from pillarbox.aio.shared_calls import CallFlow, single_flight
-from pillarbox.aio.states import SchedulerState
+from pillarbox.aio.states import FinishedRow, SchedulerState
 from pillarbox.aio.usage import Result, Usage, UsageMissing
 from pillarbox.aio.worker_room import WorkerRoom
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
@@ -577,11 +577,7 @@ class CallScheduler:
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
-        times = self.times
-        if times.total is not None:
-            times.total.cancel(call.deadline)
-        if times.attempt is not None:
-            times.attempt.cancel(call.attempt_deadline)
+        self.times.cancel(call.deadline, call.attempt_deadline)
         self._take_away(call)
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
@@ -720,13 +716,18 @@ class CallScheduler:
         """The state that a restart needs of a row that is not finished; now: by `clock`."""
         return state_of(call, now, self.loop, call in self.pausing)
 
-    def restore_call(self, call: Call, state: CallState) -> None:
+    def restore_call(self, call: Call, state: CallState | FinishedRow) -> None:
         """Have the call of a restored row made, when its pause is over; what it has spent counts."""
         # spec: Chain!AdmitRestored
+        if isinstance(state, FinishedRow):
+            # The ledger counts what was paid for.
+            call.attempt, call.began = state.attempts, self.clock() - state.latency
+            self.hand_on(call, state.result)
+            return
         call.started = self.clock() - state.spent
         if self.times.total is not None and (state.attempts or state.spent):
             call.deadline = self.times.total.arm_rest(call, state.spent)
-        call.attempt, call.cost = state.attempts, state.cost
+        call.attempt = state.attempts
         if state.attempts:
             # It may have asked for its next attempt itself, where `retry` has none. Where nobody looks at
             # attempts, nothing takes its error back, and a result would pass for a substitute.
