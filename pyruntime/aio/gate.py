@@ -166,5 +166,4 @@ class Slots:
     def close(self) -> None:
         """Let no call begin any more."""
         self.room.close()
-        self._changed(0)
         self.is_closed = True

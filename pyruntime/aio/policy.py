@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pillarbox.aio.calls import Call
 from pillarbox.redaction import Redact
+
+log = logging.getLogger("pillarbox")
 
 Charge: TypeAlias = Literal["attempt", "refusal", "repeat"]
 """The account of an attempt that another follows: `Retry.attempts`, an outage, or the function's own."""
@@ -249,9 +252,12 @@ class PolicyStack:
             policy.open(services)
 
     def close(self) -> None:
-        """Close all policies."""
+        """Close all policies; one that raises is logged, and keeps no other open."""
         for policy in self.policies:
-            policy.close()
+            try:
+                policy.close()
+            except Exception:
+                log.exception("%s raised while it was closed", type(policy).__name__)
 
     def statistics(self) -> dict[str, float]:
         """Counts of all policies, added up by name. Any thread."""

@@ -135,6 +135,8 @@ class CallScheduler:
         self.pausing.clear()
         self.times.close()
         self.slots.close()
+        if hasattr(self, "runner"):
+            self.runner.limit = 0
         if self.gate is not None:
             self.gate.stop()
         self.policies.stack.close()
@@ -208,8 +210,7 @@ class CallScheduler:
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
-        found = self.times.overdue()
-        if found is None:
+        if (found := self.times.overdue()) is None:
             return None
         key, *limit = found
         return (key if isinstance(key, Call) else key.calls[0], *limit)  # type: ignore[return-value]

@@ -279,6 +279,19 @@ def test_each_operator_has_a_copy_of_its_own() -> None:
     assert len({id(policy) for policy in (*opened, *options.policies)}) == 3
 
 
+def test_a_policy_that_raises_while_it_is_closed_is_logged_and_keeps_no_other_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(CallPolicy):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    log = Log()
+    assert list(async_map([1], plus_one, options=Options(policies=[Stuck(), log]))) == [2]
+    assert log.moments[-1] == ("close",)
+    assert "Stuck raised while it was closed" in caplog.text
+
+
 @pytest.mark.parametrize("policies", [CallPolicy(), [print], "log", None, [CallPolicy]])
 def test_what_is_no_policy_is_refused_with_what_to_do(policies: Any) -> None:
     with pytest.raises(TypeError, match=r"^policies=.*derived from pillarbox.policies.CallPolicy"):
