@@ -337,6 +337,7 @@ ABOVE = {
     "the runners": of_calls(
         "slots", "restored_rows", "batches", "blocking", "batches_failures", "batches_timeouts", "deadlines",
         "breaker", "close", "collectors", "collector_bills", "order_and_limits", "batches_properties",
+        "limits_apart", "call_threads",
     ),
     "the scheduler": of_calls(
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
