@@ -205,7 +205,7 @@ class BatchScheduler(CallScheduler):
             for call in batch.calls:
                 call.execution = None
             return batch.calls
-        return [self.waiting.popleft() for _ in range(self._rows_now())]
+        return [self.waiting.popleft() for _ in range(max(1, self._rows_now()))]
 
     def _next(self) -> BatchExecution | None:
         queue, gate, session = self._batches, self.gate, self.session
