@@ -204,6 +204,7 @@ class BatchScheduler(CallScheduler):
             self.pausing.difference_update(batch.calls)
             for call in batch.calls:
                 call.execution = None
+            self._leader_ended(batch)
             return batch.calls
         return [self.waiting.popleft() for _ in range(max(1, self._rows_now()))]
 
