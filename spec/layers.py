@@ -353,7 +353,7 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
-    "jobs": in_folder("job", "run"),
+    "jobs": in_folder("job", "run", "kafka_sink"),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),
     "the holder of a run": in_folder("ledger", "run_holder", "conditional", "one_job"),
@@ -366,7 +366,7 @@ ABOVE = {
     ),
     "results on Spark": in_folder("spark", "missing_values", "results", "disconnect", "source_rows", "texts"),
     "the identity of rows": (
-        *in_folder("spark", "ledger_keys"),
+        *in_folder("spark", "ledger_keys", "skipped_rows"),
         *in_folder("ledger", "keys"),
         *of_calls("equal_rows", "ledger_properties", "ledger_identity", "ledger_owner"),
     ),
