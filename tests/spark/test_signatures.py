@@ -20,7 +20,7 @@ from pillarbox.spark import async_map, async_stream, async_udf
 ROOT = Path(__file__).resolve().parents[2]
 
 
-RARE = {"buffer", "dedupe", "latency", "where"}
+RARE = {"buffer", "dedupe", "latency", "where", "policies"}
 """Options that are given in `options` only."""
 
 
