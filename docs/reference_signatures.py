@@ -99,7 +99,7 @@ def _option_names(signature: inspect.Signature) -> list[str]:
     if not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
         # `suggesting_options` has listed those that the function takes.
         return listed
-    rare = ("buffer", "dedupe", "latency", "where")
+    rare = ("buffer", "dedupe", "latency", "where", "policies")
     return [name for name in OPTIONS if name not in rare and name not in listed]
 
 
