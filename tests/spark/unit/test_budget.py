@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import Budget, Coordinator, Errors
 from pillarbox.aio import errors
-from pillarbox.spark import async_map, async_udf, failed_rows, operator_plan, skipped_rows
+from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.spark import async_map, async_udf, failed_rows, skipped_rows
 
 
 @pytest.mark.contract
@@ -140,12 +141,12 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
     assert again(max_calls=100) == 100
     assert again(max_calls=100) == 100
     # As in another process, whose coordinator knows nothing.
-    coordinator, operator_plan._coordinator = operator_plan._coordinator, None
+    coordinator, coordinator_module._local = coordinator_module._local, None
     try:
         assert again(max_calls=100) == 100
         assert again(max_calls=130) == 130
     finally:
-        assert operator_plan._coordinator is not None and coordinator is not None
+        assert coordinator_module._local is not None and coordinator is not None
         coordinator.close()
     with Coordinator() as given:
         assert again(max_calls=150, limits=given) == 150

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pillarbox.spark.stream.clock import UNTOLD_INTERVAL_S, offset_of, report_pa
 from tests.spark.streams import (
     Collected,
     read_input,
+    rocksdb,
     until,
     write_input,
 )
@@ -22,6 +24,12 @@ from tests.spark.test_stream_life import start
 from tests.versions import needs_async_stream
 
 pytestmark = [needs_async_stream]
+
+
+@pytest.fixture(autouse=True)
+def _rocksdb(spark: SparkSession) -> Iterator[None]:
+    with rocksdb(spark):
+        yield
 
 
 @pytest.mark.contract
