@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -41,6 +42,19 @@ def begin(loop: asyncio.AbstractEventLoop, threads: CallThreads) -> list[asyncio
     return loop.run_until_complete(begun())
 
 
+SOON_S = 10.0
+"""Seconds after which what should have come at once does not come any more."""
+
+
+def ended(loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[Any]]) -> list[Any]:
+    """The results of calls; TimeoutError for those that do not end."""
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.wait_for(asyncio.gather(*tasks), SOON_S)
+
+    return loop.run_until_complete(all_of_them())
+
+
 @pytest.mark.contract(
     "Answers of threads reach the mailbox thread as one mail for all that have come until it runs.",
     convicts=["answers_put_no_second_mail"],
@@ -55,11 +69,12 @@ def test_answers_that_come_before_the_mail_runs_have_one_mail(loop: asyncio.Abst
     mail = mailbox.try_take()
     assert mail is not None
     mail.run()
-    assert loop.run_until_complete(asyncio.gather(*tasks)) == [2 * row for row in range(CALLS)]
+    assert ended(loop, tasks) == [2 * row for row in range(CALLS)]
     # The next answer puts the mail again.
     again = loop.create_task(threads(7))
     loop.run_until_complete(asyncio.sleep(0))
-    wait_until(lambda: len(mailbox) == 1)
+    end = time.monotonic() + SOON_S
+    wait_until(lambda: len(mailbox) == 1 or time.monotonic() > end)
     mail = mailbox.try_take()
     assert mail is not None
     mail.run()
@@ -82,7 +97,7 @@ def test_calls_that_were_given_up_end_though_no_mail_runs(loop: asyncio.Abstract
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     gate.set()
-    assert loop.run_until_complete(asyncio.gather(*tasks)) == [2 * row for row in range(CALLS)]
+    assert ended(loop, tasks) == [2 * row for row in range(CALLS)]
     threads.close()
 
 
@@ -92,5 +107,5 @@ def test_the_answer_to_a_mailbox_that_is_closed_comes_by_the_loop(loop: asyncio.
     tasks = begin(loop, threads)
     mailbox.quiesce()
     gate.set()
-    assert loop.run_until_complete(asyncio.gather(*tasks)) == [2 * row for row in range(CALLS)]
+    assert ended(loop, tasks) == [2 * row for row in range(CALLS)]
     threads.close()
