@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -91,8 +90,7 @@ class BatchScheduler(CallScheduler):
         assert batch is not None
         weighs = batch.weight is not None or self.policies.load.weighs
         weigh = self._weigh_row if weighs else None
-        look_again = partial(self.guarded, self._dispatch)
-        self._batches.filler = BatchFiller(batch, self.loop, weigh, more_rows, look_again)
+        self._batches.filler = BatchFiller(batch, self.loop, weigh, more_rows, self._wake)
 
     def note_arrivals(self) -> None:
         """Note when the rows came that have come since the last time, and what they weigh."""
@@ -115,21 +113,10 @@ class BatchScheduler(CallScheduler):
         except HookFailed as failed:
             raise failed.cause from None
 
-    def _dispatch(self) -> None:
-        self.runner.dispatch()
-
     def hooks(self) -> RunnerHooks:
         """The functions by which a runner takes batches and reports their ends."""
-        return (
-            super()
-            .hooks()
-            ._replace(
-                arrived=self.note_arrivals,
-                take=self.next_batch,
-                begin=self.begin_batch,
-                ended=self.batch_ended,
-            )
-        )
+        hooks = super().hooks()
+        return hooks._replace(take=self.next_batch, begin=self.begin_batch, ended=self.batch_ended)
 
     def suggest_rows(self, rows: float) -> None:
         """Put no more rows into a batch that has not been called: the function says so of its service."""
@@ -197,16 +184,20 @@ class BatchScheduler(CallScheduler):
 
     def _take_next(self) -> list[Call]:
         """Take the rows that the gate was asked about, which are not called."""
-        queue = self._batches
-        if queue.again and not queue.rows_first:
-            batch = queue.again.popleft()
-            queue.kept -= len(batch.calls)
-            self.pausing.difference_update(batch.calls)
-            for call in batch.calls:
-                call.execution = None
+        if self._batches.again and not self._batches.rows_first:
+            batch = self._take_again()
             self._leader_ended(batch)
             return batch.calls
         return [self.waiting.popleft() for _ in range(max(1, self._rows_now()))]
+
+    def _take_again(self) -> BatchExecution:
+        """Take the first batch that is to be called again; its rows are carried by nothing."""
+        batch = self._batches.again.popleft()
+        self._batches.kept -= len(batch.calls)
+        self.pausing.difference_update(batch.calls)
+        for call in batch.calls:
+            call.execution = None
+        return batch
 
     def _next(self) -> BatchExecution | None:
         queue, gate, session = self._batches, self.gate, self.session
@@ -227,10 +218,7 @@ class BatchScheduler(CallScheduler):
                     return self._next()
             if not self._admits_batch(batch.calls):
                 return None
-            queue.again.popleft()
-            queue.kept -= len(batch.calls)
-            self.pausing.difference_update(batch.calls)
-            return batch
+            return self._take_again()
         rows = self._rows_now()
         if rows and session is not None:
             if not session.look_first(rows):
@@ -265,14 +253,8 @@ class BatchScheduler(CallScheduler):
         if self.admits(calls):
             return True
         if self.gate.exhausted is not None:
-            queue = self._batches
-            while queue.again:
-                batch = queue.again.popleft()
-                queue.kept -= len(batch.calls)
-                self.pausing.difference_update(batch.calls)
-                for call in batch.calls:
-                    call.execution = None
-                self.mark(batch.calls, self.gate.exhausted)
+            while self._batches.again:
+                self.mark(self._take_again().calls, self.gate.exhausted)
             self.mark(self._end_inquiry(), self.gate.exhausted)
         return False
 

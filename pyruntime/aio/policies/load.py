@@ -56,9 +56,8 @@ class LoadPolicy(CallPolicy):
         self._spent_before = 0, 0.0
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
-        self.is_watched = self.limiter is not None or self._adaptive is not None or self.can_break
-        """True if the ends of attempts count."""
-        if not self.is_watched:
+        if self.limiter is None and self._adaptive is None and not self.can_break:
+            # Nothing depends on the ends of attempts.
             self.skips |= {"ended"}
         # Answers count for an adaptive limit, and for a breaker once there is one.
         self.needs_answers = self._adaptive is not None
