@@ -137,12 +137,11 @@ class ChunkOutput:
 
     # -- the consumer's end -------------------------------------------------------------------
 
-    def take(self, idle: Callable[[], object], is_woken: Callable[[], bool] | None = None) -> Chunk | None:
+    def take(self, idle: Callable[[], object]) -> Chunk | None:
         """The next results, as (call, result) pairs, waiting for them; None at the end. Consumer's thread.
 
-        idle: called after each second without a result, and after `wake_up`; what it raises, this raises.
-        is_woken: asked then whether to wait no longer, and to give no results. Those of before are the
-        consumer's from now on. Raises what the task failed with.
+        idle: called after each second without a result; what it raises, this raises. The results of before
+        are the consumer's from now on. Raises what the task failed with.
         """
         self._come_back()
         while True:
@@ -154,12 +153,6 @@ class ChunkOutput:
                 self._is_worked_on = True
                 return chunk
             idle()
-            if is_woken is not None and is_woken():
-                return []
-
-    def wake_up(self) -> None:
-        """Have the consumer look whether it is to wait no longer. Any thread."""
-        self._handover.wake_up()
 
     async def take_async(self) -> Chunk | None:
         """As `take`, for a coroutine of the task's own loop."""
