@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.ledger.local_folder import sync_path
 
 try:
     import fcntl
@@ -80,7 +81,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
-    sync_folder(path.parent)
+    sync_path(str(path.parent))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -98,15 +99,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{str(path)!r} is damaged: its checksum does not fit")
     head, _, task = body.partition(b"\n")
     return Checkpoint(**json.loads(head), task=task)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Any thread."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class CheckpointFolder:
@@ -139,7 +131,7 @@ class CheckpointFolder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, path)
-            sync_folder(self._path)
+            sync_path(str(self._path))
         return path.read_text()
 
     def newest_first(self) -> Iterator[tuple[Checkpoint, bool]]:
@@ -167,7 +159,7 @@ class CheckpointFolder:
         """Remove a checkpoint whose prepared rows are lost: the one before it counts."""
         # spec: SinkCommit!GoBack
         self._of(id, DURABLE).unlink()
-        sync_folder(self._path)
+        sync_path(str(self._path))
 
     def close(self) -> None:
         """Let another job use the folder. Idempotent."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pillarbox.aio.chained import as_fields
-from pillarbox.job.checkpoints import CheckpointError, sync_folder
+from pillarbox.job.checkpoints import CheckpointError
 from pillarbox.job.sink import Sink
+from pillarbox.ledger.local_folder import sync_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +79,7 @@ class FolderSink(Sink):
         file.close()
         name = f"{self._prefix}-{checkpoint:010}{self.suffix}"
         os.replace(file.name, self._folder / f".{name}")
-        sync_folder(self._folder)
+        sync_path(str(self._folder))
         return name
 
     def commit(self, prepared: Sequence[Any]) -> None:
@@ -93,7 +94,7 @@ class FolderSink(Sink):
                     "job has written, or begin anew with another folder of checkpoints"
                 )
         if prepared:
-            sync_folder(self._folder)
+            sync_path(str(self._folder))
 
     def close(self) -> None:
         """Close the hidden file; the next start removes it."""
