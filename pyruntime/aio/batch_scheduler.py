@@ -290,7 +290,7 @@ class BatchScheduler(CallScheduler):
     def batch_ended(
         self, batch: BatchExecution, results: list[Any] | Result, error: BaseException | None
     ) -> None:
-        """The call of `batch` ended, with a result or an error for each row, or with an error of all."""
+        """Settle a batch whose call ended: a result or an error for each row, or one error for all."""
         self._disarm(batch)
         # What has answers in the turn in which the job ends is kept, and not paid for again.
         if self.is_closed and (error is not None or not batch.left):
@@ -666,7 +666,7 @@ class BatchScheduler(CallScheduler):
             return None
 
     def _rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
-        """The rows of `calls`, called together, have converted results since `ended`, and nobody looks."""
+        """Finish rows that were called together, with converted results that no policy looks at."""
         seconds = ended - calls[0].began
         again = [call for call in calls if call.attempt > 1]
         meter = self.meter

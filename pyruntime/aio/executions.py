@@ -9,7 +9,7 @@ from pillarbox.aio.current_call import CallServices, CurrentCall
 
 
 class Execution:
-    """Calls under way in a task; `timer` is that of its abandonment once nobody waits for it.
+    """Calls under way in a task. `timer` abandons the task after the last row has left it.
 
     `started` says that the task has had its first step.
     """

@@ -97,7 +97,7 @@ class Gate:
         return f"the rate, until {clock_time(left)}"
 
     def stop(self) -> None:
-        """Wake nobody any more."""
+        """Cancel the timer: `wake` is called no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The one interface of what decides about calls: a policy, the moments of a call's life, and their stack.
+"""The interface of policies, which decide about calls: the moments of a call's life, and the stack.
 
 An operator has a stack of policies in a fixed order, compiled once for each moment. Confined to the mailbox
 thread, but for `CallPolicy.statistics`.

@@ -247,7 +247,7 @@ class CallScheduler:
             self.gate.ask_again()
 
     def weigh(self, call: Call) -> None:
-        """Find the weight of a row at the limiter, once. Raises HookFailed if the user's function raises."""
+        """Set the weight of a row at the limiter, once. Raises HookFailed if the user's function raises."""
         if call.units is None and self.policies.load.weighs:
             try:
                 call.units = self.policies.load.units_of(call.row)
@@ -362,7 +362,7 @@ class CallScheduler:
     # -- what the runners say -----------------------------------------------------------------
 
     def ended(self, call: Call, execution: Any, result: Any, error: BaseException | None = None) -> None:
-        """An attempt of `call`, which `execution` carried, ended with `result`, or with `error`."""
+        """Settle an attempt of `call`, carried by `execution`, that ended with `result` or with `error`."""
         if call.execution is not execution:
             self.late(call, result, error)
             return
@@ -404,7 +404,7 @@ class CallScheduler:
             self.observe((call,), rejected, ended - call.began)
 
     def _row_ended(self, call: Call, result: Any, ended: float) -> None:
-        """The row of `call` has its converted result since `ended`."""
+        """Finish a row with its converted result, which came at `ended`."""
         if call.attempt == 1:
             self.meter.ended.append(ended - call.began)
         else:

@@ -27,7 +27,7 @@ _ROWS, _RETRIES = 0, 1
 
 
 class RetryPolicy(CallPolicy):
-    """The decisions of a `Retry` for one operator, with what of its budget is used.
+    """The decisions of a `Retry` for one operator, and the used part of its budget.
 
     waits_out: whether attempts that an overloaded service refused are decided by `pause_of_overload`.
     max_outage: seconds for which an overload is waited for; 0 for not. Each method raises what a function of
@@ -50,7 +50,7 @@ class RetryPolicy(CallPolicy):
         return None if self._counts is None else self._counts.snapshot(self._clock())
 
     def restore(self, state: Any) -> None:
-        """Go on with what a snapshot says of the budget, as if no time had passed."""
+        """Continue with the budget of a snapshot, as if no time had passed."""
         if self._counts is not None and state is not None:
             self._counts.restore(state, self._clock())
 
