@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +16,16 @@ from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
 def _same_pauses() -> None:
     """Has the operator draw the same pauses in each run of a test: on virtual time all is then the same."""
     random.seed(1)
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Waits for the threads that a test has begun, and fails if one is alive."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+        assert not thread.is_alive(), thread.name
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

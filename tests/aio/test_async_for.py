@@ -17,17 +17,10 @@ from pillarbox import Batch, Buffer, CallFailed, Errors, Options, Outcome, Pilla
 from tests.aio.virtual import now, play
 from tests.threads import begun
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 LONG_S = 8.0
 """Seconds of the virtual loop that a call takes."""
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join()
-        assert not thread.is_alive(), thread.name
 
 
 @pytest.fixture(autouse=True)

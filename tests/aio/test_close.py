@@ -20,20 +20,11 @@ import pytest
 from pillarbox import CallFailed, PillarboxError, async_map
 from tests.threads import begun
 
-pytestmark = pytest.mark.usefixtures("each_loop")
+pytestmark = pytest.mark.usefixtures("each_loop", "no_thread_is_left")
 
 
 def pillarbox_threads() -> list[str]:
     return sorted(thread.name for thread in begun())
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join()
-        assert not thread.is_alive(), thread.name
 
 
 async def identity(row: int) -> int:

@@ -7,43 +7,15 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pillarbox import async_map
 from pillarbox.ledger import Ledger, LedgerError
-from tests.servers import fixtures
-from tests.servers.s3_server import SECRET, S3Server
 
 fs = pytest.importorskip("pyarrow.fs")
 ROWS = 400
-server = fixtures.s3
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> tuple[Ledger, str]:
-    """A ledger that is in a folder as it would be in a bucket, and the program of its file system."""
-    program = f"fs.SubTreeFileSystem({str(tmp_path)!r}, fs.LocalFileSystem())"
-    filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    return Ledger("calls", filesystem=filesystem, uid="uid", run="run", key=["id"]), program
-
-
-@pytest.fixture
-def bucket(server: S3Server) -> tuple[Ledger, str]:
-    program = (
-        f"fs.S3FileSystem(access_key='pillarbox', secret_key={SECRET!r}, scheme='http', region='us-east-1', "
-        f"endpoint_override='127.0.0.1:{server.port}')"
-    )
-    location = f"{server.bucket()}/calls"
-    return Ledger(location, filesystem=server.store(), uid="uid", run="run", key=["id"]), program
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest) -> tuple[Ledger, str]:
-    found: tuple[Ledger, str] = request.getfixturevalue(request.param)
-    return found
 
 
 def rows(count: int = ROWS) -> list[dict[str, int]]:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pillarbox import Batch, Retry, Step
 from pillarbox.ledger import Ledger
 from pillarbox.spark import Progress, async_map, async_udf, call_failed, failed_rows
+from tests.spark.counting import Counting
 
 
 async def lookup(row: Any) -> list[dict[str, Any]]:
@@ -131,20 +132,6 @@ def test_a_chain_drops_or_nulls_what_failed_in_any_of_its_functions(spark: Spark
         async_map(spark.range(2, 3), steps, schema="n long").collect()
     error = call_failed(caught.value)
     assert error is not None and "no 2 (in 'third' of the chain)" in str(error)
-
-
-class Counting:
-    """Calls, each written to a file as one line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def note(self, what: Any) -> None:
-        with open(self.path, "a") as file:
-            file.write(f"{what}\n")
-
-    def calls(self) -> Counter[str]:
-        return Counter(self.path.read_text().splitlines()) if self.path.exists() else Counter()
 
 
 @pytest.mark.contract

@@ -8,7 +8,6 @@ import decimal
 import logging
 import queue
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +21,7 @@ from pyspark.errors import PythonException
 from pillarbox import Options
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.spark import async_map, async_udf, estimate_cost
+from tests.spark.counting import Counting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,20 +32,6 @@ RunScript = Callable[..., list[str]]
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(str(tmp_path / "ledger"))
-
-
-class Counting:
-    """Calls, each written to a file as one line of what it was called with."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def note(self, what: Any) -> None:
-        with open(self.path, "a") as file:
-            file.write(f"{what}\n")
-
-    def calls(self) -> Counter[str]:
-        return Counter(self.path.read_text().splitlines()) if self.path.exists() else Counter()
 
 
 @pytest.fixture

@@ -25,36 +25,8 @@ from pillarbox.ledger.conditional import conditional_store
 from pillarbox.ledger.errors import LedgerHeldError
 from pillarbox.ledger.holder import HOLDER, HolderTimes
 from pillarbox.ledger.maintenance import compact, expire
-from tests.ledger.test_two_jobs import ROWS, fs, rows
-from tests.servers import fixtures
-from tests.servers.s3_server import SECRET, S3Server
-
-server = fixtures.s3
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> tuple[Ledger, str]:
-    """A ledger that is in a folder as it would be in a bucket, and the program of its file system."""
-    program = f"fs.SubTreeFileSystem({str(tmp_path)!r}, fs.LocalFileSystem())"
-    filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    return Ledger("calls", filesystem=filesystem, uid="uid", run="run", key=["id"]), program
-
-
-@pytest.fixture
-def bucket(server: S3Server) -> tuple[Ledger, str]:
-    program = (
-        f"fs.S3FileSystem(access_key='pillarbox', secret_key={SECRET!r}, scheme='http', region='us-east-1', "
-        f"endpoint_override='127.0.0.1:{server.port}')"
-    )
-    location = f"{server.bucket()}/calls"
-    return Ledger(location, filesystem=server.store(), uid="uid", run="run", key=["id"]), program
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest) -> tuple[Ledger, str]:
-    found: tuple[Ledger, str] = request.getfixturevalue(request.param)
-    return found
-
+from tests.ledger.test_two_jobs import ROWS, rows
+from tests.servers.s3_server import SECRET
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = 300.0
