@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from bench.table import Column, print_table
-from pillarbox.sources.connectors.file_formats import read_split
-from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.connectors.files import FileSource, read_split
 from pillarbox.testing import SourceHarness
 
 SLICES = 100

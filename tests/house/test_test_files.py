@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,31 @@ def test_an_internal_is_found(source: str) -> None:
 def test_a_public_name_is_not_an_internal() -> None:
     source = "from pillarbox import async_map\nimport pillarbox.kernel\nfrom pillarbox.sources import Source"
     assert list(internals(source, exported())) == []
+
+
+OURS = ("tests", "fuzz", "bench", "spec", "examples", "docs", ".ci")
+"""Folders of Python files that the type checks do not read in full."""
+
+
+def missing(source: str) -> Iterator[str]:
+    """The names that a file imports of Pillarbox, or of the folders beside it, and that are not there."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ImportFrom) or node.level:
+            continue
+        module = str(node.module)
+        if module.split(".")[0] not in ("pillarbox", "fuzz", "bench", "spec"):
+            continue
+        for alias in node.names:
+            try:
+                if not hasattr(importlib.import_module(module), alias.name):
+                    importlib.import_module(f"{module}.{alias.name}")
+            except ModuleNotFoundError as error:
+                yield f"{module}.{alias.name}: {error}"
+
+
+def test_each_name_of_pillarbox_that_a_file_imports_is_there() -> None:
+    assert list(missing("from pillarbox.kernel import Mailbx")) != []
+    paths = [path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = {path.relative_to(ROOT).as_posix(): list(missing(path.read_text())) for path in paths}
+    assert len(found) > 500
+    assert {name: names for name, names in found.items() if names} == {}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, Dedupe, Options, Rate
-from pillarbox.aio.observe.totals import Totals
+from pillarbox.aio.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
-from pillarbox.spark.estimate_cost import Estimate, forecast
+from pillarbox.spark.cost_estimate import Estimate, forecast
 
 CALL = 0.1
 """Seconds of a call of the sample, which a histogram knows to a sixteenth."""

@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.aio.calls import Call
 
-AIO = Path(__file__).resolve().parents[2] / "pyruntime"
+SOURCES = Path(__file__).resolve().parents[3] / "pyruntime"
 CALLS = {"call", "each", "first", "joined", "sharing"}
 """Names of variables that hold a call."""
 SCHEDULERS = {"scheduler.py", "batch_scheduler.py"}
@@ -55,7 +55,7 @@ def written(source: str) -> Iterator[str]:
 @pytest.mark.contract("The life of a call is written by the scheduler alone.")
 def test_each_slot_of_a_call_is_written_where_the_table_says() -> None:
     found: dict[str, set[str]] = {}
-    for path in AIO.rglob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         for slot in written(path.read_text()):
             found.setdefault(slot, set()).add(path.name)
     assert found == WRITERS
