@@ -265,20 +265,21 @@ class ParquetFormat(FileFormat):
 
     def advance(self, split: FileSplit, path: str, limit: ReadLimit) -> FileSplit:
         """So many rows; for bytes about so many, as if all rows of the file had the same size."""
-        if split.stop == END:
+        stop = split.stop
+        if stop == END:
             # A small file, whose footer has not been read.
             self.check_same_file(split, path)
             with self._opened(path) as parquet:
-                rows = parquet.metadata.num_rows
-            split = replace(
-                split, stop=max(split.start, rows), weight=split.size / max(1, rows), counts_rows=True
-            )
-        most = split.stop - split.start
+                stop = parquet.metadata.num_rows
+            split = replace(split, weight=split.size / max(1, stop), counts_rows=True)
+        most = stop - split.start
         if limit.rows is not None:
             most = min(most, limit.rows)
         if limit.nbytes is not None:
             most = min(most, int(limit.nbytes / split.weight))
-        return split.up_to(min(split.stop, split.start + max(1, most)))
+        cut = split.start + max(1, most)
+        # The last piece keeps the split's own `stop`, by which its end is known: that of a small file is END.
+        return split if cut >= stop else split.up_to(cut)
 
     def pieces(self, file: FileSplit, path: str, nbytes: int, start: int) -> Iterator[FileSplit]:
         """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""

@@ -46,7 +46,7 @@ class FileSplit(Split):
     weight: float = 1.0
     """Bytes of the file for a position, about."""
     counts_rows: bool = False
-    """Positions are rows of a file whose end is known, so that `stop - start` is their number."""
+    """Positions are rows, and `weight` is of all rows of the file, so that it says their number."""
 
     @property
     def name(self) -> str:
@@ -56,12 +56,17 @@ class FileSplit(Split):
     @property
     def rows(self) -> int | None:
         """Its rows, where positions are rows."""
-        return self.stop - self.start if self.counts_rows else None
+        if not self.counts_rows:
+            return None
+        stop = round(self.size / self.weight) if self.stop == END else self.stop
+        return max(0, stop - self.start)
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of the file that it takes, about."""
-        return self.size if self.stop == END else round((self.stop - self.start) * self.weight)
+        if self.stop == END:
+            return max(0, self.size - round(self.start * self.weight))
+        return round((self.stop - self.start) * self.weight)
 
     @property
     def files(self) -> int:

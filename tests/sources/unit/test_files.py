@@ -382,6 +382,20 @@ def test_a_micro_batch_has_whole_parts_of_parquet_within_its_bytes(tmp_path: Pat
         assert len(harness.micro_batch()) == 10_000 - read_rows
 
 
+@pytest.mark.contract("Micro-batches of a small Parquet file end with its last row.")
+@pytest.mark.parametrize(("limit", "sizes"), [(ReadLimit(rows=4), [4, 4, 2]), (None, [5, 5])])
+def test_a_small_parquet_file_that_is_cut_ends_with_its_last_row(
+    tmp_path: Path, limit: ReadLimit | None, sizes: list[int]
+) -> None:
+    path = tmp_path / "1.parquet"
+    pq.write_table(pa.table({"a": range(10)}), path)
+    nbytes = path.stat().st_size
+    with SourceHarness(SettledFiles(tmp_path)) as harness:
+        found = [harness.plan(limit or ReadLimit(nbytes=-(-nbytes // 2))) for _ in range(len(sizes) + 1)]
+    assert [[piece.rows for piece in pieces] for pieces in found] == [[size] for size in sizes] + [[]]
+    assert sum(piece.nbytes or 0 for pieces in found for piece in pieces) == pytest.approx(nbytes, abs=3)
+
+
 def test_a_limit_of_rows_does_not_hold_for_text_as_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
