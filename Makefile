@@ -149,8 +149,8 @@ test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CP
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
 	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(HYPOTHESIS_SEED) $(PYTEST)
 
-$(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
-	python=$$($(PYTHON) .ci/freethreaded.py) && $$python -m venv --clear $(FREE)
+$(FREE)/.made: build/requirements constraints.txt setup.py .ci/cpython.py
+	python=$$($(PYTHON) .ci/cpython.py 3.13t) && $$python -m venv --clear $(FREE)
 	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
 	$(FREE_PIP) install --constraint constraints.txt --group build
 	$(FREE_PIP) install --constraint constraints.txt pytest pytest-timeout pytest-xdist
@@ -249,7 +249,7 @@ kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do 
 model-servers: env  ## LLMock, a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes (NAMES="llmock litellm")
 	@$(PY) -m tests.servers.model_servers $(NAMES)
 
-# Python versions of `make wheels`, such as "3.10 3.13t"; empty is 3.10 to 3.14, those that are here.
+# Python versions of `make wheels`, such as "3.10 3.13t", each built if it is not here; empty is 3.10 to 3.14, those that are here.
 PYTHONS ?=
 PYTHONS_OPTION = $(if $(PYTHONS),--pythons "$(PYTHONS)")
 # What `make release` runs first.

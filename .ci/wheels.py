@@ -20,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import cpython
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheels"
@@ -40,11 +42,6 @@ COMPILERS_AND_JAVA = re.compile(
     r"java|javac|javaw|jshell|keytool|rmiregistry|make|cmake"
 )
 """Names of programs that an environment for trying lacks."""
-IDENTITY = (
-    "import sys, sysconfig; v = sys.version_info; "
-    "free = bool(sysconfig.get_config_var('Py_GIL_DISABLED')); "
-    "print(f'{v[0]}.{v[1]}', 'cpython' == sys.implementation.name, free)"
-)
 
 
 def run(
@@ -56,33 +53,13 @@ def run(
         raise SystemExit(f"failed with {done.returncode}: {' '.join(map(str, command))}")
 
 
-def candidates(version: str) -> Iterator[Path]:
-    """The places where a Python of this version may be, the PATH first, then pyenv's versions."""
-    found = shutil.which(f"python{version}")
-    if found:
-        yield Path(found)
-    pyenv = shutil.which("pyenv")
-    if pyenv:
-        home = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False).stdout.strip()
-        yield from sorted(Path(home, "versions").glob(f"*/bin/python{version}"), reverse=True)
-    yield from (ROOT / "build").glob(f"*/bin/python{version}")
-
-
-def interpreter(version: str) -> Path | None:
-    """A Python that runs and is of this version: "3.13", or "3.13t" for one without a GIL."""
-    for path in candidates(version):
-        asked = subprocess.run([path, "-c", IDENTITY], capture_output=True, text=True, check=False)
-        wanted = f"{version.removesuffix('t')} True {version.endswith('t')}"
-        if asked.returncode == 0 and asked.stdout.strip() == wanted:
-            return path
-    return None
-
-
 def interpreters(versions: Sequence[str]) -> dict[str, Path]:
-    """The Pythons that are here, by their versions; says which are not."""
-    found = {version: interpreter(version) for version in versions}
+    """The Pythons by their versions: of the default ones those that are here, others built if need be."""
+    if tuple(versions) != PYTHONS:
+        return {version: cpython.interpreter(version) or cpython.build(version) for version in versions}
+    found = {version: cpython.interpreter(version) for version in versions}
     for version in (version for version, path in found.items() if path is None):
-        print(f"Python {version} is not here: no wheel for it", flush=True)
+        print(f"Python {version} is not here: no wheel for it (PYTHONS={version} builds one)", flush=True)
     return {version: path for version, path in found.items() if path is not None}
 
 
