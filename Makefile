@@ -263,7 +263,7 @@ try-wheels: env  ## the tests without Spark, with each wheel of dist/, without a
 first-minute: env  ## the wheel of dist/ on a machine without compiler and Java, to vectors in a table: seconds
 	@$(PY) .ci/first_minute.py
 
-aarch64: env  ## the kernel's native stress on aarch64, by qemu: needs g++-aarch64-linux-gnu and qemu-user
+aarch64: env  ## the kernel's native stress and contracts on aarch64, by qemu: needs g++-aarch64-linux-gnu and qemu-user
 	@$(PY) .ci/aarch64.py
 
 sbom: env  ## a bill of materials in CycloneDX's format, into dist/
