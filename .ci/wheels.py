@@ -35,6 +35,8 @@ TARGET = f"x86_64-linux-gnu.{GLIBC}"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 NEITHER = "not spark and not server and not slow and not thorough"
 ABOVE = ("spark", "chaos", "examples", "embedding", "bench", "demo")
+FREE = ("tests/kernel", "tests/testing", "tests/mailbox", "tests/aio")
+"""The tests for a Python without a GIL, for which few other packages have wheels."""
 QUICK = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", NEITHER)
 """Words for pytest: the tests of `make test-fast`."""
 COMPILERS_AND_JAVA = re.compile(
@@ -63,8 +65,8 @@ def interpreters(versions: Sequence[str]) -> dict[str, Path]:
     return {version: path for version, path in found.items() if path is not None}
 
 
-def environment(python: Path, folder: Path, *words: str) -> Path:
-    """Make an environment with packages in the locked versions, if it is not there; returns its Python."""
+def environment(python: Path, folder: Path, *words: str, locked: bool = True) -> Path:
+    """Make an environment with packages, in the locked versions or the newest; returns its Python."""
     inside = folder / "bin" / "python"
     done = folder / ".made"
     if not done.exists() or done.read_text() != " ".join(words):
@@ -72,7 +74,7 @@ def environment(python: Path, folder: Path, *words: str) -> Path:
         pip = [inside, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
         # Older ones know no groups.
         run([*pip, "--upgrade", "--constraint", "constraints.txt", "pip"])
-        run([*pip, "--constraint", "constraints.txt", *words])
+        run([*pip, *(["--constraint", "constraints.txt"] if locked else []), *words])
         done.write_text(" ".join(words))
     return inside
 
@@ -185,12 +187,14 @@ def try_wheels(versions: Sequence[str], words: Sequence[str]) -> None:
     for version, python in interpreters(versions).items():
         print(f"== tests with the wheel for Python {version}", flush=True)
         folder = WORK / f"try-{version}"
-        inside = environment(python, folder, "--only-binary", ":all:", "--group", "quick")
+        is_free = version.endswith("t")
+        group = "free" if is_free else "quick"
+        inside = environment(python, folder, "--only-binary", ":all:", "--group", group, locked=not is_free)
         pip = [inside, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
         run([*pip, "--force-reinstall", wheel_of(version)], environment=bare)
         tests = [inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick"]
-        above = [f"--ignore=tests/{folder}" for folder in ABOVE]
-        run([*tests, *above, *QUICK, *words], cwd=tree, environment=bare)
+        chosen = FREE if is_free else [f"--ignore=tests/{folder}" for folder in ABOVE]
+        run([*tests, *chosen, *QUICK, *words], cwd=tree, environment=bare)
 
 
 def main(words: Sequence[str]) -> None:
