@@ -38,6 +38,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "user_frames": frozenset(),
     "redaction": frozenset({"secret_shapes", "user_frames"}),
     "dataclass_fields": frozenset(),
+    "lazy_names": frozenset(),
     "validate": frozenset(),
     "thread_start": frozenset(),
     "providers": frozenset(),
