@@ -295,7 +295,7 @@ class _RecordedScheduler(CallScheduler):
         finish = self._finish_call
 
         def finished(call: Call, result: Any) -> None:
-            # spec: Operator!Answer
+            # spec: Operator!Answer, Operator!LateAnswer
             if call in self._trace.decided:
                 self._trace.decided.discard(call)
             else:
@@ -312,7 +312,7 @@ class _RecordedScheduler(CallScheduler):
         return call
 
     def measure_failed(self, call: Call) -> None:
-        # spec: Operator!Fail
+        # spec: Operator!Fail, Operator!LateFailure
         self._trace.of("fail", call)
         super().measure_failed(call)
 
@@ -336,7 +336,7 @@ class _RecordedScheduler(CallScheduler):
         return pause
 
     def fail_call(self, call: Call, error: Any) -> None:
-        # spec: Operator!GiveUp
+        # spec: Operator!GiveUp, Operator!LateEnd
         self._trace.decide("give_up", call)
         super().fail_call(call, error)
 
@@ -351,7 +351,7 @@ class _RecordedScheduler(CallScheduler):
         super().mark(calls, limit)
 
     def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        # spec: Operator!Find
+        # spec: Operator!Find, Operator!LateShare
         if called is not None:
             self._trace.of("find", call)
         super().hand_on(call, result, called)
