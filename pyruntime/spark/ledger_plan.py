@@ -34,6 +34,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
 
+from pillarbox.aio import intervals
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, fields_of, scope_of
@@ -341,7 +342,7 @@ def _holding(plan: LedgerPlan, options: Options, session: Any) -> LedgerPlan:
         except Exception:
             return False  # Spark is stopped
 
-    hold_planned(ledger, scope, holder, options.intervals.holding, is_over=is_over, is_active=is_active)
+    hold_planned(ledger, scope, holder, intervals.INTERVALS.holding, is_over=is_over, is_active=is_active)
     return dataclasses.replace(plan, holder=holder)
 
 
