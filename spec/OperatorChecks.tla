@@ -188,8 +188,8 @@ ResultStays == \A k \in DOMAIN queue : Open(k) => Label(k) \notin h.decided
 
 FinishAfterDrain == phase = "finished" => queue = <<>> /\ rest = <<>> /\ RowsOut(h.out) = Labels
 
-\* Nothing comes out, is taken in, called, charged to a row or kept for a restart.
 NothingAfterClose ==
+    \* Nothing comes out, is taken in, called, charged to a row or kept for a restart.
     [][phase = "closed" =>
         /\ h' = h /\ gone' = gone /\ admitted' = admitted /\ saved' = saved
         /\ \A k \in DOMAIN queue' : queue'[k].state \in {"running", "decided", "done"} => queue'[k] = queue[k]]_all

@@ -545,7 +545,7 @@ class FromInputFormat(Source[FormatSplit, Any]):
 class _FormatEnumerator(SplitEnumerator[FormatSplit, Any]):
     """Asks the format for its splits, once; knows those that it has not given out."""
 
-    def __init__(self, context: EnumeratorContext[Any], checkpoint: Any, source: FromInputFormat) -> None:
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: object, source: FromInputFormat) -> None:
         super().__init__(context, checkpoint)
         self._source = source
         self._format = source.make_configured()
