@@ -87,7 +87,7 @@ RINGS: Mapping[str, Ring] = {
     ),
     "limits": Ring(
         "limits that the tasks of several processes share",
-        ("aio.limits.coordinator", "aio.limits.lease"),
+        ("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
     ),
     "observe": Ring(
         "exporters, the report, live progress",

@@ -511,6 +511,7 @@ class AsyncWaitOperator(Operator):
                 self._light -= 1
             else:
                 self._weigh(call, result)
+        # What was closed drops it. spec: Operator!LateOutcome
         self._queue.complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()

@@ -19,6 +19,7 @@ from contextlib import closing, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pillarbox.aio import intervals
 from pillarbox.aio.call_threads import call_soon
 from pillarbox.aio.calls import Call, TakesResult
 from pillarbox.aio.equal_rows import copied
@@ -122,7 +123,7 @@ class LedgerSession:
         self._by_columns = isinstance(identify, RowIdentity) and identify.has_columns
         self._leader: LedgerSession | None = None
         self._execution = execution
-        self._intervals = options.intervals
+        self._intervals = intervals.INTERVALS
         self._tell = tell
         self.stale = StaleAnswers()
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
@@ -140,7 +141,7 @@ class LedgerSession:
         self._is_local = ledger.local_path is not None
         self._is_bound = False
         # First: who has held the run has kept its results by then.
-        self._member = join_run(ledger, scope, holder, self._lost, options.intervals.holding, frees=alone)
+        self._member = join_run(ledger, scope, holder, self._lost, self._intervals.holding, frees=alone)
         self.reader = shared_reader(ledger, scope, since=cut)
         self._pin = pin
         self._accept_errors = not ledger.retry_errors

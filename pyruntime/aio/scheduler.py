@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pillarbox.aio import intervals
 from pillarbox.aio.calls import Call, CallState, state_of
 from pillarbox.aio.current_call import CallServices
 from pillarbox.aio.deadlines import CallTimes, clock_of
@@ -171,7 +172,7 @@ class CallScheduler:
                 self.suggest_rows,
             ),
             gen_ai=self.meter.gen_ai,
-            intervals=self.options.intervals,
+            intervals=intervals.INTERVALS,
             most=self.options.max_capacity,
             limit=self.slots.limit,
             is_gated=self.gate is not None,

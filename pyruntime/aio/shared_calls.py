@@ -31,6 +31,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from pillarbox.aio import intervals
 from pillarbox.aio.calls import Call
 from pillarbox.aio.equal_rows import copied, exact
 from pillarbox.aio.errors import Failed
@@ -351,6 +352,6 @@ def patience_of(options: Options) -> float:
     """Seconds that a row waits for another task's call: as for a lease, or as long as its calls may take."""
     timeout, retry = options.timeout, options.retry
     if timeout.total is not None:
-        return max(options.intervals.hung_after, timeout.total)
+        return max(intervals.INTERVALS.hung_after, timeout.total)
     attempts = 1 if retry is None else retry.attempts
-    return max(options.intervals.hung_after, 0.0 if timeout.attempt is None else timeout.attempt * attempts)
+    return max(intervals.INTERVALS.hung_after, 0.0 if timeout.attempt is None else timeout.attempt * attempts)

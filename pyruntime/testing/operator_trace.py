@@ -35,7 +35,7 @@ from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.errors import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
@@ -43,9 +43,10 @@ from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
+from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
-from pillarbox.task.protocols import Idleness, RowBatch, Watermark
+from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2
 SLACK_MS = 60_000
@@ -202,7 +203,7 @@ def _element(element: Watermark | Idleness) -> tuple[str, str]:
 class _RecordedQueue:
     """The operator's result queue, and what is put in and taken out."""
 
-    def __init__(self, queue: Any, trace: OperatorTrace) -> None:
+    def __init__(self, queue: OrderedQueue | UnorderedQueue, trace: OperatorTrace) -> None:
         self._queue = queue
         self._trace = trace
         self._handles: dict[int, Call] = {}
@@ -229,7 +230,7 @@ class _RecordedQueue:
         self._handles[renewed] = self._handles.pop(handle)
         return renewed
 
-    def complete(self, handle: int, result: Any) -> bool:
+    def complete(self, handle: int, result: object) -> bool:
         # spec: Operator!Complete
         completed: bool = self._queue.complete(handle, result)
         if completed:
@@ -262,7 +263,7 @@ class _RecordedOutput:
 
     # Not the operator's own methods: a row that these lose would be written down as emitted.
 
-    def __init__(self, output: Any, trace: OperatorTrace) -> None:
+    def __init__(self, output: OperatorOutput, trace: OperatorTrace) -> None:
         self._output = output
         self._trace = trace
 
@@ -294,8 +295,8 @@ class _RecordedScheduler(CallScheduler):
         super().__init__(*words, queue=_RecordedQueue(queue, self._trace), stop=stop, **more)  # type: ignore[arg-type]
         finish = self._finish_call
 
-        def finished(call: Call, result: Any) -> None:
-            # spec: Operator!Answer
+        def finished(call: Call, result: object) -> None:
+            # spec: Operator!Answer, Operator!LateAnswer
             if call in self._trace.decided:
                 self._trace.decided.discard(call)
             else:
@@ -304,7 +305,7 @@ class _RecordedScheduler(CallScheduler):
 
         self._finish_call = finished
 
-    def take(self, execution: Any) -> Call | None:
+    def take(self, execution: object) -> Call | None:
         # spec: Operator!Start
         call = super().take(execution)
         if call is not None:
@@ -312,7 +313,7 @@ class _RecordedScheduler(CallScheduler):
         return call
 
     def measure_failed(self, call: Call) -> None:
-        # spec: Operator!Fail
+        # spec: Operator!Fail, Operator!LateFailure
         self._trace.of("fail", call)
         super().measure_failed(call)
 
@@ -327,7 +328,7 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of(name, call, word)
         return pause
 
-    def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
+    def take_back(self, calls: list[Call], lack: object, error: BaseException) -> float | None:
         # spec: Operator!Return
         pause = super().take_back(calls, lack, error)
         if pause is not None:
@@ -335,8 +336,8 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of("return", call, _ms(pause), int(not call.attempt and type(call) is Call))
         return pause
 
-    def fail_call(self, call: Call, error: Any) -> None:
-        # spec: Operator!GiveUp
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        # spec: Operator!GiveUp, Operator!LateEnd
         self._trace.decide("give_up", call)
         super().fail_call(call, error)
 
@@ -350,17 +351,17 @@ class _RecordedScheduler(CallScheduler):
             self._trace.decide("withdraw", call)
         super().mark(calls, limit)
 
-    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        # spec: Operator!Find
+    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
+        # spec: Operator!Find, Operator!LateShare
         if called is not None:
             self._trace.of("find", call)
         super().hand_on(call, result, called)
 
-    def take_found(self, call: Call, result: Any) -> None:
+    def take_found(self, call: Call, result: object) -> None:
         self._trace.decided.discard(call)
         super().take_found(call, result)
 
-    def share_found(self, call: Call, result: Any) -> None:
+    def share_found(self, call: Call, result: object) -> None:
         self._trace.of("find", call)
         super().share_found(call, result)
 
@@ -413,7 +414,7 @@ class _RecordedOperator(AsyncWaitOperator):
                 self._trace.of("join", call)
         super()._count_in(admitted, done)
 
-    def _join(self, found: Any, call: Call) -> None:
+    def _join(self, found: object, call: Call) -> None:
         if found is not None:
             self._trace.of("join" if found is WAITING else "find", call)
         super()._join(found, call)
