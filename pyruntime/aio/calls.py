@@ -10,7 +10,7 @@ Confined to the mailbox thread; a `CallState` is a value.
 # that nobody reads costs a store a row.
 #
 # Each slot has one file that writes it, so that the state of a call can be read in one place: the scheduler
-# writes the life of a call, the operator its place in the queue, the ledger its key (`tests/house`).
+# writes the life of a call, the admission its place in the queue, the ledger its key (`tests/house`).
 
 from __future__ import annotations
 
