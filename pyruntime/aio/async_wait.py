@@ -30,7 +30,7 @@ from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.batch_scheduler import BatchScheduler
-from pillarbox.aio.calls import Call
+from pillarbox.aio.calls import Call, OperatorFunctions
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
@@ -107,9 +107,7 @@ class AsyncWaitOperator(Operator):
             loop,
             name=name,
             queue=queue,
-            complete=emitter.complete,
-            stop=self._fail,
-            finished=self._finished,
+            operator=OperatorFunctions(emitter.complete, self._fail, self._finished),
             convert=convert,
             session=ledger_session,
         )
@@ -257,7 +255,7 @@ class AsyncWaitOperator(Operator):
 
     @property
     def watcher(self) -> LoopWatcher | None:
-        """What looks for code that blocks the loop; None where nothing does."""
+        """The watcher of code that blocks the loop; None for none."""
         return self._time.watcher
 
     @property

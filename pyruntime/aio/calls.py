@@ -107,6 +107,18 @@ TakesResult: TypeAlias = Callable[[Call, Any], None] | None
 """Takes a call and its result; None for nothing that does."""
 
 
+class OperatorFunctions(NamedTuple):
+    """The functions of an operator for its scheduler.
+
+    complete: takes a row and its result, once for each. stop: takes the error that ends the job. finished:
+    gives the rows that have finished, those before a restore included.
+    """
+
+    complete: Callable[[Call, Any], None]
+    stop: Callable[[BaseException], None]
+    finished: Callable[[], int]
+
+
 class RestoredCall(Call):
     """A row that had been called before its snapshot. Its `started` is set, before its next attempt too."""
 

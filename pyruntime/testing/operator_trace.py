@@ -400,7 +400,7 @@ class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
 
 
 class _RecordedEmitter(ResultEmitter):
-    """What an operator emits."""
+    """Emissions of an operator."""
 
     def __init__(self, *words: Any) -> None:
         self._trace = _making.trace
