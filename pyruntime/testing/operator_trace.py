@@ -5,9 +5,9 @@
 
 `record_operators(folder)` does so for the rest of the process; the harness of the chaos runs calls it in
 every process whose environment names a folder in `PILLARBOX_TRACE`. What ships has no hook for this: the
-recorder puts a class of its own in front of the operator's, and itself in front of its queue and output, and
-nothing is there while it is off. Each line is one write, so that of a process that is killed its steps up to
-then are there.
+recorder puts classes of its own in front of those of the operator and its parts, and itself in front of the
+queue and the output, and nothing is there while it is off. Each line is one write, so that of a process that
+is killed its steps up to then are there.
 
 A line is a list as JSON: milliseconds of the operator's clock since it was made, the step, its words. Steps
 are the actions of `spec/Operator.tla`; `spec.operator_runs` has TLC judge them.
@@ -20,9 +20,10 @@ import asyncio
 import itertools
 import json
 import os
+import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
@@ -30,11 +31,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
+from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import ChainedRow, chained_row
+from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.options import Options
@@ -58,8 +61,22 @@ MAX_LABEL = 2**31 - 1
 # Its names are given other values.
 _module: Any = async_wait
 _INIT = AsyncWaitOperator.__init__
+_PARTS = (
+    *("BatchScheduler", "CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
+    "UnorderedQueue",
+)
+_SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
 _traces: list[OperatorTrace] = []
 _numbers = itertools.count(1)
+
+
+class _Making(threading.local):
+    """The operator that this thread makes: its parts take their trace from here."""
+
+    trace: OperatorTrace
+
+
+_making = _Making()
 
 
 class SavedRow(NamedTuple):
@@ -290,9 +307,9 @@ class _RecordedOutput:
 class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
-    def __init__(self, *words: Any, queue: Any, stop: Any, **more: Any) -> None:
-        self._trace: OperatorTrace = stop.__self__._trace
-        super().__init__(*words, queue=_RecordedQueue(queue, self._trace), stop=stop, **more)  # type: ignore[arg-type]
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words, **more)
         finish = self._finish_call
 
         def finished(call: Call, result: object) -> None:
@@ -383,13 +400,15 @@ class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
         return has_begun
 
 
-class _RecordedOperator(AsyncWaitOperator):
-    """An operator that says what it does; put in front of the class of each one that is made."""
+class _RecordedEmitter(ResultEmitter):
+    """Emissions of an operator."""
 
-    _trace: OperatorTrace
+    def __init__(self, *words: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words)
 
-    def setup(self, context: OperatorContext) -> None:
-        super().setup(context)
+    def bind(self, context: OperatorContext, readmit: Callable[[], None]) -> None:
+        super().bind(context, readmit)
         self._output: Any = _RecordedOutput(self._output, self._trace)
 
     def _emit_rows(self, results: list[tuple[Call, Any]]) -> None:
@@ -398,14 +417,13 @@ class _RecordedOperator(AsyncWaitOperator):
                 self._trace.of("emit", call)
         super()._emit_rows(results)
 
-    def process_watermark(self, timestamp: float) -> None:
-        # spec: Operator!PutMark
-        self._trace.write("mark", *_element(Watermark(timestamp)))
-        super().process_watermark(timestamp)
 
-    def process_status(self, idle: bool) -> None:
-        self._trace.write("mark", *_element(Idleness(idle)))
-        super().process_status(idle)
+class _RecordedAdmission(RowAdmission):
+    """Rows that join others."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words, **more)
 
     def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
         # spec: Operator!Join
@@ -418,6 +436,27 @@ class _RecordedOperator(AsyncWaitOperator):
         if found is not None:
             self._trace.of("join" if found is WAITING else "find", call)
         super()._join(found, call)
+
+
+def _recorded_queue(kind: str) -> Callable[..., Any]:
+    # As the module has it: a test may watch it as well.
+    make = getattr(_module, kind)
+    return lambda *words, **more: _RecordedQueue(make(*words, **more), _making.trace)
+
+
+class _RecordedOperator(AsyncWaitOperator):
+    """An operator that says what it does; put in front of the class of each one that is made."""
+
+    _trace: OperatorTrace
+
+    def process_watermark(self, timestamp: float) -> None:
+        # spec: Operator!PutMark
+        self._trace.write("mark", *_element(Watermark(timestamp)))
+        super().process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self._trace.write("mark", *_element(Idleness(idle)))
+        super().process_status(idle)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         # spec: Operator!Snapshot
@@ -442,7 +481,7 @@ class _RecordedOperator(AsyncWaitOperator):
 
     def stop(self) -> None:
         # spec: Operator!Close
-        if not self._is_stopped:
+        if not self._scheduler.is_closed:
             self._trace.write("close")
         super().stop()
 
@@ -474,17 +513,21 @@ def record_operators(folder: str | Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
     _module.BatchScheduler = _RecordedBatchScheduler
+    _module.ResultEmitter = _RecordedEmitter
+    _module.RowAdmission = _RecordedAdmission
+    _module.OrderedQueue = _recorded_queue("OrderedQueue")
+    _module.UnorderedQueue = _recorded_queue("UnorderedQueue")
 
     @wraps(_INIT)
     def made(operator: Any, fn: Any, options: Options, **more: Any) -> None:
         kind = type(operator)
         # Before the operator hands its methods out. By the same name, which stands in its `uid`.
         operator.__class__ = type(kind.__name__, (_RecordedOperator, kind), {})
-        operator._trace = trace = OperatorTrace(into, options, more["loop"])
+        operator._trace = _making.trace = trace = OperatorTrace(into, options, more["loop"])
         _traces.append(trace)
+        place = more.get("place", ONLY_PLACE)
+        trace.is_chained, trace.is_behind = place.uid is not None, not place.is_first
         _INIT(operator, fn, options, **more)
-        operator._queue = operator._scheduler.queue
-        trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
 
@@ -494,8 +537,8 @@ def stop_recording() -> None:
     for trace in _traces:
         trace.close()
     _traces.clear()
-    _module.CallScheduler = CallScheduler
-    _module.BatchScheduler = BatchScheduler
+    for name, part in _SHIPPED.items():
+        setattr(_module, name, part)
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

@@ -15,6 +15,7 @@ from pillarbox import Buffer, Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
@@ -240,12 +241,12 @@ def dropped_results(patch: pytest.MonkeyPatch) -> None:
 
 def lost_emission(patch: pytest.MonkeyPatch) -> None:
     """The last of the results that go together goes nowhere."""
-    original = AsyncWaitOperator._emit_rows
+    original = ResultEmitter._emit_rows
 
-    def emit_rows(operator: AsyncWaitOperator, results: list[Any]) -> None:
-        original(operator, results[:-1] if len(results) > 3 else results)
+    def emit_rows(emitter: ResultEmitter, results: list[Any]) -> None:
+        original(emitter, results[:-1] if len(results) > 3 else results)
 
-    patch.setattr(AsyncWaitOperator, "_emit_rows", emit_rows)
+    patch.setattr(ResultEmitter, "_emit_rows", emit_rows)
 
 
 def short_pauses(patch: pytest.MonkeyPatch) -> None:
