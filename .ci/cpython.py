@@ -115,7 +115,7 @@ def build(version: str) -> Path:
     shutil.rmtree(source)
     python = home / "bin" / f"python{version}"
     if not is_of(python, version):
-        raise SystemExit(f"the interpreter that was built is no CPython {version}: see {home}/log")
+        raise SystemExit(f"the new interpreter does not run as CPython {version}: see {home}/log")
     return python
 
 
