@@ -32,8 +32,9 @@ MAX_SAMPLE = 64
 """Elements of one long collection that are looked at, spread over it; the others count like those."""
 
 
-SMALL_BYTES = 32
-"""Bytes that a number takes in a collection: memory is given out in steps of 16, and a float has 24."""
+SMALL_BYTES = -(-getsizeof(0.5) // 16) * 16
+"""Bytes that a number takes in a collection: memory is given out in steps of 16, and a float has 24, or
+40 without a GIL."""
 
 STEP_BYTES = 8
 """Bytes that are given out with a value and not used, on average."""

@@ -32,7 +32,6 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AsyncExitStack
@@ -114,16 +113,17 @@ class ChunkOutput:
     ) -> None:
         self.has_ended = False
         """The last watermark has come, so that all rows before it have."""
-        # Of the results that are here, and of each chunk that is offered.
+        # Of the results that are here, and of each chunk that is offered. A list, of three at most: its copy
+        # is one step for another thread, also without a GIL; that of a deque is not.
         self._own_bytes = 0
-        self._offered_bytes: deque[int] = deque()
+        self._offered_bytes: list[int] = []
         # A chunk waits while another is built: what is not taken stays in the operator's window. The handover
         # counts rows as its bytes.
         self._handover = Handover(1)
         self._chunk: Chunk = []
         self._chunk_bytes = chunk_bytes
         # Chunks that the consumer has, or may have, and has not come back from; it takes them away itself.
-        self._offered: deque[Chunk] = deque()
+        self._offered: list[Chunk] = []
         self._given = 0
         self._is_worked_on = False
         self._loop = loop
@@ -182,8 +182,7 @@ class ChunkOutput:
     def _come_back(self) -> None:
         if self._is_worked_on:
             self._is_worked_on = False
-            self._offered.popleft()
-            self._offered_bytes.popleft()
+            del self._offered[0], self._offered_bytes[0]
 
     # -- the task's end -----------------------------------------------------------------------
 

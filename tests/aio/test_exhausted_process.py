@@ -454,6 +454,7 @@ def test_no_row_fails_where_real_memory_runs_out() -> None:
 @pytest.mark.contract("A job in a process without memory for a thread ends in words; it waited for ever.")
 @pytest.mark.parametrize("kib", [0, 64, 1024, 9_000])
 def test_a_job_without_memory_for_a_thread_ends(kib: int) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
     program = f"""
         import faulthandler, os, resource, sys
         import pillarbox.spark.worker
