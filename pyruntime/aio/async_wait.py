@@ -209,7 +209,7 @@ class AsyncWaitOperator(Operator):
             await self._scheduler.closed()
             if self._ledger_session is not None:
                 failure = await self._ledger_session.close(self._is_whole)
-        self._meter.latencies.fold()
+        self._meter.fold()
         if failure is not None:
             raise failure
 

@@ -70,8 +70,7 @@ class ResultEmitter:
 
     def complete(self, call: Call, result: Any) -> None:
         """Give the row of `call` its result, which leaves in its turn."""
-        weights = self._weights
-        if weights is not None and type(result) not in NOT_WEIGHED:
+        if type(result) not in NOT_WEIGHED and (weights := self._weights) is not None:
             if weights.light:
                 weights.light -= 1
             else:
@@ -83,8 +82,7 @@ class ResultEmitter:
 
     def weigh(self, call: Call, result: Any) -> None:
         """Count a result that waits for the ledger: it is held as one that waits for its turn is."""
-        weights = self._weights
-        if weights is not None and type(result) not in NOT_WEIGHED:
+        if type(result) not in NOT_WEIGHED and (weights := self._weights) is not None:
             if weights.light:
                 weights.light -= 1
             else:

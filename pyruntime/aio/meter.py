@@ -23,23 +23,16 @@ _COUNTS = (
 
 
 class Latencies:
-    """Seconds of attempts and of rows, in lists until `fold`.
+    """Seconds of attempts of rows that needed one, of rows that needed more, and of these rows as a whole."""
 
-    first: attempts of rows that needed one. more: those of rows that needed more. rows: these rows, from
-    their first attempt to their end.
-    """
-
-    __slots__ = ("_histograms", "first", "more", "rows")
+    __slots__ = ("_histograms",)
 
     def __init__(self) -> None:
-        self.first: list[float] = []
-        self.more: list[float] = []
-        self.rows: list[float] = []
         self._histograms = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
 
-    def fold(self) -> None:
-        """Put what has come together into the histograms. On the mailbox thread."""
-        for durations, histogram in zip((self.first, self.more, self.rows), self._histograms, strict=True):
+    def fold(self, *lists: list[float]) -> None:
+        """Put what has come together into the histograms, and empty the lists. On the mailbox thread."""
+        for durations, histogram in zip(lists, self._histograms, strict=True):
             if durations:
                 histogram.record_all(durations)
                 durations.clear()
@@ -51,9 +44,17 @@ class Latencies:
 
 
 class Meter:
-    """Counts and latencies of one operator. The counts are plain attributes, which the operator adds to."""
+    """Counts and latencies of one operator.
 
-    __slots__ = (*_COUNTS, "errors_by_type", "gen_ai", "latencies", "late", "retries_by_reason")
+    The counts are plain attributes, which the operator adds to. `ended` and `ended_again` take the seconds of
+    attempts: of rows that needed one, and of those that needed more; `rows_ended_again` those of these rows.
+    """
+
+    __slots__ = (
+        *_COUNTS,
+        *("late", "retries_by_reason", "errors_by_type", "ended", "ended_again", "rows_ended_again"),
+        *("_latencies", "gen_ai"),
+    )
 
     def __init__(self) -> None:
         self.rows_in = self.results = self.calls = self.retries = self.batches = 0
@@ -61,8 +62,15 @@ class Meter:
         self.tokens = self.cost = 0.0
         self.retries_by_reason: Counter[str] = Counter()
         self.errors_by_type: Counter[str] = Counter()
-        self.latencies = Latencies()
+        self.ended: list[float] = []
+        self.ended_again: list[float] = []
+        self.rows_ended_again: list[float] = []
+        self._latencies = Latencies()
         self.gen_ai = GenAiMeter()
+
+    def fold(self) -> None:
+        """Put the latencies that have come together into their histograms. On the mailbox thread."""
+        self._latencies.fold(self.ended, self.ended_again, self.rows_ended_again)
 
     def count_retries(self, error: BaseException, rows: int) -> None:
         """So many rows are tried again because of `error`."""
@@ -72,7 +80,7 @@ class Meter:
 
     def statistics(self, limiter: LimiterStatistics | None, **others: Any) -> Totals:
         """All counts, with `others`, the fields of `Totals` that are not kept here. Any thread."""
-        attempts, rows = self.latencies.snapshot()
+        attempts, rows = self._latencies.snapshot()
         return Totals(
             **{name: getattr(self, name) for name in _COUNTS},
             **others,

@@ -383,7 +383,7 @@ class CallScheduler:
                     rejected = misfit
             if self._plain:
                 if rejected is None:
-                    self.meter.latencies.first.append(ended - call.began)
+                    self.meter.ended.append(ended - call.began)
                     self._finish_call(call, result)
                 else:
                     self.row_failed(call, rejected)
@@ -403,11 +403,11 @@ class CallScheduler:
     def _row_ended(self, call: Call, result: Any, ended: float) -> None:
         """Finish a row with its converted result, which came at `ended`."""
         if call.attempt == 1:
-            self.meter.latencies.first.append(ended - call.began)
+            self.meter.ended.append(ended - call.began)
         else:
             call.error = None
-            self.meter.latencies.more.append(ended - call.began)
-            self.meter.latencies.rows.append(ended - call.started)
+            self.meter.ended_again.append(ended - call.began)
+            self.meter.rows_ended_again.append(ended - call.started)
         if self.times.total is not None:
             self.times.total.cancel(call.deadline)
         for finish in self.policies.stack.finish:
@@ -557,7 +557,7 @@ class CallScheduler:
             return
         call.error = error
         if call.attempt > 0:
-            self.meter.latencies.rows.append(call.elapsed(self.clock()))
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
         self._finish(call, result)
 
     def discard(self, calls: Iterable[Call]) -> None:
@@ -578,7 +578,7 @@ class CallScheduler:
         self.times.cancel(call.deadline, call.attempt_deadline)
         self._take_away(call)
         if call.attempt > 0:
-            self.meter.latencies.rows.append(call.elapsed(self.clock()))
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
 
     def suspend(self, call: Call) -> None:
         """`call`, which waits, may not begin before `resume`."""
@@ -645,7 +645,7 @@ class CallScheduler:
                 call.started = call.began
             call.uncharged = call.refusals = call.repeats = 0
             call.refused_since = None
-        self.meter.latencies.more.append(self.clock() - call.began)
+        self.meter.ended_again.append(self.clock() - call.began)
 
     # -- results, on their way to the queue ---------------------------------------------------
 

@@ -91,7 +91,7 @@ class TimeAccount:
     def _account(self) -> None:
         scheduler = self._scheduler
         late = 0.0 if self._sampler is None else scheduler.loop.time() - self._sampler.when()
-        scheduler.meter.latencies.fold()
+        scheduler.meter.fold()
         idle = self._why_idle()
         self._spend(min(1.0, scheduler.runner.in_flight / scheduler.slots.limit), idle, late)
         self._waits.look(reason_to_wait(scheduler, self._session, idle, self._first_row))
