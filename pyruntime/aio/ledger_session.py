@@ -29,6 +29,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.shared_calls import POLL_INTERVAL_S, WAITING, CallFlow, ClaimedCalls
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
+from pillarbox.ledger.conflicts import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.format import Origin, Record, Rows
 from pillarbox.ledger.holder import Holder
@@ -43,7 +44,7 @@ from pillarbox.ledger.keys import (
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.reader import FoundVector
-from pillarbox.ledger.writer import Commit, ConflictFinder, LedgerWriter
+from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import redacted
 from pillarbox.thread_start import start_thread
 

@@ -220,11 +220,11 @@ class SteppedWriter(LedgerWriter):
 
     @property
     def is_behind(self) -> bool:
-        return self.is_slow and bool(self._waiting)
+        return self.is_slow and bool(self._queue.waiting)
 
     def step(self) -> None:
         """Make durable what has been appended."""
-        if self._waiting:
+        if self._queue.waiting:
             self.hurry()
             self._step()
 
