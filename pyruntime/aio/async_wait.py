@@ -39,10 +39,12 @@ from typing import Any
 
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
 from pillarbox.aio.batch_scheduler import BatchScheduler
+from pillarbox.aio.call_sharing import without
 from pillarbox.aio.call_threads import blocking_function
 from pillarbox.aio.calls import Call, CallState, RestoredCall
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     ResultConverter,
@@ -53,6 +55,7 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.idle_reasons import reason_to_wait
+from pillarbox.aio.in_flight import WAITING
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
@@ -60,7 +63,6 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import CALL_BYTES, LEDGER_BYTES, SMALL_TYPES, size_of
 from pillarbox.aio.states import AsyncWaitState, Entry, FinishedRow
 from pillarbox.aio.totals import Totals
@@ -160,7 +162,6 @@ class AsyncWaitOperator(Operator):
             convert=convert,
             session=ledger_session,
         )
-        self._flights = self._scheduler.flights
         self._waiting = self._scheduler.waiting
         self._runner: Runner | None = None
 
@@ -174,7 +175,8 @@ class AsyncWaitOperator(Operator):
         self._runner = self._scheduler.runner = self._make_runner()
         if self._ledger_session is not None:
             weigh = self._weigh_kept if self._weighs else None
-            self._ledger_session.bind(self._scheduler.flow(), self._mailbox, weigh, self._leave)
+            flow = self._scheduler.flow()
+            self._scheduler.record_in(self._ledger_session.bind(flow, self._mailbox, weigh, self._leave))
 
     def _make_runner(self) -> Runner:
         fn, scheduler, batch = self._fn, self._scheduler, self._options.batch
@@ -292,10 +294,9 @@ class AsyncWaitOperator(Operator):
             (call, is_finished) for call, is_finished, _ in self._queue.snapshot() if call is not WATERMARK
         ]
         unwanted = [call for call, is_finished in entries if not is_finished and is_unwanted(call.row)]
-        if self._flights is not None:
-            # Others that are wanted have joined them.
-            joined = self._flights.joined
-            unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
+        # Others that are wanted may have joined them.
+        joined = self._scheduler.sharing.joined
+        unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
         self._scheduler.discard(unwanted)
 
     def _fail(self, error: BaseException) -> None:
@@ -389,28 +390,20 @@ class AsyncWaitOperator(Operator):
                 self._pass(call)
             return
         put = self._queue.put
-        append = self._waiting.append
-        flights = self._flights
         size = batch.row_bytes
         most = self._max_bytes
         weigh = most is not None and size is None
-        ledger_session = self._ledger_session
-        done: list[tuple[Call, Any]] = []
-        finds = self._scheduler.policies.stack.admit
-        if flights is None and not weigh and not self._is_behind and not finds:
+        if not weigh and not self._is_behind:
             # The usual case, on the path of every row.
             calls = list(map(Call, batch.take(room), repeat(size or 0)))
             for call in calls:
                 call.handle = put(call)
-            if ledger_session is not None:
-                done = ledger_session.lookup_all(calls)
-            known = {call for call, _ in done}
-            self._waiting.extend([call for call in calls if call not in known] if known else calls)
-            self._count_in(len(calls), done)
+            self._call(calls, len(calls))
             if most is not None:
                 self._held += len(calls) * (size or 0)
             return
         admitted = 0
+        calls = []
         position = batch.position
         make: Callable[[Any, int], Call] = partial(chained_call, Call) if self._is_behind else Call
         for row in batch.take(room):
@@ -425,25 +418,22 @@ class AsyncWaitOperator(Operator):
             elif type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
-            elif finds and (answer := self._scheduler.policies.stack.find(call)) is not None:
-                done.append((call, answer))
-            elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
-                done.append((call, found))
-            elif flights is None:
-                append(call)
             else:
-                try:
-                    self._join(flights.join(call), call)
-                except BaseException as error:
-                    done.append((call, error))
+                calls.append(call)
             if weigh:
                 self._held += call.held
                 if self._held >= most:  # type: ignore[operator]
                     batch.position = position + admitted
                     break
-        self._count_in(admitted, done)
+        self._call(calls, admitted)
         if most is not None and size is not None:
             self._held += admitted * size
+
+    def _call(self, calls: list[Call], admitted: int) -> None:
+        """Have rows called that need it; so many were let in."""
+        done = self._scheduler.sharing.admit_all(calls)
+        self._waiting.extend(without(calls, done))
+        self._count_in(admitted, done)
 
     def _pass(self, call: Call) -> None:
         """Finish rows that are left out: they are counted neither in nor out."""
@@ -462,16 +452,11 @@ class AsyncWaitOperator(Operator):
                 self._scheduler.take_found(call, outcome[0])
             elif outcome is WAITING:
                 self._meter.shared += 1
+            elif isinstance(outcome, Shared):
+                self._meter.shared += 1
+                self._scheduler.hand_on(call, outcome.result)
             else:
                 self._scheduler.fail_call(call, CallFailed(0, outcome))
-
-    def _join(self, found: Any, call: Call) -> None:
-        if found is None:
-            self._waiting.append(call)
-            return
-        self._meter.shared += 1
-        if found is not WAITING:
-            self._scheduler.hand_on(call, found[0])
 
     def process_watermark(self, timestamp: float) -> None:
         """Let no row pass a watermark: it leaves behind those before it, and before those behind it."""
@@ -697,7 +682,7 @@ class AsyncWaitOperator(Operator):
             if self._ledger_session is not None and not (self._is_behind and type(row) is Failed):
                 # In the order of their admission, in which equal rows are counted; a function behind asks for
                 # the keys of those that are finished, too.
-                self._ledger_session.identify(call)
+                self._ledger_session.rows.identify(call)
             if finished is not None:
                 entries.append((call, True, finished.result))
             else:
@@ -712,30 +697,15 @@ class AsyncWaitOperator(Operator):
     def _admit_restored(self) -> None:
         """Admit what was restored, as far as there is room; what needs its call waits for it."""
         # spec: Chain!AdmitRestored, Operator!Readmit
-        flights = self._flights
         while (admitted := self._queue.admit_restored()) is not None:
             handle, call = admitted
             call.handle = handle
             state = self._restored.pop(call)
-            found = None if self._ledger_session is None else self._ledger_session.lookup(call, is_known=True)
-            if found is not None:
-                self._count_in(0, [(call, found)])
-                continue
-            if isinstance(state, FinishedRow):
-                self._scheduler.restore_call(call, state)
-                continue
-            if (answer := self._scheduler.policies.stack.find(call)) is not None:
-                self._count_in(0, [(call, answer)])
-                continue
-            try:
-                joined = None if flights is None else flights.join(call)
-            except BaseException as error:
-                self._count_in(0, [(call, error)])
-                continue
-            if joined is None:
-                self._scheduler.restore_call(call, state)
+            done = self._scheduler.sharing.readmit(call, isinstance(state, FinishedRow))
+            if done:
+                self._count_in(0, done)
             else:
-                self._join(joined, call)
+                self._scheduler.restore_call(call, state)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
         self._scheduler.runner.dispatch()

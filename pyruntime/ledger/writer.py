@@ -303,7 +303,7 @@ class CommitQueue:
         self.waiting_bytes = self.writing_bytes = 0
         self._since = 0.0
         self.oldest: float | None = None
-        """When the first result came that is not durable; None where all are."""
+        """The time of the first result that is not durable; None where all are."""
         self.appended = 0
         self.asked = 0
         """The number of the last result that is to be committed without waiting for company."""
@@ -326,7 +326,7 @@ class CommitQueue:
         )
 
     def due(self) -> float | None:
-        """When a commit is due, on the monotonic clock; 0 for now, None where nothing waits."""
+        """The time of the next commit, on the monotonic clock; 0 for now, None where nothing waits."""
         if not self.waiting:
             return None
         is_full = self._waiting_rows >= self._commit_rows or self.waiting_bytes >= self._commit_bytes

@@ -35,12 +35,13 @@ from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.executions import BatchExecution
+from pillarbox.aio.in_flight import WAITING
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -409,14 +410,9 @@ class _RecordedOperator(AsyncWaitOperator):
     def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
         # spec: Operator!Join
         for call, outcome in done:
-            if outcome is WAITING:
-                self._trace.of("join", call)
+            if outcome is WAITING or isinstance(outcome, Shared):
+                self._trace.of("join" if outcome is WAITING else "find", call)
         super()._count_in(admitted, done)
-
-    def _join(self, found: Any, call: Call) -> None:
-        if found is not None:
-            self._trace.of("join" if found is WAITING else "find", call)
-        super()._join(found, call)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         # spec: Operator!Snapshot
