@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -442,7 +442,7 @@ class AsyncWaitOperator(Operator):
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
-    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
         """So many rows were let in; some have a result by now, which was found, or cannot be called."""
         self._meter.rows_in += admitted
         for call, outcome in done:

@@ -9,12 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
-from pillarbox.aio.call_flow import CallHolds
-from pillarbox.aio.ledger_lookup import POLL_INTERVAL_S
+from pillarbox.aio.call_flow import CallFlow, CallHolds
+from pillarbox.aio.ledger_lookup import POLL_INTERVAL_S, LedgerLookup
 from pillarbox.aio.ledger_rows import LedgerRows
 from pillarbox.aio.options import Intervals
+from pillarbox.aio.shared_results import SharedResults
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.lease import Lease
 
@@ -51,35 +51,39 @@ class AttemptName:
         return f"{rows.first.hex()} {self._attempt}{job}"
 
 
-class LeaseServices(NamedTuple):
-    """Functions that the lease of an attempt uses.
+class AttemptLease:
+    """The lease of the attempt, once a row is to be called.
 
-    name: as of `AttemptName`. open: makes the lease of that name. held: takes a lease to renew until the end.
-    refresh: looks what others have written. take_found: gives rows that wait what was found. hits: results
-    that were found so far. stop: ends the job.
+    lookup, results: find what the other attempt has kept, and give it to rows that wait. name: as of
+    `AttemptName`. open: makes the lease of that name. held: takes a lease to renew until the end. scope: for
+    texts.
     """
 
-    loop: asyncio.AbstractEventLoop
-    name: Callable[[], str | None]
-    open: Callable[[str], Lease | None]
-    held: Callable[[Lease], None]
-    refresh: Callable[[], None]
-    take_found: Callable[[], None]
-    hits: Callable[[], int]
-    stop: Callable[[BaseException], None]
-
-
-class AttemptLease:
-    """The lease of the attempt, once a row is to be called. scope: for texts."""
-
     __slots__ = (
-        *("_checked", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held", "_lease", "_scope"),
-        *("_services", "_timer"),
+        *("_checked", "_flow", "_held", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held"),
+        *("_lease", "_lookup", "_name", "_open", "_results", "_scope", "_timer"),
     )
 
-    def __init__(self, services: LeaseServices, holds: CallHolds, intervals: Intervals, scope: Scope) -> None:
-        self._services = services
+    def __init__(
+        self,
+        flow: CallFlow,
+        lookup: LedgerLookup,
+        results: SharedResults,
+        holds: CallHolds,
+        *,
+        name: Callable[[], str | None],
+        open: Callable[[str], Lease | None],
+        held: Callable[[Lease], None],
+        intervals: Intervals,
+        scope: Scope,
+    ) -> None:
+        self._flow = flow
+        self._lookup = lookup
+        self._results = results
         self._holds = holds
+        self._name = name
+        self._open = open
+        self._held = held
         self._intervals = intervals
         self._scope = scope
         self._lease: Lease | None = None
@@ -115,12 +119,12 @@ class AttemptLease:
         self._is_held = False
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
         self._holds.set_lease(True)
-        self._timer = self._services.loop.call_later(0.0, self._poll)
+        self._timer = self._flow.loop.call_later(0.0, self._poll)
         return False
 
     def begin(self) -> bool:
         """Take the lease before the first call, or wait for it; False for an attempt that needs none."""
-        if self._services.name() is None:
+        if self._name() is None:
             return False
         self._acquire()
         return True
@@ -128,7 +132,7 @@ class AttemptLease:
     def _acquire(self) -> None:
         """Take the lease, or wait for the results of the attempt that has it."""
         # spec: Ledger!Acquire
-        services, has_waited = self._services, self._holds.by_lease
+        has_waited = self._holds.by_lease
         if not self._is_to_call():
             if not has_waited:
                 log.warning(
@@ -137,20 +141,20 @@ class AttemptLease:
                     self._intervals.hung_after,
                 )
                 self._holds.set_lease(True)
-            self._timer = services.loop.call_later(POLL_INTERVAL_S, self._poll)
+            self._timer = self._flow.loop.call_later(POLL_INTERVAL_S, self._poll)
             return
         if self._lease is not None:
-            services.held(self._lease)
+            self._held(self._lease)
         # What another attempt has done up to its end.
-        services.refresh()
+        self._lookup.reader.refresh()
         if has_waited:
-            services.take_found()
+            self._results.look_at_news()
             self._holds.set_lease(False)
 
     def _is_to_call(self) -> bool:
         try:
-            if self._lease is None and (name := self._services.name()) is not None:
-                self._lease = self._services.open(name)
+            if self._lease is None and (name := self._name()) is not None:
+                self._lease = self._open(name)
             self._is_held = self._lease is not None and self._lease.acquire()
             self._checked = time.monotonic()
             return self._is_held or self._lease is None
@@ -162,17 +166,16 @@ class AttemptLease:
     def _poll(self) -> None:
         if self._is_closed:
             return
-        services = self._services
         try:
-            services.refresh()
-            services.take_found()
-            if services.hits() != self._hits_before:
+            self._lookup.reader.refresh()
+            self._results.look_at_news()
+            if self._lookup.hits != self._hits_before:
                 # The other one gets on: its time begins anew.
-                self._hits_before = services.hits()
+                self._hits_before = self._lookup.hits
                 self._lease = None
             self._acquire()
         except BaseException as error:
-            services.stop(error)
+            self._flow.stop(error)
 
     def stop(self) -> None:
         """Wait for nothing any more."""

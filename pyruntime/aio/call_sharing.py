@@ -7,7 +7,7 @@ runs or whose result is kept in memory; what none of them answers is called. Con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.equal_calls import EqualCalls, equal_calls
@@ -17,13 +17,20 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.policy import PolicyStack
 
 
+class Answers(Protocol):
+    """One that answers rows: the policies of the user, the ledger, or the calls of equal rows."""
+
+    def look_up(self, calls: Sequence[Call]) -> Sequence[tuple[Call, Any]]:
+        """Return those of the calls that need not be made, with their outcomes."""
+
+
 class CallSharing:
     """Asks, for rows that come, who else has made or makes their calls.
 
     An outcome is a result in a tuple, `WAITING`, a `Shared`, or an error of a row that cannot be called.
     """
 
-    __slots__ = ("_stack", "equals", "records", "session")
+    __slots__ = ("_asked", "_stack", "equals", "records", "session")
 
     def __init__(self, options: Options, stack: PolicyStack, session: LedgerSession | None) -> None:
         self._stack = stack
@@ -32,6 +39,8 @@ class CallSharing:
         """The calls that equal rows share; None where rows are not compared, or where the ledger does it."""
         self.records: LedgerRecords | None = None
         """Takes results until they are durable; None without a ledger."""
+        asked: list[Answers | None] = [stack if stack.admit else None, session, self.equals]
+        self._asked: list[Answers] = [each for each in asked if each is not None]
 
     def admit_all(self, calls: list[Call]) -> list[tuple[Call, Any]]:
         """Look up rows that come; returns those that need not be called, with their outcomes.
@@ -39,24 +48,20 @@ class CallSharing:
         Raises what ends the job: LedgerError, LedgerValueError, KeyError, OSError.
         """
         done: list[tuple[Call, Any]] = []
-        if self._stack.admit:
-            find = self._stack.find
-            done = [(call, found) for call in calls if (found := find(call)) is not None]
-            calls = without(calls, done)
-        if self.session is not None:
-            found_there = self.session.look_up(calls)
-            done += found_there
-            calls = without(calls, found_there)
-        return done if self.equals is None else done + self.equals.look_up(calls)
+        for each in self._asked:
+            if found := each.look_up(calls):
+                done += found
+                calls = without(calls, found)
+        return done
 
-    def readmit(self, call: Call, has_result: bool) -> list[tuple[Call, Any]]:
+    def readmit(self, call: Call, has_result: bool) -> Sequence[tuple[Call, Any]]:
         """As `admit_all` for one row of a snapshot, which has its key; has_result: the snapshot has that."""
         if self.session is not None and (done := self.session.look_up([call], are_known=True)):
             return done
         if has_result:
             return []
-        if (found := self._stack.find(call)) is not None:
-            return [(call, found)]
+        if found := self._stack.look_up([call]):
+            return found
         return [] if self.equals is None else self.equals.look_up([call])
 
     def joined(self, call: Call) -> Sequence[Call]:
@@ -64,7 +69,7 @@ class CallSharing:
         return () if self.equals is None else self.equals.joined(call)
 
 
-def without(calls: list[Call], done: list[tuple[Call, Any]]) -> list[Call]:
+def without(calls: list[Call], done: Sequence[tuple[Call, Any]]) -> list[Call]:
     """The calls that are not among those that are done."""
     if not done:
         return calls

@@ -117,9 +117,7 @@ class ClaimedCalls:
         A failure of that call is the row's too, as of a call that it had joined in its own task.
         """
         key = call.key
-        found = self._lookup.look_again(call)
-        if found is not None:
-            self._results.give(call, found[0])
+        if self._results.look_again(call):
             return True
         if call.key is not key:
             self._claims.free(key)

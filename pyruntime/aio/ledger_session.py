@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox.aio.attempt_lease import AttemptLease, AttemptName, LeaseServices
+from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
 from pillarbox.aio.calls import Call, TakesResult
@@ -98,9 +98,8 @@ class LedgerSession:
         self._options = options
         self._ledger = ledger
         self._scope = scope
-        self.rows = LedgerRows(
-            ledger, identify, execution=execution, alone=alone, redact=options.errors.redaction
-        )
+        redact = options.errors.redaction
+        self.rows = LedgerRows(ledger, identify, execution=execution, alone=alone, redact=redact)
         self._forms = forms
         self._name = AttemptName(ledger, self.rows, attempt, has_claims=dedupe is not None)
         self._tell = tell
@@ -117,7 +116,8 @@ class LedgerSession:
         self, flow: CallFlow, mailbox: TaskMailbox, weigh: TakesResult, leave: TakesResult
     ) -> LedgerRecords:
         """Keep the results of the calls of an operator. weigh: counts each; leave: completes one."""
-        rows, claims, ledger, intervals = self.rows, self._claims, self._ledger, self._options.intervals
+        rows, claims, ledger, scope = self.rows, self._claims, self._ledger, self._scope
+        intervals = self._options.intervals
         self._flow = flow
         self._holds = holds = CallHolds(flow.hold)
         in_flight = CallsInFlight() if rows.shares else None
@@ -128,9 +128,9 @@ class LedgerSession:
             convert=flow.convert,
             rows_of=flow.rows_of,
             is_local=ledger.local_path is not None,
-            at_first_miss=lambda: self._lease.begin(),
+            at_first_miss=lambda: lease.begin(),
         )
-        self._results = results = SharedResults(flow, in_flight, claims)
+        self._results = results = SharedResults(flow, lookup, in_flight, claims)
         self._records = records = LedgerRecords(
             flow,
             self._forms,
@@ -144,27 +144,23 @@ class LedgerSession:
             ended=None if in_flight is None and claims is None else results.ended,
         )
         records.writer = ledger.writer(
-            self._scope,
+            scope,
             self.reader,
             execution=rows.execution,
             one_input=not rows.is_behind,
             on_commit=lambda commit: _mail(mailbox, records.committed, commit),
             on_failure=lambda error: _mail(mailbox, records.failed, error),
         )
-        self._lease = AttemptLease(
-            LeaseServices(
-                flow.loop,
-                self._name,
-                lambda name: ledger.lease(self._scope, name, hung_after=intervals.hung_after),
-                records.writer.hold,
-                self.reader.refresh,
-                self._take_found,
-                lambda: lookup.hits,
-                flow.stop,
-            ),
+        self._lease = lease = AttemptLease(
+            flow,
+            lookup,
+            results,
             holds,
-            intervals,
-            self._scope,
+            name=self._name,
+            open=lambda name: ledger.lease(scope, name, hung_after=intervals.hung_after),
+            held=records.writer.hold,
+            intervals=intervals,
+            scope=scope,
         )
         if claims is not None:
             self.claimed = ClaimedCalls(flow, lookup, claims, results, self._options)
@@ -219,10 +215,7 @@ class LedgerSession:
         # On the path of every call: most have waited for their slot only.
         if call.looked == self.reader.scans and not call.attempt:
             return False
-        found = self._lookup.look_again(call)
-        if found is not None:
-            self._results.give(call, found[0])
-        return found is not None
+        return self._results.look_again(call)
 
     def _holds_run(self) -> bool:
         """Return True if no other job has taken over the run; otherwise this one ends."""
@@ -237,23 +230,10 @@ class LedgerSession:
     @property
     def waits_for(self) -> str | None:
         """The reason that holds calls back, in words; None for nothing."""
-        if (reason := self._lease.waits_for) is not None:
-            return reason
-        if self._holds.by_disk:
-            return "the ledger's disk, which is behind"
+        if self._holds.by_lease or self._holds.by_disk:
+            return self._lease.waits_for or "the ledger's disk, which is behind"
         most = f"for {self._options.intervals.hung_after:g} s at most without progress"
         return f"the calls that other tasks make for equal rows, {most}" if self.claimed else None
-
-    # -- other attempts of the task -----------------------------------------------------------
-
-    def _take_found(self) -> None:
-        """Give rows that wait the results that the other attempt has kept."""
-        if not self._lookup.has_news():
-            return
-        for call in [*self._flow.waiting]:
-            found = self._lookup.look_again(call)
-            if found is not None:
-                self._results.give(call, found[0])
 
     def _lost(self, error: BaseException) -> None:
         if self._mailbox is not None:

@@ -12,6 +12,7 @@ from pillarbox.aio.call_flow import CallFlow
 from pillarbox.aio.calls import Call
 from pillarbox.aio.function import value_of
 from pillarbox.aio.in_flight import CallsInFlight, shared_result
+from pillarbox.aio.ledger_lookup import LedgerLookup
 from pillarbox.ledger.lease import Claims
 
 
@@ -67,17 +68,38 @@ class HeldClaims:
 class SharedResults:
     """Gives rows what others have kept, and those that have joined a call the result of that.
 
-    in_flight: the calls that rows of the task join, by their keys in the ledger; claims: those that the task
-    holds. None for neither.
+    lookup: finds what is kept. in_flight: the calls that rows of the task join, by their keys in the ledger;
+    claims: those that the task holds. None for neither.
     """
 
-    __slots__ = ("_claims", "_flow", "_in_flight", "_is_closed")
+    __slots__ = ("_claims", "_flow", "_in_flight", "_is_closed", "_lookup")
 
-    def __init__(self, flow: CallFlow, in_flight: CallsInFlight | None, claims: HeldClaims | None) -> None:
+    def __init__(
+        self,
+        flow: CallFlow,
+        lookup: LedgerLookup,
+        in_flight: CallsInFlight | None,
+        claims: HeldClaims | None,
+    ) -> None:
         self._flow = flow
+        self._lookup = lookup
         self._in_flight = in_flight
         self._claims = claims
         self._is_closed = False
+
+    def look_again(self, call: Call) -> bool:
+        """Give a row that waits what another attempt, or another task, has kept; False for nothing."""
+        found = self._lookup.look_again(call)
+        if found is None:
+            return False
+        self.give(call, found[0])
+        return True
+
+    def look_at_news(self) -> None:
+        """Look again for all rows that wait, if there are records that were not there the last time."""
+        if self._lookup.has_news():
+            for call in [*self._flow.waiting]:
+                self.look_again(call)
 
     def give(self, call: Call, result: Any) -> None:
         """Give a row that waits what another attempt, or another task, has kept."""

@@ -407,7 +407,7 @@ class _RecordedOperator(AsyncWaitOperator):
         self._trace.write("mark", *_element(Idleness(idle)))
         super().process_status(idle)
 
-    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
         # spec: Operator!Join
         for call, outcome in done:
             if outcome is WAITING or isinstance(outcome, Shared):
