@@ -22,7 +22,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
@@ -39,6 +39,7 @@ from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
@@ -293,8 +294,14 @@ class _RecordedScheduler(CallScheduler):
     def __init__(self, *words: Any, queue: Any, stop: Any, **more: Any) -> None:
         self._trace: OperatorTrace = stop.__self__._trace
         super().__init__(*words, queue=_RecordedQueue(queue, self._trace), stop=stop, **more)  # type: ignore[arg-type]
-        finish = self._finish_call
+        self._finish_call = self._recorded(self._finish_call)
 
+    def record_in(self, records: LedgerRecords) -> None:
+        super().record_in(records)
+        if self.sharing.equals is None:
+            self._finish_call = self._recorded(self._finish_call)
+
+    def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
         def finished(call: Call, result: Any) -> None:
             # spec: Operator!Answer
             if call in self._trace.decided:
@@ -303,7 +310,7 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of("answer", call)
             finish(call, result)
 
-        self._finish_call = finished
+        return finished
 
     def take(self, execution: Any) -> Call | None:
         # spec: Operator!Start
