@@ -203,19 +203,17 @@ class LedgerSession:
             return self.claimed.claim_first(rows)
         if (self._member is not None and not self._holds_run()) or not self._lease.may_call():
             return False
-        waiting, place = self._flow.waiting, 0
+        waiting, reader, place = self._flow.waiting, self.reader, 0
         while place < min(rows, len(waiting)):
-            place += not self.look_again(waiting[place])
+            call = waiting[place]
+            # On the path of every call: most have waited for their slot only.
+            is_known = call.looked == reader.scans and not call.attempt
+            place += is_known or not self._results.look_again(call)
         return bool(waiting) or not rows
 
     def look_again(self, call: Call) -> bool:
-        """Give a row that is to be called, or called again, what the ledger has for it; False for nothing."""
-        if self.claimed is not None:
-            return self.claimed.find(call)
-        # On the path of every call: most have waited for their slot only.
-        if call.looked == self.reader.scans and not call.attempt:
-            return False
-        return self._results.look_again(call)
+        """Give a row that is to be called again what the ledger has for it by now; False for nothing."""
+        return self._results.look_again(call) if self.claimed is None else self.claimed.find(call)
 
     def _holds_run(self) -> bool:
         """Return True if no other job has taken over the run; otherwise this one ends."""

@@ -33,7 +33,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
 from pillarbox.ledger.format import (
@@ -451,7 +451,8 @@ class LedgerWriter:
         now = time.monotonic()
         self._check_process()
         with self._changed:
-            self._check()
+            if self._closing or self._failure is not None:
+                self._refuse()
             if self._queue.add(entry, rows, size, now):
                 self._changed.notify_all()
             return self._queue.appended
@@ -548,11 +549,10 @@ class LedgerWriter:
                 "the ledger's writer belongs to the process that this one was forked from"
             )
 
-    def _check(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self._failure is not None:
             raise LedgerClosedError(f"the ledger's writer has failed: {self._failure}") from self._failure
-        if self._closing:
-            raise LedgerClosedError("the ledger's writer is closed")
+        raise LedgerClosedError("the ledger's writer is closed")
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do; 0 for now."""
