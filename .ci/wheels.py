@@ -20,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import cpython
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheels"
@@ -33,6 +35,8 @@ TARGET = f"x86_64-linux-gnu.{GLIBC}"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 NEITHER = "not spark and not server and not slow and not thorough"
 ABOVE = ("spark", "chaos", "examples", "embedding", "bench", "demo")
+FREE = ("tests/kernel", "tests/testing", "tests/mailbox", "tests/aio")
+"""The tests for a Python without a GIL, for which few other packages have wheels."""
 QUICK = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", NEITHER)
 """Words for pytest: the tests of `make test-fast`."""
 COMPILERS_AND_JAVA = re.compile(
@@ -40,11 +44,6 @@ COMPILERS_AND_JAVA = re.compile(
     r"java|javac|javaw|jshell|keytool|rmiregistry|make|cmake"
 )
 """Names of programs that an environment for trying lacks."""
-IDENTITY = (
-    "import sys, sysconfig; v = sys.version_info; "
-    "free = bool(sysconfig.get_config_var('Py_GIL_DISABLED')); "
-    "print(f'{v[0]}.{v[1]}', 'cpython' == sys.implementation.name, free)"
-)
 
 
 def run(
@@ -56,38 +55,18 @@ def run(
         raise SystemExit(f"failed with {done.returncode}: {' '.join(map(str, command))}")
 
 
-def candidates(version: str) -> Iterator[Path]:
-    """The places where a Python of this version may be, the PATH first, then pyenv's versions."""
-    found = shutil.which(f"python{version}")
-    if found:
-        yield Path(found)
-    pyenv = shutil.which("pyenv")
-    if pyenv:
-        home = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False).stdout.strip()
-        yield from sorted(Path(home, "versions").glob(f"*/bin/python{version}"), reverse=True)
-    yield from (ROOT / "build").glob(f"*/bin/python{version}")
-
-
-def interpreter(version: str) -> Path | None:
-    """A Python that runs and is of this version: "3.13", or "3.13t" for one without a GIL."""
-    for path in candidates(version):
-        asked = subprocess.run([path, "-c", IDENTITY], capture_output=True, text=True, check=False)
-        wanted = f"{version.removesuffix('t')} True {version.endswith('t')}"
-        if asked.returncode == 0 and asked.stdout.strip() == wanted:
-            return path
-    return None
-
-
 def interpreters(versions: Sequence[str]) -> dict[str, Path]:
-    """The Pythons that are here, by their versions; says which are not."""
-    found = {version: interpreter(version) for version in versions}
+    """The Pythons by their versions: of the default ones those that are here, others built if need be."""
+    if tuple(versions) != PYTHONS:
+        return {version: cpython.interpreter(version) or cpython.build(version) for version in versions}
+    found = {version: cpython.interpreter(version) for version in versions}
     for version in (version for version, path in found.items() if path is None):
-        print(f"Python {version} is not here: no wheel for it", flush=True)
+        print(f"Python {version} is not here: no wheel for it (PYTHONS={version} builds one)", flush=True)
     return {version: path for version, path in found.items() if path is not None}
 
 
-def environment(python: Path, folder: Path, *words: str) -> Path:
-    """Make an environment with packages in the locked versions, if it is not there; returns its Python."""
+def environment(python: Path, folder: Path, *words: str, locked: bool = True) -> Path:
+    """Make an environment with packages, in the locked versions or the newest; returns its Python."""
     inside = folder / "bin" / "python"
     done = folder / ".made"
     if not done.exists() or done.read_text() != " ".join(words):
@@ -95,7 +74,7 @@ def environment(python: Path, folder: Path, *words: str) -> Path:
         pip = [inside, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
         # Older ones know no groups.
         run([*pip, "--upgrade", "--constraint", "constraints.txt", "pip"])
-        run([*pip, "--constraint", "constraints.txt", *words])
+        run([*pip, *(["--constraint", "constraints.txt"] if locked else []), *words])
         done.write_text(" ".join(words))
     return inside
 
@@ -208,12 +187,14 @@ def try_wheels(versions: Sequence[str], words: Sequence[str]) -> None:
     for version, python in interpreters(versions).items():
         print(f"== tests with the wheel for Python {version}", flush=True)
         folder = WORK / f"try-{version}"
-        inside = environment(python, folder, "--only-binary", ":all:", "--group", "quick")
+        is_free = version.endswith("t")
+        group = "free" if is_free else "quick"
+        inside = environment(python, folder, "--only-binary", ":all:", "--group", group, locked=not is_free)
         pip = [inside, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps"]
         run([*pip, "--force-reinstall", wheel_of(version)], environment=bare)
         tests = [inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick"]
-        above = [f"--ignore=tests/{folder}" for folder in ABOVE]
-        run([*tests, *above, *QUICK, *words], cwd=tree, environment=bare)
+        chosen = FREE if is_free else [f"--ignore=tests/{folder}" for folder in ABOVE]
+        run([*tests, *chosen, *QUICK, *words], cwd=tree, environment=bare)
 
 
 def main(words: Sequence[str]) -> None:

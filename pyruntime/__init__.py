@@ -6,8 +6,9 @@ Spark nor Arrow, and the module of a name when the name is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
@@ -94,14 +95,8 @@ _MODULES = {
     "redaction": ["Redact"],
     "spark": ["async_stream", "async_udf"],
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        # Imported at the first use: `pillarbox doctor` runs with a broken kernel too.
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"pillarbox.{_HOMES[name]}"), name)
-        return value
+    # At the first use: `pillarbox doctor` runs with a broken kernel too.
+    __getattr__ = at_first_use(__name__, _MODULES)

@@ -39,8 +39,8 @@ from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import with_parse
+from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.options import (
-    CLOSE_TIMEOUT_S,
     ErrorMode,
     Errors,
     Options,

@@ -34,8 +34,9 @@ InTurn(k) == Turn(plan.ordered)!InTurn(queue, k)
 Without(k) == SubSeq(queue, 1, k - 1) \o SubSeq(queue, k + 1, Len(queue))
 
 (* Entries. A row is waiting, running, failed (an attempt of it, or its time), pausing, joined to another's call,     *)
-(* decided (its result is there, perhaps not durable), withdrawn, or done: its entry has the result. `began` is when   *)
-(* its time began to count, which may be before this life; `due` when its pause ends.                                *)
+(* decided (its result is there, perhaps not durable), withdrawn, done: its entry has the result; or it ended behind    *)
+(* the close of the operator: late (an attempt failed), or dropped. `began` is when its time began to count, which may  *)
+(* be before this life; `due` when its pause ends.                                                                    *)
 NotBegun == 1000000000
 
 Row(n, label) ==
@@ -176,6 +177,21 @@ Find(k) == To(k, {"waiting", "joined", "pausing", "decided", "withdrawn"}, "deci
 Withdraw(k) == To(k, {"waiting", "running", "pausing", "failed"}, "withdrawn")
 
 Complete(k) == To(k, {"decided", "withdrawn"}, "done")
+
+(* A call that is in flight when the operator is closed ends behind that, before it is cancelled, and so do rows that  *)
+(* share it. An answer, a failure and what the row ends with are dropped: none of them comes out, is called again, or *)
+(* is in a snapshot.                                                                                                *)
+LateOutcome(k, states, state) ==
+    /\ phase = "closed" /\ IsRow(k, states)
+    /\ IF Mutant = "emits a late outcome" /\ state = "dropped"
+       THEN queue' = Without(k) /\ gone' = gone + 1
+       ELSE queue' = [queue EXCEPT ![k].state = state] /\ UNCHANGED gone
+    /\ UNCHANGED <<plan, phase, rest, inputs, admitted, saved>>
+
+LateAnswer(k) == LateOutcome(k, {"running"}, "dropped")
+LateFailure(k) == LateOutcome(k, {"running"}, "late")
+LateEnd(k) == LateOutcome(k, {"running", "late"}, "dropped")
+LateShare(k) == LateOutcome(k, {"joined"}, "dropped")
 
 -----------------------------------------------------------------------------
 (* Results come out.                                                                                               *)

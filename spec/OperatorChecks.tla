@@ -41,7 +41,7 @@ Orders == IF Changes THEN BOOLEAN ELSE {Ordered}
 Plans == {[ordered |-> o, window |-> w, limit |-> 0, attempts |-> Attempts, timeout |-> Timeout, slack |-> 0,
            parts |-> FALSE] : o \in Orders, w \in Windows}
 
-Open(k) == ~IsMark(queue[k]) /\ queue[k].state \notin {"decided", "withdrawn", "done"}
+Open(k) == ~IsMark(queue[k]) /\ queue[k].state \notin {"decided", "withdrawn", "done", "late", "dropped"}
 Began(k) == Open(k) /\ queue[k].began # NotBegun
 Label(k) == queue[k].label
 
@@ -113,6 +113,10 @@ SnapshotNext ==
 
 FinishNext == Finish /\ Same
 CloseNext == Cancels /\ Live /\ Close /\ Same
+LateNext ==
+    \E k \in DOMAIN queue :
+        /\ LateAnswer(k) \/ LateFailure(k) \/ LateEnd(k) \/ LateShare(k)
+        /\ Only(IF gone' = gone THEN h ELSE [h EXCEPT !.out = Append(@, Label(k))])
 
 \* Timers fire in time, so that time passes only where none is due.
 Tick ==
@@ -130,7 +134,7 @@ Tick ==
 ChecksNext ==
     \/ Begin \/ RestoreFrom \/ AdmitNext \/ MarkNext \/ EndNext \/ ReadmitNext \/ StartNext \/ AnswerNext \/ FailNext
     \/ AgainNext \/ AskAgainNext \/ ReturnNext \/ TimeOutNext \/ GiveUpNext \/ JoinNext \/ FindNext \/ WithdrawNext \/ CompleteNext \/ EmitNext
-    \/ EmitMarkNext \/ SnapshotNext \/ FinishNext \/ CloseNext \/ Tick
+    \/ EmitMarkNext \/ SnapshotNext \/ FinishNext \/ CloseNext \/ LateNext \/ Tick
 
 Spec == ChecksInit /\ [][ChecksNext]_all
 
@@ -184,5 +188,9 @@ ResultStays == \A k \in DOMAIN queue : Open(k) => Label(k) \notin h.decided
 
 FinishAfterDrain == phase = "finished" => queue = <<>> /\ rest = <<>> /\ RowsOut(h.out) = Labels
 
-NothingAfterClose == [][phase = "closed" => h.out' = h.out]_all
+NothingAfterClose ==
+    \* Nothing comes out, is taken in, called, charged to a row or kept for a restart.
+    [][phase = "closed" =>
+        /\ h' = h /\ gone' = gone /\ admitted' = admitted /\ saved' = saved
+        /\ \A k \in DOMAIN queue' : queue'[k].state \in {"running", "decided", "done"} => queue'[k] = queue[k]]_all
 =============================================================================

@@ -15,17 +15,17 @@ OfRow(e, k) ==
     LET name == e[1]
         now == e[2]
     IN  CASE name = "start" -> Start(k, e[4], now)
-          [] name = "answer" -> Answer(k, now)
+          [] name = "answer" -> Answer(k, now) \/ LateAnswer(k)
           [] name = "complete" -> Complete(k)
           [] name = "emit" -> EmitRow(k)
-          [] name = "fail" -> Fail(k)
+          [] name = "fail" -> Fail(k) \/ LateFailure(k)
           [] name = "again" -> Again(k, e[4], now)
           [] name = "ask_again" -> AskAgain(k, e[4], now)
           [] name = "return" -> Return(k, e[4], e[5] = 1, now)
           [] name = "time_out" -> TimeOut(k, now)
-          [] name = "give_up" -> GiveUp(k)
+          [] name = "give_up" -> GiveUp(k) \/ LateEnd(k)
           [] name = "join" -> Join(k)
-          [] name = "find" -> Find(k)
+          [] name = "find" -> Find(k) \/ LateShare(k)
           [] name = "withdraw" -> Withdraw(k)
 
 Does(e) ==

@@ -1,5 +1,5 @@
 ----------------------------- MODULE RateLease -----------------------------
-(* How tasks share a number of calls, `Max`, through a coordinator that may die: the accounts of lease.py, and   *)
+(* How tasks share a number of calls, `Max`, through a coordinator that may die: the accounts of quota.py, and   *)
 (* what a task does with what it was granted. A task says some time later that calls have begun: all that it     *)
 (* holds when it dies counts as begun. All reports are counts since the beginning of a task, so only the last    *)
 (* one on its way matters.                                                                                       *)

@@ -37,8 +37,6 @@ ROWS = (40, 60)
 MAX_LIFE_S = 0.25
 """Seconds for which a life lasts from its first call."""
 INTERVAL_S = 0.02
-LATE = ("answer", "fail", "give_up")
-"""Outcomes of calls, which a closed operator drops."""
 
 
 def lives_of(seed: int) -> int:
@@ -133,14 +131,8 @@ def make_run(seed: int, folder: Path) -> list[Run]:
     for path in sorted((folder / "traces").glob("*.trace")):
         # A process makes the operators of its one task in their order.
         number = int(path.stem.rsplit("-", 1)[1])
-        operators.setdefault(number, []).extend(_without_late_outcomes(read_life(path)))
+        operators.setdefault(number, []).extend(read_life(path))
     return [run for _, run in sorted(operators.items())]
-
-
-def _without_late_outcomes(life: Run) -> Run:
-    """The steps of a life without outcomes of calls that end behind its close: they change nothing."""
-    closed = next((place for place, step in enumerate(life) if step.name == "close"), len(life))
-    return [*life[:closed], *(step for step in life[closed:] if step.name not in LATE)]
 
 
 def make_runs(seeds: Sequence[int], folder: Path) -> dict[str, Run]:

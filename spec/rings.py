@@ -38,6 +38,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "user_frames": frozenset(),
     "redaction": frozenset({"secret_shapes", "user_frames"}),
     "dataclass_fields": frozenset(),
+    "lazy_names": frozenset(),
     "validate": frozenset(),
     "thread_start": frozenset(),
     "providers": frozenset(),
@@ -86,7 +87,7 @@ RINGS: Mapping[str, Ring] = {
     ),
     "limits": Ring(
         "limits that the tasks of several processes share",
-        ("aio.limits.coordinator", "aio.limits.lease"),
+        ("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
     ),
     "observe": Ring(
         "exporters, the report, live progress",

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from pillarbox.aio.call_flow import CallFlow, CallHolds
+from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.ledger_lookup import POLL_INTERVAL_S, LedgerLookup
 from pillarbox.aio.ledger_rows import LedgerRows
-from pillarbox.aio.options import Intervals
 from pillarbox.aio.shared_results import SharedResults
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.lease import Lease

@@ -670,11 +670,11 @@ class BatchScheduler(CallScheduler):
         seconds = ended - calls[0].began
         again = [call for call in calls if call.attempt > 1]
         meter = self.meter
-        meter.ended += [seconds] * (len(calls) - len(again))
+        meter.latencies.first += [seconds] * (len(calls) - len(again))
         for call in again:
             call.error = None
-            meter.ended_again.append(seconds)
-            meter.rows_ended_again.append(ended - call.started)
+            meter.latencies.more.append(seconds)
+            meter.latencies.rows.append(ended - call.started)
         if self.times.total is not None:
             for call in calls:
                 self.times.total.cancel(call.deadline)

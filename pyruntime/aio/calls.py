@@ -10,7 +10,7 @@ Confined to the mailbox thread; a `CallState` is a value.
 # that nobody reads costs a store a row.
 #
 # Each slot has one file that writes it, so that the state of a call can be read in one place: the scheduler
-# writes the life of a call, the operator its place in the queue, the ledger its key (`tests/house`).
+# writes the life of a call, the admission its place in the queue, the ledger its key (`tests/house`).
 
 from __future__ import annotations
 
@@ -105,6 +105,18 @@ Chunk: TypeAlias = list[tuple[Call, Any]]
 
 TakesResult: TypeAlias = Callable[[Call, Any], None] | None
 """Takes a call and its result; None for nothing that does."""
+
+
+class OperatorFunctions(NamedTuple):
+    """The functions of an operator for its scheduler.
+
+    complete: takes a row and its result, once for each. stop: takes the error that ends the job. finished:
+    gives the rows that have finished, those before a restore included.
+    """
+
+    complete: Callable[[Call, Any], None]
+    stop: Callable[[BaseException], None]
+    finished: Callable[[], int]
 
 
 class RestoredCall(Call):

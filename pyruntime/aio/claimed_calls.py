@@ -21,6 +21,7 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 
+from pillarbox.aio import intervals
 from pillarbox.aio.call_flow import CallFlow
 from pillarbox.aio.calls import Call
 from pillarbox.aio.ledger_lookup import POLL_INTERVAL_S, LedgerLookup
@@ -185,6 +186,6 @@ def patience_of(options: Options) -> float:
     """Seconds that a row waits for another task's call: as for a lease, or as long as its calls may take."""
     timeout, retry = options.timeout, options.retry
     if timeout.total is not None:
-        return max(options.intervals.hung_after, timeout.total)
+        return max(intervals.INTERVALS.hung_after, timeout.total)
     attempts = 1 if retry is None else retry.attempts
-    return max(options.intervals.hung_after, 0.0 if timeout.attempt is None else timeout.attempt * attempts)
+    return max(intervals.INTERVALS.hung_after, 0.0 if timeout.attempt is None else timeout.attempt * attempts)

@@ -79,8 +79,55 @@ class Adaptive:
         return AdaptiveController(self, clock)
 
 
+class _Failures:
+    """The failures of the last outcomes, by which a limit is cut: errors, overloads of a round trip."""
+
+    __slots__ = ("_errors", "_looked_at", "_outcomes", "_overloads", "_usual_errors")
+
+    def __init__(self) -> None:
+        # Since the last look at errors.
+        self._outcomes = 0
+        self._errors = 0
+        self._usual_errors = 0.0
+        # Since the last look at overloads.
+        self._looked_at = 0
+        self._overloads = 0
+
+    def ended(self, limit: int) -> bool:
+        """Count an attempt that has ended; True if more failed than usually do. limit: calls in flight."""
+        if self._looked_at >= max(MIN_OVERLOAD_WINDOW, limit):
+            self._looked_at = self._overloads = 0
+        self._looked_at += 1
+        self._outcomes += 1
+        if self._outcomes < max(MIN_SAMPLES, limit):
+            return False
+        share = self._errors / self._outcomes
+        # Twice what chance makes of so few.
+        chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
+        is_sign = share > self._usual_errors + MAX_ERROR_SHARE + chance
+        self._usual_errors += (share - self._usual_errors) / 4
+        self._outcomes = self._errors = 0
+        return is_sign
+
+    def failed(self) -> None:
+        """Count an attempt that has ended as an error."""
+        self._errors += 1
+
+    def overloaded(self, limit: int, counts: bool) -> bool:
+        """Count an attempt that has ended as an overload, if it `counts`; True if these are too many."""
+        self._outcomes -= 1
+        self._overloads += counts
+        outcomes = max(MIN_OVERLOAD_WINDOW, limit)
+        # The share of a round trip that is borne, and what chance adds.
+        borne = MAX_OVERLOAD_SHARE * outcomes
+        if self._overloads <= borne + 2 * math.sqrt(borne * (1 - MAX_OVERLOAD_SHARE)):
+            return False
+        self._overloads = self._looked_at = 0
+        return True
+
+
 class AdaptiveController:
-    """Finds one limit. Told of each attempt that has ended, on the mailbox thread; nothing else is needed.
+    """Finds one limit by the attempts that have ended. On the mailbox thread.
 
     How many calls were in flight it knows by Little's law: the latencies that ended in some time, summed,
     divided by that time.
@@ -98,13 +145,7 @@ class AdaptiveController:
         self._since = now
         self._successes = 0
         self._seconds = 0.0
-        # Since the last look at errors.
-        self._outcomes = 0
-        self._errors = 0
-        self._usual_errors = 0.0
-        # Since the last look at overloads.
-        self._looked_at = 0
-        self._overloads = 0
+        self._failures = _Failures()
         # The latency: smoothed, without a queue, and what the present measurement has.
         self._latency = 0.0
         self._samples = 0
@@ -141,37 +182,17 @@ class AdaptiveController:
         now = self._clock()
         self._ended(now)
         self._seconds += self._latency if seconds is None else seconds
-        self._errors += 1
-        if overloaded:
-            self._errors -= 1
-            self._outcomes -= 1
-            # Calls that were begun before the last cut say nothing about the limit that is now.
-            self._overloads += self._unsettled <= 0
-            if self._overloads > self._overloads_borne():
-                self._overloads = self._looked_at = 0
-                self._cut(now)
+        # Calls that were begun before the last cut say nothing about the limit that is now.
+        if not overloaded:
+            self._failures.failed()
+        elif self._failures.overloaded(self.limit, counts=self._unsettled <= 0):
+            self._cut(now)
 
     def _ended(self, now: float) -> None:
         if self._unsettled > 0:
             self._unsettled = 0 if now >= self._settled_at else self._unsettled - 1
-        if self._looked_at >= max(MIN_OVERLOAD_WINDOW, self.limit):
-            self._looked_at = self._overloads = 0
-        self._looked_at += 1
-        self._outcomes += 1
-        if self._outcomes >= max(MIN_SAMPLES, self.limit):
-            share = self._errors / self._outcomes
-            # Twice what chance makes of so few.
-            chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
-            if share > self._usual_errors + MAX_ERROR_SHARE + chance:
-                self._cut(now)
-            self._usual_errors += (share - self._usual_errors) / 4
-            self._outcomes = self._errors = 0
-
-    def _overloads_borne(self) -> float:
-        """Overloads in a round trip that are not a sign: the share that is borne, and what chance adds."""
-        outcomes = max(MIN_OVERLOAD_WINDOW, self.limit)
-        borne = MAX_OVERLOAD_SHARE * outcomes
-        return borne + 2 * math.sqrt(borne * (1 - MAX_OVERLOAD_SHARE))
+        if self._failures.ended(self.limit):
+            self._cut(now)
 
     def _judge(self, now: float) -> None:
         """There is a mean of the latencies since the last cut."""

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pillarbox.aio import intervals
 from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
@@ -96,6 +97,7 @@ class LedgerSession:
         if dedupe is not None and isinstance(identify, RowIdentity):
             identify = identify.sharing(dedupe.key)
         self._options = options
+        self._intervals = intervals.INTERVALS
         self._ledger = ledger
         self._scope = scope
         redact = options.errors.redaction
@@ -106,7 +108,7 @@ class LedgerSession:
         self._pin = pin
         self._mailbox: TaskMailbox | None = None
         # First: who has held the run has kept its results by then.
-        self._member = join_run(ledger, scope, holder, self._lost, options.intervals.holding, frees=alone)
+        self._member = join_run(ledger, scope, holder, self._lost, self._intervals.holding, frees=alone)
         self.reader = shared_reader(ledger, scope, since=cut)
         self._claims = None if dedupe is None else HeldClaims(ledger.claims(scope))
         self.claimed: ClaimedCalls | None = None
@@ -117,7 +119,6 @@ class LedgerSession:
     ) -> LedgerRecords:
         """Keep the results of the calls of an operator. weigh: counts each; leave: completes one."""
         rows, claims, ledger, scope = self.rows, self._claims, self._ledger, self._scope
-        intervals = self._options.intervals
         self._flow = flow
         self._holds = holds = CallHolds(flow.hold)
         in_flight = CallsInFlight() if rows.shares else None
@@ -157,9 +158,9 @@ class LedgerSession:
             results,
             holds,
             name=self._name,
-            open=lambda name: ledger.lease(scope, name, hung_after=intervals.hung_after),
+            open=lambda name: ledger.lease(scope, name, hung_after=self._intervals.hung_after),
             held=records.writer.hold,
-            intervals=intervals,
+            intervals=self._intervals,
             scope=scope,
         )
         if claims is not None:
@@ -230,7 +231,7 @@ class LedgerSession:
         """The reason that holds calls back, in words; None for nothing."""
         if self._holds.by_lease or self._holds.by_disk:
             return self._lease.waits_for or "the ledger's disk, which is behind"
-        most = f"for {self._options.intervals.hung_after:g} s at most without progress"
+        most = f"for {self._intervals.hung_after:g} s at most without progress"
         return f"the calls that other tasks make for equal rows, {most}" if self.claimed else None
 
     def _lost(self, error: BaseException) -> None:

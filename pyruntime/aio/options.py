@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
@@ -27,8 +27,7 @@ from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.holder import HOLDER_TIMES, HolderTimes
-from pillarbox.ledger.lease import HUNG_AFTER_S, check_claims
+from pillarbox.ledger.lease import check_claims
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -47,9 +46,6 @@ REORDER_FACTOR = 8
 MAX_WINDOW_ROWS = 2**24
 """Rows that a result queue can hold."""
 DEFAULT_MAX_BYTES = 256 * 2**20
-
-CLOSE_TIMEOUT_S = 5.0
-"""Seconds that ending a run early may take before its threads are left to themselves."""
 
 DEFAULT_FLOOR = 100
 """Rows of a job that all fail for one cause, at its begin, before it ends."""
@@ -73,29 +69,6 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """The times of an operator and its task, in seconds, and the numbers, that are nobody's to choose.
-
-    cancel_timeout: for a call to end after it was revoked; then its slot is given to another.
-    abandoned_threads: calls that may go on in their threads after their time-out, at least; more where the
-        capacity is larger.
-    stall_timeout: by which a deadline may be missed before the event loop counts as blocked.
-    close_timeout: that ending a run early may take before its threads are left to themselves.
-    hung_after: after which another attempt, or another task, that shows no progress is not waited for.
-    lease_check: for which calls begin without a look whether the lease is another's by now.
-    holding: of the job that holds a run in an object store.
-    """
-
-    cancel_timeout: float = 1.0
-    abandoned_threads: int = 64
-    stall_timeout: float = 5.0
-    close_timeout: float = CLOSE_TIMEOUT_S
-    hung_after: float = HUNG_AFTER_S
-    lease_check: float = 0.1
-    holding: HolderTimes = HOLDER_TIMES
 
 
 @naming_arguments
@@ -387,8 +360,6 @@ class Options:
     latency: Latency
     where: Any
     policies: tuple[CallPolicy, ...]
-    # No user sets it; a subclass may.
-    intervals: ClassVar[Intervals] = Intervals()
 
     @suggesting_names
     def __init__(

@@ -47,7 +47,7 @@ from pillarbox.aio.current_call import CURRENT, CallServices, CurrentCall
 from pillarbox.aio.executions import Execution, Worker
 from pillarbox.aio.function import refuse_awaitable, refuse_coroutine
 from pillarbox.aio.gen_ai import GenAiMeter
-from pillarbox.aio.options import Intervals
+from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.usage import Result
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 

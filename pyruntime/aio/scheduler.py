@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pillarbox.aio import intervals
 from pillarbox.aio.call_flow import CallFlow
 from pillarbox.aio.call_sharing import CallSharing
-from pillarbox.aio.calls import Call, CallState, state_of
+from pillarbox.aio.calls import Call, CallState, OperatorFunctions, state_of
 from pillarbox.aio.current_call import CallServices
 from pillarbox.aio.deadlines import CallTimes, clock_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
@@ -37,19 +38,17 @@ from pillarbox.lacks import lack_in
 class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
-    name: that of the function, for errors. queue: has a handle for each attempt. complete: takes a row and
-    its result, once for each. stop: takes the error that ends the job. convert: makes of results the form in
-    which they leave; what it raises is the error of the attempt. session: where results are recorded before
-    they leave, or None.
-    finished: gives the rows that have finished, those before a restore included.
+    name: that of the function, for errors. queue: has a handle for each attempt. convert: makes of results
+    the form in which they leave; what it raises is the error of the attempt. session: where results are
+    recorded before they leave, or None.
     `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
-        *("clock", "complete", "gate", "is_closed", "loop", "meter", "options", "pausing"),
-        *("policies", "queue", "runner", "sharing", "slots", "stop", "times", "waiting"),
-        *("_finish_call", "_finished", "_is_open", "_plain"),
+        *("clock", "gate", "is_closed", "loop", "meter", "options", "pausing", "policies"),
+        *("queue", "runner", "sharing", "slots", "times", "waiting"),
+        *("_finish_call", "_is_open", "_operator", "_plain"),
     )
 
     runner: Runner
@@ -62,9 +61,7 @@ class CallScheduler:
         *,
         name: str,
         queue: OrderedQueue | UnorderedQueue,
-        complete: Callable[[Call, Any], None],
-        stop: Callable[[BaseException], None],
-        finished: Callable[[], int],
+        operator: OperatorFunctions,
         convert: ResultConverter | None = None,
         session: LedgerSession | None = None,
     ) -> None:
@@ -73,11 +70,9 @@ class CallScheduler:
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
         self.queue = queue
-        self.complete = complete
-        self.stop = stop
         self.loop = loop
         self.clock = clock = clock_of(loop)
-        self._finished = finished
+        self._operator = operator
         self.is_closed = False
         limits = options.timeout
         self.times: CallTimes[Any] = CallTimes(
@@ -90,11 +85,13 @@ class CallScheduler:
         self.policies = policies = OperatorPolicies(options, meter, clock, convert)
         self.sharing = CallSharing(options, policies.stack, session)
         # The way of rows that have finished: as straight to the queue as the options allow.
-        self._finish_call = complete if self.sharing.equals is None else self._finish_shared
+        self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
         self.slots = Slots(
             options.max_capacity,
             lambda: policies.load.found,
-            lambda changed: WorkerRoom(options.max_capacity, name, loop, self._guarding(changed), stop),
+            lambda changed: WorkerRoom(
+                options.max_capacity, name, loop, self._guarding(changed), operator.stop
+            ),
             self._limit,
         )
         policies.stack.open(
@@ -103,8 +100,8 @@ class CallScheduler:
                 clock,
                 options.errors.redaction,
                 self._ask_again,
-                stop,
-                finished,
+                operator.stop,
+                operator.finished,
                 lambda: meter.calls,
                 lambda: self.runner.in_flight,
                 lambda: self.slots.limit,
@@ -153,7 +150,7 @@ class CallScheduler:
         try:
             fn(*args)
         except BaseException as error:
-            self.stop(error)
+            self._operator.stop(error)
 
     def _guarding(self, fn: Callable[..., None]) -> Callable[..., None]:
         return lambda *args: self.guarded(fn, *args)
@@ -171,7 +168,7 @@ class CallScheduler:
                 self.suggest_rows,
             ),
             gen_ai=self.meter.gen_ai,
-            intervals=self.options.intervals,
+            intervals=intervals.INTERVALS,
             most=self.options.max_capacity,
             limit=self.slots.limit,
             is_gated=self.gate is not None,
@@ -182,7 +179,7 @@ class CallScheduler:
             ended=self.ended,
             limit_threads=self.slots.limit_threads,
             guarded=self.guarded,
-            stop=self.stop,
+            stop=self._operator.stop,
         )
 
     def flow(self) -> CallFlow:
@@ -196,13 +193,13 @@ class CallScheduler:
             convert=fit.convert,
             rows_of=fit.rows_of,
             ahead=lambda: self.slots.limit if self.gate is None else 1,
-            complete=self.complete,
+            complete=self._operator.complete,
             replay=self.replay,
             share=self.share_found,
             suspend=self.suspend,
             resume=self.resume,
             hold=self.slots.hold,
-            stop=self.stop,
+            stop=self._operator.stop,
         )
 
     def record_in(self, records: LedgerRecords) -> None:
@@ -393,7 +390,7 @@ class CallScheduler:
                     rejected = misfit
             if self._plain:
                 if rejected is None:
-                    self.meter.ended.append(ended - call.began)
+                    self.meter.latencies.first.append(ended - call.began)
                     self._finish_call(call, result)
                 else:
                     self.row_failed(call, rejected)
@@ -413,11 +410,11 @@ class CallScheduler:
     def _row_ended(self, call: Call, result: Any, ended: float) -> None:
         """Finish a row with its converted result, which came at `ended`."""
         if call.attempt == 1:
-            self.meter.ended.append(ended - call.began)
+            self.meter.latencies.first.append(ended - call.began)
         else:
             call.error = None
-            self.meter.ended_again.append(ended - call.began)
-            self.meter.rows_ended_again.append(ended - call.started)
+            self.meter.latencies.more.append(ended - call.began)
+            self.meter.latencies.rows.append(ended - call.started)
         if self.times.total is not None:
             self.times.total.cancel(call.deadline)
         for finish in self.policies.stack.finish:
@@ -457,7 +454,7 @@ class CallScheduler:
                 result = accept(call, result)
         except UsageMissing as missing:
             # Every other call would be paid for as well, and its result be lost.
-            self.stop(missing)
+            self._operator.stop(missing)
             return None
         except HookFailed as failed:
             # A hook that raises fails the row: without an answer it would wait for ever.
@@ -501,7 +498,7 @@ class CallScheduler:
     def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
         """Take back an attempt of `calls`, whose process lacked something: seconds to the next, or None."""
         # spec: Operator!Return
-        pause = self.slots.room.took_back(lack, error, self.runner.others, self._finished())
+        pause = self.slots.room.took_back(lack, error, self.runner.others, self._operator.finished())
         self.slots.set_limit()
         self.policies.load.give_back(calls)
         for call in calls:
@@ -554,20 +551,20 @@ class CallScheduler:
                     # In what is ours, or in a hook: nothing of it is the row's.
                     raise self.slots.room.error_of(*found)
                 policies.load.explain(call, error)
-            result = policies.errors.of_failure(call, error, self._finished() + 1)
+            result = policies.errors.of_failure(call, error, self._operator.finished() + 1)
             if policies.fit.convert_fallback is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
                 try:
                     result = policies.fit.convert_fallback(result)
                 except Exception as misfit:
                     error = CallFailed(call.attempt, misfit)
-                    result = policies.errors.of_failure(call, error, self._finished() + 1)
+                    result = policies.errors.of_failure(call, error, self._operator.finished() + 1)
         except BaseException as ending:
-            self.stop(ending)
+            self._operator.stop(ending)
             return
         call.error = error
         if call.attempt > 0:
-            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
+            self.meter.latencies.rows.append(call.elapsed(self.clock()))
         self._finish(call, result)
 
     def discard(self, calls: Iterable[Call]) -> None:
@@ -588,7 +585,7 @@ class CallScheduler:
         self.times.cancel(call.deadline, call.attempt_deadline)
         self._take_away(call)
         if call.attempt > 0:
-            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
+            self.meter.latencies.rows.append(call.elapsed(self.clock()))
 
     def suspend(self, call: Call) -> None:
         """`call`, which waits, may not begin before `resume`."""
@@ -646,7 +643,7 @@ class CallScheduler:
     def bill_error(self, calls: list[Call], error: BaseException) -> None:
         """Count what a call for the rows of `calls` used that failed with `error`, if the error says so."""
         if not self.is_closed and (missing := self.policies.costs.bill_error(calls, error)) is not None:
-            self.stop(missing)
+            self._operator.stop(missing)
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
@@ -655,7 +652,7 @@ class CallScheduler:
                 call.started = call.began
             call.uncharged = call.refusals = call.repeats = 0
             call.refused_since = None
-        self.meter.ended_again.append(self.clock() - call.began)
+        self.meter.latencies.more.append(self.clock() - call.began)
 
     # -- results, on their way to the queue ---------------------------------------------------
 
@@ -681,7 +678,7 @@ class CallScheduler:
     def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
         """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
         if self.sharing.records is None:
-            self.complete(call, result)
+            self._operator.complete(call, result)
         else:
             self.sharing.records.record(call, result, called)
 
@@ -695,7 +692,7 @@ class CallScheduler:
         """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
         if type(result) is Failed:
             self._count_shared(result, 1)
-        self.complete(call, result)
+        self._operator.complete(call, result)
 
     def take_found(self, call: Call, result: Any) -> None:
         """A row gets the result that the ledger has for it."""
@@ -703,7 +700,7 @@ class CallScheduler:
         self.share_found(call, result)
 
     def _count_shared(self, failed: Failed, rows: int) -> None:
-        self.guarded(self.policies.errors.count_shared, failed, rows, self._finished() + 1 + rows)
+        self.guarded(self.policies.errors.count_shared, failed, rows, self._operator.finished() + 1 + rows)
 
     # -- snapshots ----------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
+from pillarbox.aio import intervals
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.chained import Identify, Stage, places_of
@@ -447,7 +448,7 @@ class ResultStream:
         snapshot: TaskSnapshot | None = None,
     ) -> None:
         self._stages = stages
-        self._intervals = stages[0].options.intervals
+        self._intervals = intervals.INTERVALS
         self._loop_thread = loop_thread
         self._loop = loop = asyncio.get_running_loop() if loop_thread is None else loop_thread.loop
         self._opens = opens

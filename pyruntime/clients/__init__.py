@@ -6,8 +6,9 @@ may be given wherever a function is given, with all options of the operator; it 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.clients.chat import Chat
@@ -19,20 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Chat", "Embeddings", "Http", "HttpLookup", "Price", "Secret"]
 
-_HOMES = {
-    "Chat": "chat",
-    "Embeddings": "embeddings",
-    "Http": "transport",
-    "HttpLookup": "http_lookup",
-    "Price": "prices",
-    "Secret": "secret",
+_MODULES = {
+    "chat": ["Chat"],
+    "embeddings": ["Embeddings"],
+    "http_lookup": ["HttpLookup"],
+    "prices": ["Price"],
+    "secret": ["Secret"],
+    "transport": ["Http"],
 }
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        # Imported at the first use: each client has extras of its own.
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"pillarbox.clients.{_HOMES[name]}"), name)
-        return value
+    # At the first use: each client has extras of its own.
+    __getattr__ = at_first_use(__name__, _MODULES)

@@ -193,7 +193,7 @@ class ParquetSink(FolderSink):
         writer, self._writer = self._writer, None
         writer.close()
 
-    def _fields(self, row: Any) -> Mapping[str, Any]:
+    def _fields(self, row: object) -> Mapping[str, Any]:
         fields = as_fields(row)
         if isinstance(fields, dict):
             return fields
@@ -208,7 +208,7 @@ class ParquetSink(FolderSink):
         )
 
 
-def _told(value: Any) -> Any:
+def _told(value: object) -> Any:
     """The form of a value in JSON that has none of its own."""
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.function import enter_function, with_parse
-from pillarbox.aio.options import CLOSE_TIMEOUT_S
+from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.stage_ledgers import open_ledgers
 from pillarbox.aio.states import AsyncWaitState

@@ -14,7 +14,7 @@ On the job's thread; librdkafka has threads of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pillarbox.aio.chained import as_fields
@@ -153,7 +153,7 @@ class KafkaSink(Sink):
             self._consumer.close()
             self._producer = None
 
-    def _message(self, row: Any) -> dict[str, Any]:
+    def _message(self, row: object) -> dict[str, Any]:
         fields = as_fields(row)
         if not isinstance(fields, dict) or "value" not in fields:
             return {"topic": self._topic, "value": json.dumps(fields).encode()}
@@ -178,7 +178,7 @@ PRODUCER_ONLY = frozenset(
 )
 
 
-def _again(call: Any, *arguments: Any) -> None:
+def _again(call: Callable[..., object], *arguments: object) -> None:
     """Call what may be called again where its error says so."""
     from confluent_kafka import KafkaException
 

@@ -77,7 +77,7 @@ class ResultRows:
         return {name: fields[name] for name in self._keep}
 
 
-def _named(result: Any) -> dict[str, Any]:
+def _named(result: object) -> dict[str, Any]:
     fields = as_fields(result)
     if isinstance(fields, dict):
         return fields

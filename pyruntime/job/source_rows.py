@@ -36,7 +36,7 @@ BATCH_ROWS = 256
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
-def source_of(rows: Any) -> Source[Any, Any]:
+def source_of(rows: object) -> Source[Any, Any]:
     """The source that a user has given, or that of an iterable. Raises TypeError for other values."""
     if isinstance(rows, Source):
         return rows
@@ -59,8 +59,8 @@ class IterableSource(SimpleSource[OffsetSplit]):
 
     split_type: type[Any] = Split
 
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
+    def __init__(self, rows: object) -> None:
+        self._rows: Any = rows
 
     def __repr__(self) -> str:
         return f"IterableSource({shorten(self._rows)})"

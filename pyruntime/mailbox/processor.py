@@ -669,7 +669,7 @@ class MailboxExecutor(futures.Executor):
 
     # -- any thread: putting work ----------------------------------------------------------------
 
-    def execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> None:
+    def execute(self, fn: Callable[..., object], *args: object, **options: Any) -> None:
         """Have `fn(*args)` run on the mailbox thread. Any thread.
 
         options: `urgent`, `deferrable` and `description` of the `Mail`. An exception of `fn` ends the task.
@@ -682,7 +682,7 @@ class MailboxExecutor(futures.Executor):
             raise self._refused(mail)
         self._mailbox.put(mail)
 
-    def try_execute(self, fn: Callable[..., object], *args: Any, **options: Any) -> bool:
+    def try_execute(self, fn: Callable[..., object], *args: object, **options: Any) -> bool:
         """As `execute`, with its options, but returns whether the work was accepted. Any thread.
 
         For completions, which may come after the end: no error, they are ignored. What a quiesced

@@ -22,10 +22,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.reader import Fetched, SourceReader
 from pillarbox.validate import check_callable, check_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TOLERANCE_S = 1e-6
 """Seconds that make no difference: sums of times are not exact."""
@@ -142,7 +145,7 @@ def _place(timestamp: str, columns: Sequence[str]) -> int:
     return list(columns).index(timestamp)
 
 
-def _latest_in_column(batch: Any, name: str) -> float | None:
+def _latest_in_column(batch: pa.RecordBatch, name: str) -> float | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 

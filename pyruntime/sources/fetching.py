@@ -280,7 +280,9 @@ class Fetcher(Generic[S]):
                 if not self.handover.put(found, approximate_nbytes(fetched.records)):
                     return
 
-    def _checked(self, contract: ReaderContract, fetched_now: Any) -> list[tuple[_Held[S], Fetched]]:
+    def _checked(
+        self, contract: ReaderContract, fetched_now: Sequence[Fetched]
+    ) -> list[tuple[_Held[S], Fetched]]:
         """Check all before any is handed over: what breaks the contract is not to lose its place."""
         contract.check_list(fetched_now)
         checked = []

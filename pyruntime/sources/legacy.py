@@ -216,7 +216,7 @@ class SourceContext:
         """Makes what is done within one step for checkpoints; for `with`, reentrant. Waits for room."""
         return self._in_section()
 
-    def collect(self, value: Any) -> None:
+    def collect(self, value: object) -> None:
         """Emit a record. Raises `SourceCancelled`, and RuntimeError for more than a section may emit."""
         with self._in_section():
             if len(self._section) >= self._source.capacity:
@@ -227,7 +227,7 @@ class SourceContext:
             self.is_idle = False
             self._section.append(value)
 
-    def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
+    def collect_with_timestamp(self, value: object, timestamp: float) -> None:
         """As `collect`, with the event time in seconds. Raises TypeError or ValueError for what is none."""
         timestamp = check_moment("timestamp", timestamp)
         with self._in_section():
@@ -545,7 +545,7 @@ class FromInputFormat(Source[FormatSplit, Any]):
 class _FormatEnumerator(SplitEnumerator[FormatSplit, Any]):
     """Asks the format for its splits, once; knows those that it has not given out."""
 
-    def __init__(self, context: EnumeratorContext[Any], checkpoint: Any, source: FromInputFormat) -> None:
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: object, source: FromInputFormat) -> None:
         super().__init__(context, checkpoint)
         self._source = source
         self._format = source.make_configured()

@@ -257,7 +257,7 @@ def approximate_nbytes(records: Records) -> int:
     return len(records) * (sys.getsizeof(row) + sum(map(sys.getsizeof, fields)))
 
 
-def rest_of(split: S, position: Any) -> S:
+def rest_of(split: S, position: object) -> S:
     """`split` from `position` on; as it is, with all that is known of it, where it starts there."""
     return split if position == split.start else split.starting_at(position)
 
@@ -271,7 +271,7 @@ class ReaderContract:
         # class is slow beside a look into a set.
         self._fitting: set[type[Any]] = {list, tuple}
 
-    def check_list(self, fetched: Any) -> None:
+    def check_list(self, fetched: object) -> None:
         """Raise TypeError for what is not a sequence of `Fetched`."""
         if type(fetched) is list:
             return
@@ -279,7 +279,7 @@ class ReaderContract:
             what = "one Fetched" if isinstance(fetched, Fetched) else _told(fetched)
             raise TypeError(f"{self._method} returned {what}: {FETCH_RETURNS}")
 
-    def check(self, fetched: Any, splits: Mapping[str, P]) -> P:
+    def check(self, fetched: object, splits: Mapping[str, P]) -> P:
         """Return the one of `splits` that these rows are of; TypeError or ValueError for what cannot be.
 
         splits: those that the reader has, by their ids, as they were given, and the positions said last.
@@ -324,7 +324,7 @@ def _is_beyond(position: Any, stop: Any, start: Any) -> bool:
     return bool(position > stop) and not (type(start) in (int, float) and start > stop)
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     """A value of a reader may be long, and is named by its class as well."""
     shown = repr(value)
     return "None" if value is None else f"{shown[:80]}{'...' * (len(shown) > 80)} ({type(value).__name__})"

@@ -130,7 +130,7 @@ class SimpleSource(Source[S, Any]):
 class ListingEnumerator(SplitEnumerator[S, Any]):
     """Knows the names of the splits that were listed."""
 
-    def __init__(self, context: EnumeratorContext[S], checkpoint: Any, source: SimpleSource[S]) -> None:
+    def __init__(self, context: EnumeratorContext[S], checkpoint: object, source: SimpleSource[S]) -> None:
         super().__init__(context, checkpoint)
         self._source = source
         self.discovery_interval = source.discovery_interval
@@ -219,7 +219,7 @@ class LoopReader(SplitReader[S]):
         if isinstance(rows, Generator):
             rows.close()
 
-    def _selected(self, records: Any) -> Records:
+    def _selected(self, records: Records) -> Records:
         """The columns that are wanted."""
         if self._wanted is None:
             return records

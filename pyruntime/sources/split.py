@@ -105,12 +105,11 @@ T = TypeVar("T")
 JSON_SCALARS = frozenset({int, str, bool, type(None)})
 
 
-def is_json(value: Any) -> bool:
+def is_json(value: object) -> bool:
     """Return True if JSON gives `value` back as it is. Any thread."""
-    kind = type(value)
-    if kind in JSON_SCALARS:
+    if type(value) in JSON_SCALARS:
         return True
-    if kind is float:
+    if type(value) is float:
         return math.isfinite(value)
     if isinstance(value, list):
         return all(map(is_json, value))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pillarbox.api import async_map
+from pillarbox.lazy_names import at_first_use
 from pillarbox.spark.async_udf import async_udf
 from pillarbox.spark.dataframe import called_once
 from pillarbox.spark.dead_letters import call_failed, failed_rows, skipped_rows
@@ -44,16 +44,10 @@ _MODULES = {
     "stream.async_stream": ["async_stream"],
     "stream.settings": ["stream_settings"],
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        # Imported at the first use: each of these is of a ring, and a job that lacks it does without.
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        return value
+    # At the first use: each of these is of a ring, and a job that lacks it does without.
+    __getattr__ = at_first_use(__name__, _MODULES)
 
 
 # PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours

@@ -373,7 +373,7 @@ class UdfTask(MapTask):
             for batch in written:
                 yield batch.column(0)
 
-    def _numbered(self, arguments: Any) -> pa.RecordBatch:
+    def _numbered(self, arguments: pa.Array | tuple[pa.Array, ...]) -> pa.RecordBatch:
         """The columns with their places for names, and last which rows are called, if not all are."""
         columns = [*arguments] if isinstance(arguments, tuple) else [arguments]
         mask = columns.pop() if self._has_where else None

@@ -311,7 +311,9 @@ def _check_folder(path: str) -> None:
         )
 
 
-def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:
+def dead_letter_of(
+    value: str | os.PathLike[str] | DeadLetter | None, columns: Sequence[str]
+) -> DeadLetter | None:
     """The `DeadLetter` that a user gave as `dead_letter`, by path or as it is. On the driver.
 
     columns: of the input rows. Raises TypeError or ValueError.

@@ -30,10 +30,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from pillarbox.aio import intervals
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
 from pillarbox.aio.ledger_records import KeptForms
@@ -262,7 +264,7 @@ def plan_ledger(
     results: T.DataType | None,
     zone: str | None,
     *,
-    session: Any,
+    session: SparkSession | None,
     streaming: bool | None,
     arguments: str | None,
     is_behind: bool = False,
@@ -320,12 +322,11 @@ def plan_ledger(
     return _holding(plan, options, session) if ledger.holds_runs else plan
 
 
-def _holding(plan: LedgerPlan, options: Options, session: Any) -> LedgerPlan:
+def _holding(plan: LedgerPlan, options: Options, session: SparkSession | None) -> LedgerPlan:
     """The plan whose run is held from now on. Raises LedgerHeldError if another job has it, LedgerError."""
     ledger = options.ledger
     assert ledger is not None
-    is_apart = session is None or is_connect(session)
-    context = None if is_apart else session.sparkContext
+    context = None if session is None or is_connect(session) else session.sparkContext
     named = "" if context is None else f"{context.appName} ({context.applicationId})"
     holder = dataclasses.replace(Holder.own(plan.plan, named), action="", stage=ELSEWHERE)
     scope = scope_of(ledger, str(ledger.run_name), config=plan.config(ledger))
@@ -341,14 +342,14 @@ def _holding(plan: LedgerPlan, options: Options, session: Any) -> LedgerPlan:
         except Exception:
             return False  # Spark is stopped
 
-    hold_planned(ledger, scope, holder, options.intervals.holding, is_over=is_over, is_active=is_active)
+    hold_planned(ledger, scope, holder, intervals.INTERVALS.holding, is_over=is_over, is_active=is_active)
     return dataclasses.replace(plan, holder=holder)
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):
     """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end."""
 
-    def __init__(self, context: Any, ledger: Ledger) -> None:
+    def __init__(self, context: SparkContext, ledger: Ledger) -> None:
         self._context = context
         self._ledger = ledger
         self._mutex = threading.Lock()
@@ -358,7 +359,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         # In a task it only collects.
         return (AddingAccumulatorParam, ([],))
 
-    def zero(self, value: Any) -> Any:
+    def zero(self, value: object) -> Any:
         return []
 
     def addInPlace(self, value1: Any, value2: Any) -> Any:
@@ -390,7 +391,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         stale.log(self._ledger, self._ledger.run_name or "of the streaming query")
 
 
-def _listen(session: Any, ledger: Ledger) -> Accumulator[Any] | None:
+def _listen(session: SparkSession | None, ledger: Ledger) -> Accumulator[Any] | None:
     """The accumulator that takes the counts of tasks to the driver; None over Connect."""
     if session is None or is_connect(session):
         return None
@@ -429,14 +430,14 @@ def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
     return columns.index(check_column(option, name, columns))  # type: ignore[arg-type]
 
 
-def _in_micro_batch(session: Any) -> bool:
+def _in_micro_batch(session: SparkSession | None) -> bool:
     """Return True if this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
     if session is None or is_connect(session):
         return True
     return session.sparkContext.getLocalProperty(QUERY) is not None
 
 
-def is_connect(session: Any) -> bool:
+def is_connect(session: object) -> bool:
     """True for a session of Spark Connect. Any thread."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
@@ -504,7 +505,7 @@ class ResultCodec:
         self._block: Block | None = None
         self._columns: list[Any] = []
 
-    def __call__(self, result: Any) -> Any:
+    def __call__(self, result: object) -> Any:
         """The kept form of `result`: one that gives the same rows, or an equal value."""
         if type(result) is EncodedRow:
             values = tuple([column[result.index] for column in self._columns_of(result)])
@@ -576,7 +577,7 @@ def _numbers_of(values: pa.Array) -> np.ndarray[Any, Any]:
     return numbers[values.offset : values.offset + len(values)]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value as it was read from an Arrow column, of kinds that a ledger keeps."""
     if isinstance(value, T.Row):
         return tuple([plain(part) for part in value])

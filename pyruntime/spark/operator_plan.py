@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
@@ -117,7 +117,7 @@ def ship(run: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[.
 
 
 def map_in_arrow(
-    df: DataFrame, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: Any
+    df: DataFrame, run: Callable[[Iterator[Any]], Iterator[Any]], name: str, output: T.StructType | str
 ) -> DataFrame:
     """The DataFrame of what `run`, called `name`, makes of the batches of `df` in each task. On the driver.
 
@@ -171,7 +171,7 @@ class Shipment:
         return _loader(), (cloudpickle.dumps(run), self.__name__)  # type: ignore[no-untyped-call]
 
 
-def reduced(name: str, make: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+def reduced(name: str, make: Callable[..., Any], *arguments: object) -> tuple[Any, ...]:
     """Return what `__reduce__` gives of an object that `make(*arguments)` makes anew in a worker.
 
     A worker that lacks a module says there that `name` cannot run, as for a function.
@@ -216,7 +216,7 @@ def _loader() -> Callable[[bytes, str], Any]:
     return load
 
 
-def share_budget(options: Options, session: Any) -> Options:
+def share_budget(options: Options, session: SparkSession | None) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
     In local mode that is one on loopback, which ends with the process, and a gate of its own there; it shares
@@ -270,7 +270,7 @@ def knows_pipelined() -> bool:
     return "flush_per_batch" in inspect.signature(ArrowStreamSerializer.__init__).parameters
 
 
-def check_latency(latency: Latency, session: Any) -> bool:
+def check_latency(latency: Latency, session: SparkSession | None) -> bool:
     """True if latency is to be low. Raises ValueError if the session is not set up for it.
 
     session: a Spark session, or None where there is none yet.
@@ -282,10 +282,10 @@ def check_latency(latency: Latency, session: Any) -> bool:
     if session is None:
         raise ValueError("latency='low': there is no active Spark session whose settings could be checked")
     wrong = []
-    if session.conf.get(PIPELINED, "false").lower() != "true":
+    if str(session.conf.get(PIPELINED, "false")).lower() != "true":
         wrong.append(f"{PIPELINED}=true (read when Spark starts)")
     for name, (default, most) in _MAX_DEFAULTS.items():
-        if not 0 < int(session.conf.get(name, default)) <= most:
+        if not 0 < int(str(session.conf.get(name, default))) <= most:
             wrong.append(f"{name} of at most {most}")
     if wrong:
         raise ValueError(
@@ -302,7 +302,7 @@ class Agreement(NamedTuple):
     name: str
 
 
-def agreement_of(fn: Any, options: Options, session: Any) -> Agreement | None:
+def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession | None) -> Agreement | None:
     """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
 
     That is the coordinator that was given, or in local mode one on loopback.
@@ -379,7 +379,7 @@ def plan_operator(
     fn: Callable[..., Any],
     options: Options,
     *,
-    session: Any,
+    session: SparkSession | None,
     token: str,
     progress: JobProgress | None,
     columns: Sequence[str],

@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import SparkSession
 
 from pillarbox.aio.causes import Cause
 from pillarbox.aio.errors import (
@@ -81,7 +82,7 @@ class FailedRows(AccumulatorParam[Outcomes]):
         return some._replace(warned_at=some.failed)
 
 
-def outcomes_of(session: Any, name: str) -> Accumulator[Outcomes] | None:
+def outcomes_of(session: SparkSession | None, name: str) -> Accumulator[Outcomes] | None:
     """The accumulator for one use of the function called `name`; None for a session that has none."""
     if session is None or is_connect(session):
         return None

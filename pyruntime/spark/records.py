@@ -20,10 +20,10 @@ import decimal
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, repeat
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -81,8 +81,8 @@ class PartlyReadable(list[Any]):
 
     __slots__ = ()
 
-    def __getitem__(self, place: Any) -> Any:
-        value = super().__getitem__(place)
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        value: Any = super().__getitem__(place)
         if type(value) is Unreadable:
             raise value.error()
         return value
@@ -96,7 +96,7 @@ class UnreadableArguments(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
         return _raw(super().__getitem__(place))
 
     def __iter__(self) -> Iterator[Any]:
@@ -541,7 +541,7 @@ def _struct_decoder(arrow: pa.StructType) -> Convert:
     make = Row(*names)
     converts = [decoder(field.type) or _same for field in fields]
 
-    def convert(value: Any) -> Any:
+    def convert(value: Mapping[str, Any] | None) -> Any:
         if value is None:
             return None
         return make(*[to(value[name]) for name, to in zip(names, converts, strict=True)])

@@ -165,12 +165,11 @@ def check_column(option: str, name: str, columns: Sequence[str]) -> str:
     return name
 
 
-def condition_of(where: Any) -> Any:
+def condition_of(where: object) -> Any:
     """The Column of a condition given as one, or as SQL: true or null. Raises TypeError."""
-    if isinstance(where, str):
-        where = F.expr(where)
+    condition: Any = F.expr(where) if isinstance(where, str) else where
     # By its name: classic and Connect have a class each, and neither imports the other's.
-    if type(where).__name__ != "Column":
+    if type(condition).__name__ != "Column":
         raise TypeError(f"where={where!r}: must be a Column or SQL, not {type(where).__name__}")
     # Spark refuses a condition that is not boolean here, and not the task later.
-    return F.when(where, F.lit(True))
+    return F.when(condition, F.lit(True))

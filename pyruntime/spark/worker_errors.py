@@ -59,7 +59,7 @@ def in_words(fn: Callable[..., Any]) -> Callable[..., Any]:
     in_utf8 = errors_in_utf8(fn)
 
     @wraps(fn)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> Any:
         with errors_in_words():
             found = in_utf8(*arguments, **named)
         return _iterated(found) if isinstance(found, Iterator) else found

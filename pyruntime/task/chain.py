@@ -420,7 +420,7 @@ class OperatorChain:
 
     # -- elements -----------------------------------------------------------------------------
 
-    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
+    def run(self, fn: Callable[..., T], /, *args: object) -> T:
         """Call `fn(*args)`, an action of the task, then move what it has emitted."""
         mail = getattr(fn, "__self__", None)
         result: T = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
@@ -443,7 +443,7 @@ class OperatorChain:
             log.debug("at the end of the task, %r could not put mail any more: %s", mail, error)
             return None
 
-    def _call(self, position: int, fn: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, position: int, fn: Callable[..., Any], *args: object) -> Any:
         """Call `fn(*args)` of the operator at `position`, which is at work meanwhile."""
         first = self._first_free
         if position >= first:

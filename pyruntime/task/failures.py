@@ -29,7 +29,7 @@ class Failures:
     def __init__(self, first: BaseException | None = None) -> None:
         self.first = first
 
-    def run(self, step: str, fn: Callable[..., Any], *args: Any) -> None:
+    def run(self, step: str, fn: Callable[..., Any], *args: object) -> None:
         """Call `fn(*args)` and keep what it raises; `step` says in a note what was being done."""
         try:
             fn(*args)

@@ -201,7 +201,7 @@ class StreamTask:
         """
         return self._ask(checkpoint_id, partial(self._end_checkpoint, checkpoint_id, False))
 
-    def _ask(self, checkpoint_id: int, answer: Callable[[], Any], **mail: Any) -> Future[Any]:
+    def _ask(self, checkpoint_id: int, answer: Callable[[], Any], **mail: object) -> Future[Any]:
         request = CheckpointRequest(checkpoint_id, answer, **{"priority": MAX_PRIORITY, **mail})
         if not self._executor.try_put(request):
             request.cancel()
@@ -532,7 +532,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
         log.warning("an operator could not be closed: %s: %s", type(error).__name__, error)
 
 
-def _state_of(name: str, end: Any, barrier: CheckpointBarrier) -> Any:
+def _state_of(name: str, end: object, barrier: CheckpointBarrier) -> Any:
     """The state of the task's input or output; what that raises declines the checkpoint."""
     try:
         return state_of(end)

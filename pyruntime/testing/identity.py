@@ -18,7 +18,7 @@ import datetime
 import decimal
 import enum
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 _bits = struct.Struct(">d").pack
@@ -45,7 +45,7 @@ def identity(value: Any, *, nan_bits: bool = False) -> Hashable:
     if isinstance(value, complex):
         return kind, identity(value.real, nan_bits=nan_bits), identity(value.imag, nan_bits=nan_bits)
 
-    def all_of(values: Any) -> tuple[Hashable, ...]:
+    def all_of(values: Iterable[object]) -> tuple[Hashable, ...]:
         return tuple([identity(each, nan_bits=nan_bits) for each in values])
 
     if isinstance(value, list | tuple):
@@ -70,11 +70,11 @@ def identity(value: Any, *, nan_bits: bool = False) -> Hashable:
     return (kind, repr(value)) if state is None else (kind, all_of(state.items()))
 
 
-def _of_numpy(value: Any, all_of: Any) -> Hashable:
+def _of_numpy(value: Any, all_of: Callable[[Iterable[object]], Hashable]) -> Hashable:
     """The content of an array or scalar of NumPy; masked elements are missing."""
     if value.dtype.hasobject or value.dtype.kind in "fc" or hasattr(value, "mask"):
         flat = value.reshape(-1).tolist()
-        return all_of(flat)  # type: ignore[no-any-return]
+        return all_of(flat)
     content: bytes = value.tobytes()
     return content
 

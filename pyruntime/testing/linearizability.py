@@ -86,12 +86,12 @@ class Recorder:
 
     def __init__(
         self,
-        subject: Any,
+        subject: object,
         model: type[Model],
         *,
         pause: Callable[[], object] | None = None,
     ) -> None:
-        self._subject = subject
+        self._subject: Any = subject
         self._model = model
         self._pause = pause or _no_pause
         # For each thread its name and, of each operation, what `events` takes apart.
@@ -148,7 +148,7 @@ class Recorder:
         clock = time.perf_counter_ns
         pause = self._pause
 
-        def call(*arguments: Any, **keywords: Any) -> Any:
+        def call(*arguments: object, **keywords: object) -> Any:
             log = self._log()
             arguments = tuple(_kept(argument) for argument in arguments)
             outcome: Any = Raised("nothing")
@@ -172,7 +172,7 @@ def _no_pause() -> None:
     pass
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     """A value that nobody changes afterwards: what can be read once becomes a tuple, a list is copied."""
     if isinstance(value, Iterator):
         return tuple(value)

@@ -580,7 +580,7 @@ class HandoverModel(Model):
     # ---- producer
 
     # spec: Handover!Put, Handover!PutAtEnd, Handover!PutFindsNoRoom, Handover!PutTimesOut
-    def put(self, item: Any, nbytes: int = 0, timeout: float | None = None) -> tuple[HandoverModel, Any]:
+    def put(self, item: object, nbytes: int = 0, timeout: float | None = None) -> tuple[HandoverModel, Any]:
         """Put an item in, or wait for room; False after `close` or when the time is over."""
         if self.end == "ENDING":
             return self, HANDOVER_CLOSED
@@ -591,7 +591,7 @@ class HandoverModel(Model):
         return replace(self, items=(*self.items, Item(item, nbytes)), armed_consumer=False), True
 
     # spec: Handover!Put, Handover!PutAtEnd, Handover!PutFindsNoRoom
-    def try_put(self, item: Any, nbytes: int = 0) -> tuple[HandoverModel, Any]:
+    def try_put(self, item: object, nbytes: int = 0) -> tuple[HandoverModel, Any]:
         """As `put`, without waiting."""
         return self.put(item, nbytes, 0)
 
@@ -626,7 +626,7 @@ class HandoverModel(Model):
             return replace(self, woken=False), None
         return self, BLOCKED if timeout is None else None
 
-    def step(self, operation: str, arguments: tuple[Any, ...], result: Any) -> tuple[HandoverModel, ...]:
+    def step(self, operation: str, arguments: tuple[Any, ...], result: object) -> tuple[HandoverModel, ...]:
         """A timed take that gave None was woken, or its time was over and a `wake_up` stays pending."""
         found = super().step(operation, arguments, result)
         if found and operation == "take" and result is None and self.woken and arguments[0] is not None:

@@ -33,7 +33,7 @@ import inspect
 import math
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -120,7 +120,7 @@ class _Output(LimitedOutput):
         super().collect(record)
         self.elements[before:] = map(self._machine.seen, self.elements[before:])
 
-    def emitted_without_room(self, record: Any) -> None:
+    def emitted_without_room(self, record: object) -> None:
         self._machine.disagree("collect", record, "nothing while the output has no room")
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
@@ -271,7 +271,7 @@ class OperatorMachine(RuleBasedStateMachine):
         """The records that a row of the input gives, as `seen` makes them."""
         return [number]
 
-    def seen(self, record: Any) -> Any:
+    def seen(self, record: object) -> Any:
         """A hashable form of a record of the output, to be compared with `expected`."""
         return int(record) if isinstance(record, Alike) else record
 
@@ -279,7 +279,7 @@ class OperatorMachine(RuleBasedStateMachine):
         """The answer of the service for a row, another one for each call."""
         return [number, next(self._serial)]
 
-    def number_of(self, row: Any) -> int:
+    def number_of(self, row: int | Sequence[int]) -> int:
         """The number of a row that the service is called with: of the input, or an answer."""
         return int(row if isinstance(row, int) else row[0])
 
@@ -384,7 +384,7 @@ class OperatorMachine(RuleBasedStateMachine):
     def service(self, uid: str = "") -> Callable[[Any], Any]:
         """An async function of a row, whose calls the machine answers. uid: of the operator that calls."""
 
-        async def call(row: Any) -> Any:
+        async def call(row: int | Sequence[int]) -> Any:
             (answer,) = await self._call(uid, [self.number_of(row)])
             return answer
 
@@ -486,7 +486,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self._push(Idleness(idle))
         self.run(turns)
 
-    def _push(self, *marks: Any, count: int = 0) -> None:
+    def _push(self, *marks: object, count: int = 0) -> None:
         self.elements.extend(marks)
         self.elements.extend(range(len(self.elements), len(self.elements) + count))
         self._input.notify()

@@ -5,9 +5,9 @@
 
 `record_operators(folder)` does so for the rest of the process; the harness of the chaos runs calls it in
 every process whose environment names a folder in `PILLARBOX_TRACE`. What ships has no hook for this: the
-recorder puts a class of its own in front of the operator's, and itself in front of its queue and output, and
-nothing is there while it is off. Each line is one write, so that of a process that is killed its steps up to
-then are there.
+recorder puts classes of its own in front of those of the operator and its parts, and itself in front of the
+queue and the output, and nothing is there while it is off. Each line is one write, so that of a process that
+is killed its steps up to then are there.
 
 A line is a list as JSON: milliseconds of the operator's clock since it was made, the step, its words. Steps
 are the actions of `spec/Operator.tla`; `spec.operator_runs` has TLC judge them.
@@ -20,6 +20,7 @@ import asyncio
 import itertools
 import json
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,13 +31,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
+from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import ChainedRow, chained_row
+from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.equal_calls import Shared
-from pillarbox.aio.errors import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.in_flight import WAITING
 from pillarbox.aio.ledger_records import LedgerRecords
@@ -45,9 +48,10 @@ from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
+from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.operator import OperatorContext
-from pillarbox.task.protocols import Idleness, RowBatch, Watermark
+from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2
 SLACK_MS = 60_000
@@ -59,8 +63,22 @@ MAX_LABEL = 2**31 - 1
 # Its names are given other values.
 _module: Any = async_wait
 _INIT = AsyncWaitOperator.__init__
+_PARTS = (
+    *("BatchScheduler", "CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
+    "UnorderedQueue",
+)
+_SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
 _traces: list[OperatorTrace] = []
 _numbers = itertools.count(1)
+
+
+class _Making(threading.local):
+    """The operator that this thread makes: its parts take their trace from here."""
+
+    trace: OperatorTrace
+
+
+_making = _Making()
 
 
 class SavedRow(NamedTuple):
@@ -204,7 +222,7 @@ def _element(element: Watermark | Idleness) -> tuple[str, str]:
 class _RecordedQueue:
     """The operator's result queue, and what is put in and taken out."""
 
-    def __init__(self, queue: Any, trace: OperatorTrace) -> None:
+    def __init__(self, queue: OrderedQueue | UnorderedQueue, trace: OperatorTrace) -> None:
         self._queue = queue
         self._trace = trace
         self._handles: dict[int, Call] = {}
@@ -231,7 +249,7 @@ class _RecordedQueue:
         self._handles[renewed] = self._handles.pop(handle)
         return renewed
 
-    def complete(self, handle: int, result: Any) -> bool:
+    def complete(self, handle: int, result: object) -> bool:
         # spec: Operator!Complete
         completed: bool = self._queue.complete(handle, result)
         if completed:
@@ -264,7 +282,7 @@ class _RecordedOutput:
 
     # Not the operator's own methods: a row that these lose would be written down as emitted.
 
-    def __init__(self, output: Any, trace: OperatorTrace) -> None:
+    def __init__(self, output: OperatorOutput, trace: OperatorTrace) -> None:
         self._output = output
         self._trace = trace
 
@@ -291,9 +309,9 @@ class _RecordedOutput:
 class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
-    def __init__(self, *words: Any, queue: Any, stop: Any, **more: Any) -> None:
-        self._trace: OperatorTrace = stop.__self__._trace
-        super().__init__(*words, queue=_RecordedQueue(queue, self._trace), stop=stop, **more)  # type: ignore[arg-type]
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words, **more)
         self._finish_call = self._recorded(self._finish_call)
 
     def record_in(self, records: LedgerRecords) -> None:
@@ -302,8 +320,8 @@ class _RecordedScheduler(CallScheduler):
             self._finish_call = self._recorded(self._finish_call)
 
     def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
-        def finished(call: Call, result: Any) -> None:
-            # spec: Operator!Answer
+        def finished(call: Call, result: object) -> None:
+            # spec: Operator!Answer, Operator!LateAnswer
             if call in self._trace.decided:
                 self._trace.decided.discard(call)
             else:
@@ -312,7 +330,7 @@ class _RecordedScheduler(CallScheduler):
 
         return finished
 
-    def take(self, execution: Any) -> Call | None:
+    def take(self, execution: object) -> Call | None:
         # spec: Operator!Start
         call = super().take(execution)
         if call is not None:
@@ -320,7 +338,7 @@ class _RecordedScheduler(CallScheduler):
         return call
 
     def measure_failed(self, call: Call) -> None:
-        # spec: Operator!Fail
+        # spec: Operator!Fail, Operator!LateFailure
         self._trace.of("fail", call)
         super().measure_failed(call)
 
@@ -335,7 +353,7 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of(name, call, word)
         return pause
 
-    def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
+    def take_back(self, calls: list[Call], lack: object, error: BaseException) -> float | None:
         # spec: Operator!Return
         pause = super().take_back(calls, lack, error)
         if pause is not None:
@@ -343,8 +361,8 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of("return", call, _ms(pause), int(not call.attempt and type(call) is Call))
         return pause
 
-    def fail_call(self, call: Call, error: Any) -> None:
-        # spec: Operator!GiveUp
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        # spec: Operator!GiveUp, Operator!LateEnd
         self._trace.decide("give_up", call)
         super().fail_call(call, error)
 
@@ -358,17 +376,17 @@ class _RecordedScheduler(CallScheduler):
             self._trace.decide("withdraw", call)
         super().mark(calls, limit)
 
-    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        # spec: Operator!Find
+    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
+        # spec: Operator!Find, Operator!LateShare
         if called is not None:
             self._trace.of("find", call)
         super().hand_on(call, result, called)
 
-    def take_found(self, call: Call, result: Any) -> None:
+    def take_found(self, call: Call, result: object) -> None:
         self._trace.decided.discard(call)
         super().take_found(call, result)
 
-    def share_found(self, call: Call, result: Any) -> None:
+    def share_found(self, call: Call, result: object) -> None:
         self._trace.of("find", call)
         super().share_found(call, result)
 
@@ -390,13 +408,15 @@ class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
         return has_begun
 
 
-class _RecordedOperator(AsyncWaitOperator):
-    """An operator that says what it does; put in front of the class of each one that is made."""
+class _RecordedEmitter(ResultEmitter):
+    """Emissions of an operator."""
 
-    _trace: OperatorTrace
+    def __init__(self, *words: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words)
 
-    def setup(self, context: OperatorContext) -> None:
-        super().setup(context)
+    def bind(self, context: OperatorContext, readmit: Callable[[], None]) -> None:
+        super().bind(context, readmit)
         self._output: Any = _RecordedOutput(self._output, self._trace)
 
     def _emit_rows(self, results: list[tuple[Call, Any]]) -> None:
@@ -404,6 +424,33 @@ class _RecordedOperator(AsyncWaitOperator):
             for call, _ in results:
                 self._trace.of("emit", call)
         super()._emit_rows(results)
+
+
+class _RecordedAdmission(RowAdmission):
+    """Rows that join others."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._trace = _making.trace
+        super().__init__(*words, **more)
+
+    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
+        # spec: Operator!Join
+        for call, outcome in done:
+            if outcome is WAITING or isinstance(outcome, Shared):
+                self._trace.of("join" if outcome is WAITING else "find", call)
+        super()._count_in(admitted, done)
+
+
+def _recorded_queue(kind: str) -> Callable[..., Any]:
+    # As the module has it: a test may watch it as well.
+    make = getattr(_module, kind)
+    return lambda *words, **more: _RecordedQueue(make(*words, **more), _making.trace)
+
+
+class _RecordedOperator(AsyncWaitOperator):
+    """An operator that says what it does; put in front of the class of each one that is made."""
+
+    _trace: OperatorTrace
 
     def process_watermark(self, timestamp: float) -> None:
         # spec: Operator!PutMark
@@ -413,13 +460,6 @@ class _RecordedOperator(AsyncWaitOperator):
     def process_status(self, idle: bool) -> None:
         self._trace.write("mark", *_element(Idleness(idle)))
         super().process_status(idle)
-
-    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
-        # spec: Operator!Join
-        for call, outcome in done:
-            if outcome is WAITING or isinstance(outcome, Shared):
-                self._trace.of("join" if outcome is WAITING else "find", call)
-        super()._count_in(admitted, done)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         # spec: Operator!Snapshot
@@ -444,7 +484,7 @@ class _RecordedOperator(AsyncWaitOperator):
 
     def stop(self) -> None:
         # spec: Operator!Close
-        if not self._is_stopped:
+        if not self._scheduler.is_closed:
             self._trace.write("close")
         super().stop()
 
@@ -476,17 +516,21 @@ def record_operators(folder: str | Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
     _module.BatchScheduler = _RecordedBatchScheduler
+    _module.ResultEmitter = _RecordedEmitter
+    _module.RowAdmission = _RecordedAdmission
+    _module.OrderedQueue = _recorded_queue("OrderedQueue")
+    _module.UnorderedQueue = _recorded_queue("UnorderedQueue")
 
     @wraps(_INIT)
     def made(operator: Any, fn: Any, options: Options, **more: Any) -> None:
         kind = type(operator)
         # Before the operator hands its methods out. By the same name, which stands in its `uid`.
         operator.__class__ = type(kind.__name__, (_RecordedOperator, kind), {})
-        operator._trace = trace = OperatorTrace(into, options, more["loop"])
+        operator._trace = _making.trace = trace = OperatorTrace(into, options, more["loop"])
         _traces.append(trace)
+        place = more.get("place", ONLY_PLACE)
+        trace.is_chained, trace.is_behind = place.uid is not None, not place.is_first
         _INIT(operator, fn, options, **more)
-        operator._queue = operator._scheduler.queue
-        trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
 
@@ -496,8 +540,8 @@ def stop_recording() -> None:
     for trace in _traces:
         trace.close()
     _traces.clear()
-    _module.CallScheduler = CallScheduler
-    _module.BatchScheduler = BatchScheduler
+    for name, part in _SHIPPED.items():
+        setattr(_module, name, part)
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

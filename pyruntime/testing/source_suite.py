@@ -227,7 +227,7 @@ class SourceSuite:
         def read(written: str) -> Any:
             return serializer.from_json(serializer.version, json.loads(written))
 
-        def write(checkpoint: Any) -> str:
+        def write(checkpoint: object) -> str:
             written = serializer.to_json(checkpoint)
             _require(is_json(written), (serializer, "to_json"), "JSON can hold what it writes", written)
             return json.dumps(written, sort_keys=True)
@@ -376,7 +376,7 @@ class SourceSuite:
             return limit.nbytes is not None and isinstance(error, ValueError)
         return False
 
-    def _check_again(self, harness: SourceHarness[Any, Any], split: Any, limit: ReadLimit) -> None:
+    def _check_again(self, harness: SourceHarness[Any, Any], split: object, limit: ReadLimit) -> None:
         first, second = harness.enumerator.advance(split, limit), harness.enumerator.advance(split, limit)
         method, rule = (harness.enumerator, "advance"), "asked again it says the same"
         _require(first == second, method, rule, (first, second))
@@ -544,13 +544,13 @@ class SourceSuite:
     def _kept(self) -> dict[str, list[Fetched]]:
         return {}
 
-    def _read(self, split: Any) -> list[Fetched]:
+    def _read(self, split: Split) -> list[Fetched]:
         """All that is fetched of a split that was found: the first time, as others are compared with it."""
         if split.split_id not in self._kept:
             self._kept[split.split_id] = self._read_anew(split, ReaderContext())
         return self._kept[split.split_id]
 
-    def _read_anew(self, split: Any, context: ReaderContext) -> list[Fetched]:
+    def _read_anew(self, split: object, context: ReaderContext) -> list[Fetched]:
         kept, rows = list[Fetched](), list[Any]()
 
         def read() -> None:
@@ -562,7 +562,7 @@ class SourceSuite:
         self._compare(_rows(kept), rows, self._method, "what was handed out changes no more", ordered=True)
         return kept
 
-    def _read_all(self, source: Source[Any, Any], readers: int = 1, snapshot: Any = None) -> list[Any]:
+    def _read_all(self, source: Source[Any, Any], readers: int = 1, snapshot: object = None) -> list[Any]:
         with SourceHarness(source, readers=readers, snapshot=snapshot, timeout=self.timeout) as harness:
             return list(self._told(harness.read_all))
 
@@ -579,7 +579,7 @@ class SourceSuite:
             rule = "what is there can be read"
             raise ContractBroken(self._method, rule, f"{type(error).__name__}: {error}") from error
 
-    def _check_range(self, source: Source[Any, Any], split: Any, rows: Sequence[Any], rule: str) -> None:
+    def _check_range(self, source: Source[Any, Any], split: object, rows: Sequence[Any], rule: str) -> None:
         """Read a range as it comes out of a checkpoint."""
         serializer = source.split_serializer
         piece = serializer.from_json(serializer.version, json.loads(json.dumps(serializer.to_json(split))))
@@ -715,7 +715,7 @@ def _reads_many(source: Source[Any, Any]) -> bool:
         return isinstance(reader, FetchingReader) and reader.threading is Threading.MANY_SPLITS
 
 
-def _needs(name: str, argument: Any) -> Any:
+def _needs(name: str, argument: object) -> Any:
     if not argument:
         raise unittest.SkipTest(f"{name}= was not given")
     return argument
@@ -739,7 +739,7 @@ def _places(fetched: Sequence[Fetched]) -> list[tuple[int, Any]]:
     return counts[:: 1 + len(counts) // MAX_PREFIXES]
 
 
-def _name(thing: Any) -> str:
+def _name(thing: object) -> str:
     return thing.__name__ if isinstance(thing, type) else type(thing).__name__
 
 

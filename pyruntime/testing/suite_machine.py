@@ -80,7 +80,7 @@ def step(
     if elsewhere:
         drawn["elsewhere"] = st.booleans()
 
-    def do(self: SuiteMachine[Any], *, elsewhere: bool = False, **values: Any) -> None:
+    def do(self: SuiteMachine[Any], *, elsewhere: bool = False, **values: object) -> None:
         self.check(operation, *(words(self, **values) if words else ()), elsewhere=elsewhere)
 
     do.__name__ = operation
@@ -135,7 +135,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         """Run in a thread that does not."""
         return call() if self.owned_by_worker else self.second_thread().submit(call).result()
 
-    def called(self, operation: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+    def called(self, operation: str, *arguments: object, **keywords: object) -> Callable[[], Any]:
         """A call of the subject that gives its outcome."""
         reader = self.readers.get(operation)
         if reader is not None:
@@ -143,14 +143,14 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         method = getattr(self.subject, operation)
         return lambda: outcome_of(lambda: method(*arguments, **keywords))
 
-    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
+    def check(self, operation: str, *arguments: object, elsewhere: bool = False, **keywords: object) -> Any:
         """Do the operation on both, compare the outcomes, go on with the model after it."""
         call = self.called(operation, *arguments, **keywords)
         got = self.in_other(call) if elsewhere else self.in_owner(call)
         self.follow(got, operation, *arguments, **keywords)
         return got
 
-    def follow(self, got: object, operation: str, *arguments: Any, **keywords: Any) -> None:
+    def follow(self, got: object, operation: str, *arguments: object, **keywords: object) -> None:
         """Do on the model what was done on the subject, and compare the outcomes."""
         before = self.model
         after, expected = before.apply(operation, *arguments, **keywords)
@@ -158,7 +158,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         self.model = after
         self.account(before, operation, arguments, got)
 
-    def account(self, before: M, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+    def account(self, before: M, operation: str, arguments: tuple[Any, ...], got: object) -> None:
         """Count what an operation has moved. For a subclass."""
 
     def expect(
@@ -246,7 +246,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         self.follow(got, waits, *words, **limit)
 
     def check_at_once(
-        self, operation: str, *arguments: Any, in_second_thread: bool | None = None, **keywords: Any
+        self, operation: str, *arguments: object, in_second_thread: bool | None = None, **keywords: object
     ) -> None:
         """As `check`, of an operation that could wait for WAIT_LIMIT_S, and need not."""
         call = self.called(operation, *arguments, **keywords)
@@ -255,7 +255,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         )
         self.follow(got, operation, *arguments, **keywords)
 
-    def check_to_the_limit(self, operation: str, *arguments: Any, **keywords: Any) -> None:
+    def check_to_the_limit(self, operation: str, *arguments: object, **keywords: object) -> None:
         """As `check` in the owner, of an operation with a time limit of SOON_S, which waits for that long."""
         call = self.called(operation, *arguments, **keywords)
 
@@ -282,7 +282,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         statistics = self.subject.statistics()
         self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
 
-    def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
+    def check_wrong_thread(self, operation: str, *arguments: object, **keywords: object) -> None:
         """The operation from the thread that does not own the subject: it must be refused."""
         got = self.in_other(self.called(operation, *arguments, **keywords))
         self.expect(f"{operation} from another thread", arguments, got, Raised("WrongThreadError"), keywords)
@@ -306,7 +306,7 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
 
 
 def as_test_case(
-    machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: Any
+    machine: type[SuiteMachine[Any]], name: str, how: settings | None, make: Callable[[], Any], **more: object
 ) -> Any:
     """The machine, with `make` and `more` attributes, as a class that unittest and pytest collect."""
     made: Any = type(name, (machine,), {"make": staticmethod(make), **more})

@@ -108,7 +108,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         priority, urgent, deferrable = kind
         return Mail(nothing, priority=priority, urgent=urgent, deferrable=deferrable)
 
-    def account(self, before: MailboxModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+    def account(self, before: MailboxModel, operation: str, arguments: tuple[Any, ...], got: object) -> None:
         # Whatever takes an armed wake-up away has called it, but for close, which drops it.
         self.expected_calls += before.armed and not self.model.armed and operation != "close"
         if operation in ("put", "put_all", "try_put"):
@@ -118,7 +118,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
             else:
                 self.rejected += count
         elif operation in ("try_take", "take", "try_take_from_batch", "drain"):
-            outcomes = got if isinstance(got, list) else [got]
+            outcomes: list[Any] = got if isinstance(got, list) else [got]
             mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
             self.taken += len(mails)
             self.urgent_taken += sum(mail.urgent for mail in mails)
@@ -179,7 +179,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
 
     # ---- two threads at once
 
-    def take_meets(self, operation: str, *arguments: Any) -> None:
+    def take_meets(self, operation: str, *arguments: object) -> None:
         """Have the owner take, with a time limit, and the other thread do what ends the take."""
         self.check_meeting("take", (0, suite_machine.WAIT_LIMIT_S), operation, arguments)
 
@@ -327,7 +327,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             arguments = (self.handles[arguments[0]], *arguments[1:])
         return super().called(operation, *arguments, **keywords)
 
-    def follow(self, got: Any, operation: str, *arguments: Any, **keywords: Any) -> None:
+    def follow(self, got: object, operation: str, *arguments: object, **keywords: object) -> None:
         expected = self.model.apply(operation, *arguments)[1]
         if operation in ("put", "renew") and not isinstance(expected, Raised):
             got = self.learn(operation, expected, got)
@@ -335,14 +335,14 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             got = self.learn(operation, expected[0], got[0]), got[1]
         super().follow(got, operation, *arguments, **keywords)
 
-    def learn(self, operation: str, number: int, handle: Any) -> int:
+    def learn(self, operation: str, number: int, handle: object) -> int:
         """The subject gave a handle for an attempt. No other, earlier or later, may be equal to it."""
         if isinstance(handle, Raised) or handle in self.handles.values():
             self.expect(operation, (), handle, "a new handle")
         self.handles[number] = handle
         return number
 
-    def account(self, before: QueueModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+    def account(self, before: QueueModel, operation: str, arguments: tuple[Any, ...], got: object) -> None:
         self.late += operation == "complete" and got is False
 
     def draw(self, data: st.DataObject, *, is_stale: bool = False) -> int:
@@ -532,7 +532,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         """The arguments of a put of a new item."""
         return f"item {next(self.numbers)}", nbytes
 
-    def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+    def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: object) -> None:
         after = self.model
         # An operation that takes an armed wake-up away has called it, but for close, which drops both.
         if operation == "close":

@@ -29,20 +29,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pillarbox.aio.limits.lease import (
-    RETURN_TIMEOUT_S,
+from pillarbox.aio.limits.lease import LeasedLimiter
+from pillarbox.aio.limits.messages import (
     SERVICE,
     TO_COORDINATOR,
     TO_TASK,
     CoolDown,
     Exhausted,
-    LeasedLimiter,
     Leave,
     Left,
     Open,
     Opened,
-    QuotaAllocator,
 )
+from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.agreement import AGREEMENT, AgreementService

@@ -3,24 +3,18 @@
 Nothing here runs on the mailbox thread.
 """
 
-# Each name is imported when it is asked for: a report needs no exporters.
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.aio.observe.html_report import report
     from pillarbox.aio.observe.series import Watch
 
-_MODULES = {
-    "Watch": "series",
-    "report": "html_report",
-}
-
 __all__ = ["Watch", "report"]
 
+_MODULES = {"html_report": ["report"], "series": ["Watch"]}
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:
+    # At the first use: a report needs no exporters.
+    __getattr__ = at_first_use(__name__, _MODULES)

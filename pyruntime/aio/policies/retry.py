@@ -15,7 +15,7 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import ResultRejected, ServiceResting
 from pillarbox.aio.limits.rate import SlidingCounts
 from pillarbox.aio.policy import Again, CallPolicy, HookFailed
-from pillarbox.aio.retry import Retry, bounded_retry_after
+from pillarbox.aio.retry import Retry
 from pillarbox.aio.usage import repeats_of
 from pillarbox.wire import is_unsent, retry_after_of
 
@@ -133,17 +133,6 @@ class RetryPolicy(CallPolicy):
         if delay is None:
             delay = retry_after_of(error)
         return None if delay is None else min(delay, self._retry.max_retry_after)
-
-
-def asked_delay(policy: RetryPolicy | None, error: BaseException) -> float | None:
-    """Seconds for which the service asked to be left alone; None where it did not, or where a hook raised.
-
-    A hook that raises fails its row when `pause` asks it; here it must not stop the others. Mailbox thread.
-    """
-    try:
-        return bounded_retry_after(error) if policy is None else policy.retry_after(error)
-    except BaseException:
-        return None
 
 
 def _checked(delay: Any) -> float | None:

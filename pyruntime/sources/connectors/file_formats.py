@@ -179,7 +179,7 @@ def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
 
 
 def null_where_refused(
-    values: Any, kind: pa.DataType, convert: Callable[[Any], pa.Array]
+    values: pa.Array | Sequence[Any], kind: pa.DataType, convert: Callable[[Any], pa.Array]
 ) -> tuple[pa.Array, list[int]]:
     """Return `values` converted, null where `convert` refuses a value, and the places of those.
 
@@ -198,12 +198,12 @@ def null_where_refused(
     return pa.concat_arrays([front, back]), refused + [half + at for at in refused_behind]
 
 
-def unfit(field: pa.Field, value: Any) -> str:
+def unfit(field: pa.Field, value: object) -> str:
     """Return what is wrong with a value, of which the first characters are shown."""
     return f"column {field.name!r}: {shown(value)} cannot be read as {field.type}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the representation of a value, cut to `SHOWN_CHARACTERS`."""
     text = repr(value[:SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
@@ -437,7 +437,7 @@ def _instant(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
     return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
 
 
-def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
+def _batch_rows(group: pq.RowGroupMetaData, columns: list[str], nbytes: int) -> int:
     """Rows that take about `nbytes` in these columns of a row group."""
     sizes = [group.column(at) for at in range(group.num_columns)]
     total = sum(

@@ -58,15 +58,18 @@ class FileSplit(Split):
         """Its rows, where positions are rows."""
         if not self.counts_rows:
             return None
-        stop = round(self.size / self.weight) if self.stop == END else self.stop
-        return max(0, stop - self.start)
+        stop: int = round(self.size / self.weight) if self.stop == END else self.stop
+        rows: int = stop - self.start
+        return max(0, rows)
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of the file that it takes, about."""
         if self.stop == END:
-            return max(0, self.size - round(self.start * self.weight))
-        return round((self.stop - self.start) * self.weight)
+            before: int = round(self.start * self.weight)
+            return max(0, self.size - before)
+        nbytes: int = round((self.stop - self.start) * self.weight)
+        return nbytes
 
     @property
     def files(self) -> int:

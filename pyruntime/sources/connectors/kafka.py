@@ -22,7 +22,7 @@ import time
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -227,7 +227,7 @@ class KafkaClients:
         return masked(text, (*found, os.environ.get(self._password_env or "")))
 
     def made(
-        self, kind: Any, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
+        self, kind: Callable[[dict[str, Any]], Any], defaults: Mapping[str, Any], fixed: Mapping[str, Any]
     ) -> tuple[Any, deque[str]]:
         """A client, and its last complaint. What is in `defaults` can be overridden by a property."""
         complaints: deque[str] = deque(maxlen=1)
@@ -349,7 +349,7 @@ class KafkaOffsets:
                 raise self._kafka.KafkaException(each.error)
         return places
 
-    def _list(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
+    def _list(self, partitions: Iterable[Partition], spec: object) -> dict[Partition, int]:
         error = self._kafka.KafkaError
         moving = (
             error.NOT_LEADER_FOR_PARTITION, error.LEADER_NOT_AVAILABLE, error.REPLICA_NOT_AVAILABLE,
@@ -645,7 +645,13 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             ranges += [split_of(part, at, min(at + step, stop)) for at in range(start, stop, step)]
         return ranges
 
-    def _settled(self, where: Any, places: Collection[Partition], *, rest: str) -> dict[Partition, int]:
+    def _settled(
+        self,
+        where: float | str | Mapping[str, Mapping[int, int]],
+        places: Collection[Partition],
+        *,
+        rest: str,
+    ) -> dict[Partition, int]:
         """The offsets of a time, a word or the group, or that were given; for other partitions of `rest`."""
         if isinstance(where, float):
             return self._offsets.at(places, where)

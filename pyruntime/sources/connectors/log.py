@@ -323,7 +323,7 @@ def parse_where(text: str) -> Any:
         return text
 
 
-def check_where(name: str, where: Any, words: Sequence[str], logs: Sequence[str]) -> Any:
+def check_where(name: str, where: object, words: Sequence[str], logs: Sequence[str]) -> Any:
     """A word, a time as a float, or offsets by log and part, in two levels. Raises ValueError.
 
     logs: the names that offsets may have; none where these are not known.
@@ -410,7 +410,7 @@ class LogReader(SplitReader[S], Generic[S, K]):
         time.sleep(LOOK_S)
         return []
 
-    def finish(self, cursor: K, records: Any = ()) -> Fetched:
+    def finish(self, cursor: K, records: object = ()) -> Fetched:
         """Let go of a split, with its last records."""
         self.changed = True
         del self.cursors[cursor.split.split_id]

@@ -113,7 +113,7 @@ class StreamState(NamedTuple):
     """The greatest id that was deleted singly, by XDEL."""
 
     @classmethod
-    def parse(cls, answer: Any) -> StreamState:
+    def parse(cls, answer: Mapping[bytes, Any] | Sequence[Any]) -> StreamState:
         """Return what XINFO STREAM has answered, as RESP 2 or 3 gives it."""
         if not isinstance(answer, Mapping):
             answer = dict(zip(answer[::2], answer[1::2], strict=True))
@@ -517,7 +517,9 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
                     raise answer
             yield from self._taken(cursor, info, entries)
 
-    def _taken(self, cursor: StreamCursor, info: Any, entries: list[Any]) -> Iterator[Fetched]:
+    def _taken(
+        self, cursor: StreamCursor, info: Mapping[bytes, Any] | Sequence[Any], entries: list[Any]
+    ) -> Iterator[Fetched]:
         split, state, stop = cursor.split, StreamState.parse(info), cursor.stop
         self.source.check_loss(split.stream, cursor.position, state)
         exhausted = len(entries) < cursor.rows

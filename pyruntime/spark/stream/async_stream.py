@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -181,7 +181,7 @@ def async_stream(
     return map_in_arrow(leaving, unpack, name_of(fn), output)
 
 
-def _hash(schema: T.StructType, key: Any) -> Column:
+def _hash(schema: T.StructType, key: object) -> Column:
     """The hash of the key's columns, the same in every process and version."""
     names = [key] if isinstance(key, str) else key
     if names is None:
@@ -201,7 +201,7 @@ def _hashable(name: str, kind: T.DataType) -> Column:
     return F.to_json(F.struct(column)) if holds(kind, (T.MapType, *VARIANT_TYPES)) else column
 
 
-def _check_session(session: Any) -> None:
+def _check_session(session: SparkSession) -> None:
     require(ASYNC_STREAM_SINCE, "async_stream")
     missing = [name for name in ("pandas", "google.protobuf") if not _is_there(name)]
     if missing:

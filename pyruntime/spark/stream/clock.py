@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox.spark.compat import DataSource, SimpleDataSourceStreamReader, SupportsTriggerAvailableNow
@@ -182,10 +182,11 @@ class ClockListener(StreamingQueryListener):
         self._folder = folder
         self._clocks: dict[str, set[str]] = {}
 
-    def attach(self, session: Any) -> None:
+    def attach(self, session: SparkSession) -> None:
         """Have Spark call it for the queries of a session."""
         if not is_connect(session):
-            streaming = session._jvm.org.apache.spark.sql.streaming
+            jvm: Any = session._jvm
+            streaming = jvm.org.apache.spark.sql.streaming
             self._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(self)
         session.streams.addListener(self)
 
@@ -247,17 +248,18 @@ def write_report(folder: str, clock: str, report: Mapping[str, Any]) -> None:
     os.replace(path + ".new", path)
 
 
-def offset_of(said: Any) -> Offset | None:
+def offset_of(said: object) -> Offset | None:
     """The offset of a clock, in what Spark says of a source; None for that of another source."""
-    is_clock = isinstance(said, dict) and set(said) == {"clock", "tick"}
-    return said if is_clock and str(said["clock"]).isalnum() else None
+    if isinstance(said, dict) and set(said) == {"clock", "tick"} and str(said["clock"]).isalnum():
+        return said
+    return None
 
 
 _sessions: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those that have a listener."""
 
 
-def read_clock(session: Any) -> DataFrame:
+def read_clock(session: SparkSession) -> DataFrame:
     """The stream of the clock's movements, of a session that is set up for it. On the driver."""
     use_driver_python(session)
     session.dataSource.register(Clock)

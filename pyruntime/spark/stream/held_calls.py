@@ -326,7 +326,7 @@ class HeldCalls:
                 row.result, row.done = result, True
             self._changed.notify_all()
 
-    def call_when_room(self, wake: Any) -> None:
+    def call_when_room(self, wake: object) -> None:
         """Never asked for."""
         raise AssertionError("there is always room")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -48,9 +47,9 @@ def stream_settings(spark: SparkSession, partitions: int | None = None) -> None:
     spark.conf.set(PARTITIONS, str(partitions))
 
 
-def check_settings(session: Any) -> None:
+def check_settings(session: SparkSession) -> None:
     """Raise ValueError for a session without the state store of RocksDB; warn of partitions without work."""
-    provider = session.conf.get(PROVIDER, "")
+    provider = str(session.conf.get(PROVIDER, ""))
     if provider.rpartition(".")[2] != ROCKSDB.rpartition(".")[2]:
         raise ValueError(
             f"async_stream needs the state store of RocksDB, and the session has {PROVIDER}={provider}: "

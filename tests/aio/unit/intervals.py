@@ -1,17 +1,13 @@
-"""Options whose internal intervals a test chooses."""
+"""The intervals of operators, which a test chooses."""
 
 from __future__ import annotations
 
-from typing import Any
+import pytest
 
-from pillarbox.aio.options import Intervals, Options
+from pillarbox.aio import intervals
+from pillarbox.aio.intervals import Intervals
 
 
-def options_with(intervals: Intervals, **options: Any) -> Options:
-    """Options as users give them, with these intervals."""
-
-    class Chosen(Options):
-        pass
-
-    Chosen.intervals = intervals
-    return Chosen(**options)
+def choose(monkeypatch: pytest.MonkeyPatch, chosen: Intervals) -> None:
+    """Have operators, tasks and sessions with a ledger take these from now on."""
+    monkeypatch.setattr(intervals, "INTERVALS", chosen)

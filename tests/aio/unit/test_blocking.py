@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallTimeout, Timeout, async_map
+from pillarbox import Batch, CallTimeout, Options, Timeout, async_map
 from pillarbox.aio import loop_watcher
+from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe import report
-from pillarbox.aio.options import Intervals
 from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
-from tests.aio.unit.intervals import options_with
+from tests.aio.unit.intervals import choose
 from tests.aio.virtual import Job, play
 from tests.waiting import wait_until
 
@@ -326,8 +326,9 @@ def test_calls_that_wait_leave_the_loop_free() -> None:
 
 
 @pytest.mark.parametrize("limit", ["timeout", "timeout.attempt"])
-def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str) -> None:
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05))
+def test_a_batch_that_blocks_the_loop_is_found_and_named(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, Intervals(stall_timeout=0.05, close_timeout=0.05))
+    options = Options()
     release = threading.Event()
 
     async def blocks(rows: list[int]) -> list[int]:

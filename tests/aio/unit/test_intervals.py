@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallTimeout, Dedupe, Errors, Redact, Timeout, async_map
-from pillarbox.aio.options import Intervals
+from pillarbox import CallTimeout, Dedupe, Errors, Options, Redact, Timeout, async_map
+from pillarbox.aio.intervals import Intervals
 from pillarbox.ledger import KeyMaker, Ledger
-from tests.aio.unit.intervals import options_with
+from tests.aio.unit.intervals import choose
 from tests.threads import begun
 
 
@@ -33,9 +33,10 @@ class Session:
 
 
 def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_with(Intervals(close_timeout=0.2))
+    choose(monkeypatch, Intervals(close_timeout=0.2))
+    options = Options()
     queue: SimpleQueue[int | None] = SimpleQueue()
     session = Session()
     queue.put(1)
@@ -49,9 +50,10 @@ def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
 
 @pytest.mark.contract
 def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_with(Intervals(cancel_timeout=0.01, abandoned_threads=6), errors="null")
+    choose(monkeypatch, Intervals(cancel_timeout=0.01, abandoned_threads=6))
+    options = Options(errors="null")
     release = threading.Event()
 
     def hang(row: int) -> int:
@@ -81,9 +83,10 @@ def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
     ids=["timeout", "timeout.attempt"],
 )
 def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
-    limits: dict[str, Any], met: tuple[str, float]
+    limits: dict[str, Any], met: tuple[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), **limits)
+    choose(monkeypatch, Intervals(stall_timeout=0.05, close_timeout=0.05))
+    options = Options(**limits)
     release = threading.Event()
 
     async def blocks(row: int) -> int:
@@ -101,9 +104,10 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that
 PERSON = {"name": "Ada Lovelace", "address": "12 St James's Square, London"}
 
 
-def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row() -> None:
+def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     withheld = Errors(redact=Redact(rows=True))
-    options = options_with(Intervals(stall_timeout=0.05, close_timeout=0.05), errors=withheld)
+    choose(monkeypatch, Intervals(stall_timeout=0.05, close_timeout=0.05))
+    options = Options(errors=withheld)
     release = threading.Event()
 
     async def blocks(row: Any) -> None:
@@ -120,10 +124,11 @@ def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row() -> None:
 
 @pytest.mark.contract
 def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_ever(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(str(tmp_path), uid="u", run="r")
-    options = options_with(Intervals(hung_after=0.1), ledger=ledger, dedupe=Dedupe(across_tasks=True))
+    choose(monkeypatch, Intervals(hung_after=0.1))
+    options = Options(ledger=ledger, dedupe=Dedupe(across_tasks=True))
     list(async_map(["before"], str.upper, options=options))
     (scope,) = ledger.scopes()
     claims = ledger.claims(scope)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, Retry, async_map
-from pillarbox.aio.options import Intervals
+from pillarbox import Buffer, Options, Retry, async_map
+from pillarbox.aio.intervals import Intervals
 from pillarbox.ledger import Ledger, lease
 from tests.aio.held_disk import HeldDisk
 from tests.aio.test_ledger_leaving import Run, Told
 from tests.aio.test_ledger_replays import LONG, MODES, Held, Service
-from tests.aio.unit.intervals import options_with
+from tests.aio.unit.intervals import choose
 from tests.waiting import until, wait_until
 
 HUNG_AFTER_S = 60.0
@@ -38,7 +38,8 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
     disk = HeldDisk(monkeypatch)
     told, other = Told(), Told()
     behind = dataclasses.replace(ledger, loss_window=0.01)
-    slow = Run(range(8), told, options=options_with(Intervals(lease_check=0.0), ledger=behind, capacity=3))
+    choose(monkeypatch, Intervals(lease_check=0.0))
+    slow = Run(range(8), told, options=Options(ledger=behind, capacity=3))
     wait_until(lambda: told.begun.total() == 3)
 
     def spent() -> float:
@@ -47,7 +48,8 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
         return 0.0 if totals is None else totals.spent["ledger"]
 
     # It is taken for hung, and learns at its next call that the lease is another's.
-    at_once = options_with(Intervals(hung_after=0.0, lease_check=0.0), ledger=ledger)
+    choose(monkeypatch, Intervals(hung_after=0.0, lease_check=0.0))
+    at_once = Options(ledger=ledger)
     rival = Run(range(8), other, options=at_once)
     wait_until(lambda: other.begun.total() == 8)
     told.ended.add(0)
@@ -89,12 +91,14 @@ def test_an_attempt_that_gets_on_is_waited_for_and_one_that_does_not_is_taken_fo
     # Nobody renews a lease by this clock.
     monkeypatch.setattr(Ledger.lease, "__kwdefaults__", {**Ledger.lease.__kwdefaults__, "stalled_after": 1e9})
     told, other = Told(), Told()
-    first = Run(range(5), told, options=options_with(Intervals(lease_check=0.0), ledger=ledger))
+    choose(monkeypatch, Intervals(lease_check=0.0))
+    first = Run(range(5), told, options=Options(ledger=ledger))
     wait_until(lambda: told.begun.total() == 5)
+    choose(monkeypatch, Intervals(hung_after=HUNG_AFTER_S, lease_check=0.0))
     second = Run(
         range(5),
         other,
-        options=options_with(Intervals(hung_after=HUNG_AFTER_S, lease_check=0.0), ledger=ledger),
+        options=Options(ledger=ledger),
     )
     wait_until(lambda: (totals := second.results.statistics()) and totals.rows_in == 5)
     for row in range(4):
@@ -130,7 +134,8 @@ def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
     service, clock = Service(), LeaseClock()
     monkeypatch.setattr(lease, "time", clock)
     # Longer than a call takes, and shorter than two.
-    options = options_with(Intervals(hung_after=3.0), ledger=ledger, capacity=1)
+    choose(monkeypatch, Intervals(hung_after=3.0))
+    options = Options(ledger=ledger, capacity=1)
     waiting: list[Any] = []
     taken_over: list[int] = []
 
@@ -169,7 +174,9 @@ def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
     convicts=["adopted_result_ignored", "lost_lease_calls"],
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(ledger: Ledger, mode: str) -> None:
+def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
+    ledger: Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held, service = Held(fails=3), Service()
     given = {
         "ledger": ledger,
@@ -179,7 +186,8 @@ def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(ledger: Ledger, 
         "buffer": Buffer(200),
         **MODES[mode],
     }
-    options = options_with(Intervals(lease_check=0.0), **given)
+    choose(monkeypatch, Intervals(lease_check=0.0))
+    options = Options(**given)
     results: list[Any] = []
     zombie = async_map(range(600), getattr(held, mode), options=options)
     thread = threading.Thread(target=lambda: results.extend(zombie))
@@ -187,7 +195,8 @@ def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(ledger: Ledger, 
     most = 20 if mode != "batch" else 140
     held.await_calls(most)
     # It is taken for hung at once, and the lease is another's.
-    at_once = options_with(Intervals(hung_after=0.0), **given)
+    choose(monkeypatch, Intervals(hung_after=0.0))
+    at_once = Options(**given)
     rival = list(async_map(range(600), getattr(service, mode), options=at_once))
     assert rival == [[row, 1] for row in range(600)]
     held.go_on.set()

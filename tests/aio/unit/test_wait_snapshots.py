@@ -528,3 +528,33 @@ def test_an_error_that_does_not_pickle_is_in_a_snapshot_by_its_class_and_text() 
     assert (type(read.error), str(read.error)) == (ValueError, "busy")
     assert read._replace(error=error) == state
     assert pickle.loads(pickle.dumps(CallState("row"))) == CallState("row")
+
+
+class Closing:
+    """Closes the operator of a life within the calls of its rows, which fail where that is said."""
+
+    def __init__(self, fails: bool) -> None:
+        self.calls = 0
+        self.life: Life
+        self._fails = fails
+
+    async def call(self, row: int) -> int:
+        self.calls += 1
+        await asyncio.sleep(1.0)
+        self.life.operator.stop()
+        if self._fails:
+            raise ConnectionError(row)
+        return row
+
+
+@pytest.mark.contract(
+    "The outcome of a call that ends behind the close of its operator is dropped.",
+    convicts=["late_outcome_emitted"],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_outcome_of_a_call_that_ends_behind_the_close_of_its_operator_is_dropped(fails: bool) -> None:
+    service = Closing(fails)
+    life = service.life = Life([0, 1], service, None, errors="null", retry=Retry(3, initial=0.1))
+    assert not life.run([], 10.0)
+    assert service.calls == 2
+    assert life.output.elements == []

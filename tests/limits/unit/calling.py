@@ -75,15 +75,15 @@ class Caller:
 
 def impatient(gate: LeasedLimiter, trouble: str = "") -> LeasedLimiter:
     """The limiter with a clock by which its patience is over at each reading after such a trouble."""
-    clock, late = gate._clock, 0.0
+    link, clock, late = gate._link, gate._clock, 0.0
 
     def read() -> float:
         nonlocal late
-        if gate._way.trouble is not None and trouble in str(gate._way.trouble):
-            late += gate._patience
+        if link._way.trouble is not None and trouble in str(link._way.trouble):
+            late += link._patience
         return clock() + late
 
-    gate._clock = read
+    gate._clock = link._clock = read
     return gate
 
 
@@ -119,7 +119,7 @@ async def main() -> None:
             # What a call does may end the process: nothing comes between it and the gate.
             print(len(caller.begun), flush=True)
             gate: Any = caller.gate
-            quiet = fatal < 0 and gate._calls > 0 and not gate._asked
+            quiet = fatal < 0 and gate._account.calls > 0 and gate._demand.asked_units is None
             if len(caller.begun) == fatal or (quiet and len(caller.begun) >= -fatal):
                 os.kill(os.getpid(), signal.SIGKILL)
             # Who makes calls as fast as he can always waits for more.

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from pillarbox import Coordinator
-from pillarbox.aio.limits.lease import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
+from pillarbox.aio.limits.messages import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.rpc.connection import Connection, client_handshake
 from tests.limits.unit.virtual_coordinator import VirtualCoordinator

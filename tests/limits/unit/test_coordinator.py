@@ -15,7 +15,8 @@ import pytest
 
 from pillarbox import Budget, Coordinator, Options, Rate
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, SharedStatistics
-from pillarbox.aio.limits.lease import LeasedLimiter
+from pillarbox.aio.limits.lease import Statements
+from pillarbox.aio.limits.messages import Open
 from pillarbox.aio.limits.rate import (
     CoordinatorError,
     Limits,
@@ -381,17 +382,17 @@ def test_a_gate_that_is_closed_gives_everything_back_at_once() -> None:
         assert coordinator.statistics()["g"] == (1, 0, 0.0, 0, 0)
         await caller.gate.close()
         names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr]
-        assert not [name for name in names if "RateLimiter" in name]
+        assert not [name for name in names if "CoordinatorLink" in name]
 
     with Coordinator() as coordinator:
         asyncio.run(run(coordinator))
 
 
 def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: LeasedLimiter) -> list[Any]:
+    def broken(self: Statements) -> Open:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(LeasedLimiter, "_hello", broken)
+    monkeypatch.setattr(Statements, "opening", broken)
 
     async def run(coordinator: Coordinator) -> None:
         async with Caller(coordinator.open_for(None, 1, None)) as caller:

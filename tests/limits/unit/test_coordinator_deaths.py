@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, Upkeep
-from pillarbox.aio.limits.lease import Opened, Update, UsageReport
+from pillarbox.aio.limits.messages import Opened, Update, UsageReport
 from pillarbox.aio.limits.rate import Limits
 from tests.limits.unit import calling
 from tests.limits.unit.calling import Caller

@@ -11,7 +11,8 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import Upkeep
-from pillarbox.aio.limits.lease import QuotaAllocator, UsageReport
+from pillarbox.aio.limits.messages import UsageReport
+from pillarbox.aio.limits.quota import QuotaAllocator
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
 from tests.limits.unit.calling import Caller

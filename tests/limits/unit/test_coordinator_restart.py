@@ -17,7 +17,8 @@ import pytest
 from pillarbox import Coordinator
 from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits.coordinator import CoordinatorHandle, LimitService
-from pillarbox.aio.limits.lease import SERVICE, LeasedLimiter
+from pillarbox.aio.limits.lease import LeasedLimiter
+from pillarbox.aio.limits.messages import SERVICE
 from pillarbox.aio.limits.rate import CoordinatorError, Limits
 from pillarbox.rpc.connection import RpcHandle
 from pillarbox.rpc.server import RpcServer
@@ -238,7 +239,7 @@ def test_a_short_absence_is_waited_for() -> None:
                 assert await caller.call()
                 await asyncio.to_thread(coordinator.close)
                 calls = asyncio.create_task(caller.calls(number=20))
-                await until(lambda: bool(caller.gate._held_back))  # type: ignore[attr-defined]
+                await until(lambda: caller.gate._demand.held_back_at is not None)  # type: ignore[attr-defined]
                 await asyncio.to_thread(coordinator.start)
                 assert await calls == 20
         finally:
@@ -322,24 +323,24 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
     async def tried_again(gate: Any) -> None:
         """The gate has looked for its coordinator, and at the time, since now."""
         for _ in range(2):
-            trouble = gate._way.trouble
-            await until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
+            trouble = gate._link._way.trouble
+            await until(lambda trouble=trouble: gate._link._way.trouble is not trouble)  # type: ignore[misc]
 
     async def run() -> None:
         coordinator = Hasty(patience=30.0).start()
         try:
             gate: Any = coordinator.named().open(Limits(max_calls=100))
             now = gate._clock()
-            gate._clock = lambda: now
+            gate._clock = gate._link._clock = lambda: now
             async with Caller(gate) as caller:
                 assert await caller.call()
                 await asyncio.to_thread(coordinator.close)
-                await until(lambda: gate._way.connection is None)
+                await until(lambda: gate._link._way.connection is None)
                 # Longer than its patience, which nobody needs.
                 now += 40.0
                 await tried_again(gate)
                 waiting = asyncio.create_task(caller.call())
-                await until(lambda: gate._held_back)
+                await until(lambda: gate._demand.held_back_at is not None)
                 now += 20.0
                 await tried_again(gate)
                 assert not waiting.done()
@@ -368,7 +369,7 @@ def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_st
             assert await caller.call()
             folder.rename(away)
             some = asyncio.create_task(caller.calls(number=50))
-            await until(lambda: "its state cannot be written" in str(gate._way.trouble))
+            await until(lambda: "its state cannot be written" in str(gate._link._way.trouble))
             assert not some.done()
             assert said("cannot be written, so nothing is granted") == 1
             away.rename(folder)

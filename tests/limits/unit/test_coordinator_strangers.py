@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.coordinator import CoordinatorHandle
-from pillarbox.aio.limits.lease import SERVICE, Opened, Update, UsageReport
+from pillarbox.aio.limits.messages import SERVICE, Opened, Update, UsageReport
 from pillarbox.aio.limits.rate import CoordinatorError
 from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES, RpcHandle, Timing
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.limits.coordinator import LimitService, Upkeep
-from pillarbox.aio.limits.lease import Exhausted
+from pillarbox.aio.limits.messages import Exhausted
 from tests.aio.virtual import play
 
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.aio.limits.lease import RETURN_TIMEOUT_S, QuotaAllocator, UsageReport
+from pillarbox.aio.limits.messages import UsageReport
+from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits
 from pillarbox.testing import FakeClock
 from tests.search import examples

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from pillarbox.aio.limits.coordinator import DEFAULT_UPKEEP, LimitService, SharedStatistics, Upkeep
-from pillarbox.aio.limits.lease import SERVICE, LeasedLimiter
+from pillarbox.aio.limits.lease import LeasedLimiter
+from pillarbox.aio.limits.messages import SERVICE
 from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits
 from pillarbox.rpc.connection import DEFAULT_TIMING, RpcHandle, Timing
 from pillarbox.rpc.server import RpcServer

@@ -158,7 +158,7 @@ def test_an_idle_split_lets_the_watermark_go_on_and_it_leaves_behind_the_rows_un
         running = asyncio.ensure_future(task.run_async())
 
         def held() -> int:
-            return len(waits._queue)
+            return len(waits._scheduler.queue)
 
         await until(lambda: link.requests > 0)
         reader.put(Fetched("a", [("a", 5.0)], 1))
@@ -189,6 +189,6 @@ def test_an_idle_split_lets_the_watermark_go_on_and_it_leaves_behind_the_rows_un
 
     def marks(waits: AsyncWaitOperator) -> list[Any]:
         """The marks that wait in the operator."""
-        return list(waits._last_mark or ())
+        return list(waits._emitter.last_mark or ())
 
     asyncio.run(run())

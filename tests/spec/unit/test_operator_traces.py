@@ -15,12 +15,13 @@ from pillarbox import Buffer, Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.operator_trace import SavedRow, TraceStep, read_life, read_trace, recording
 from spec.operator_runs import Run, accepted_by_tlc, are_behaviours, make_run, rows_of
-from tests.aio.unit.test_wait_snapshots import Life, Service
+from tests.aio.unit.test_wait_snapshots import Closing, Life, Service
 
 SEEDS = 6
 """Runs that TLC judges in the tests that are not slow, beside the corrupted ones."""
@@ -240,12 +241,12 @@ def dropped_results(patch: pytest.MonkeyPatch) -> None:
 
 def lost_emission(patch: pytest.MonkeyPatch) -> None:
     """The last of the results that go together goes nowhere."""
-    original = AsyncWaitOperator._emit_rows
+    original = ResultEmitter._emit_rows
 
-    def emit_rows(operator: AsyncWaitOperator, results: list[Any]) -> None:
-        original(operator, results[:-1] if len(results) > 3 else results)
+    def emit_rows(emitter: ResultEmitter, results: list[Any]) -> None:
+        original(emitter, results[:-1] if len(results) > 3 else results)
 
-    patch.setattr(AsyncWaitOperator, "_emit_rows", emit_rows)
+    patch.setattr(ResultEmitter, "_emit_rows", emit_rows)
 
 
 def short_pauses(patch: pytest.MonkeyPatch) -> None:
@@ -322,6 +323,25 @@ def test_each_operator_of_a_chain_does_what_the_specification_allows(tmp_path: P
     # Rows that have failed in front come to the second operator, and are not called there.
     assert [sum(step.name == "start" for step in life) for life in lives] == [60, 48]
     assert [sum(step.name == "emit" for step in life) for life in lives] == [60, 60]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_calls_that_end_behind_the_close_of_their_operator_are_recorded_and_allowed(
+    tmp_path: Path, fails: bool
+) -> None:
+    service = Closing(fails)
+    with recording(tmp_path) as folder:
+        life = service.life = Life([0, 1], service, None, errors="null")
+        assert not life.run([], 10.0)
+    (steps,) = (read_life(path) for path in folder.glob("*.trace"))
+    close = steps.index(next(step for step in steps if step.name == "close"))
+    late = [step.name for step in steps[close + 1 :]]
+    assert late == (["fail", "give_up"] * 2 if fails else ["answer"] * 2)
+    last = steps[-1]
+    emitted, ended_twice = [*steps, last._replace(name="emit")], [*steps, last]
+    accepted, _ = accepted_by_tlc([steps, emitted, ended_twice])
+    # Of what a row ends with, no second one is known.
+    assert accepted == [True, False, False]
 
 
 # -- the recorder ----------------------------------------------------------------------------------

@@ -1,0 +1,506 @@
+"""Each policy of the operator alone: a fake call, a fake clock, services made by hand."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    Adaptive,
+    AskAgain,
+    Budget,
+    CallFailed,
+    Errors,
+    NothingSucceeded,
+    Options,
+    Rate,
+    Result,
+    Retry,
+    RetryBudget,
+    Timeout,
+    TooManyFailures,
+    Usage,
+)
+from pillarbox.aio.errors import CallTimeout, Failed, ResultRejected
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.errors import ErrorPolicy
+from pillarbox.aio.policies.fit import FitPolicy
+from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, HookFailed, PolicyServices
+from pillarbox.aio.usage import UsageMissing
+from tests.aio.overloaded import Overloaded
+
+
+@dataclass(eq=False)
+class FakeCall:
+    """A row as policies see it; its last attempt is number `attempt`."""
+
+    row: Any = "row"
+    attempt: int = 1
+    uncharged: int = 0
+    repeats: int = 0
+    refusals: int = 0
+    refused_since: float | None = None
+    units: float | None = None
+    cost: float = 0.0
+    began: float = 0.0
+    error: BaseException | None = None
+
+    @property
+    def charged(self) -> int:
+        return self.attempt - self.uncharged
+
+    @property
+    def is_first(self) -> bool:
+        return self.charged == 1
+
+    def elapsed(self, now: float) -> float:
+        return now - self.began
+
+
+@dataclass
+class Fake:
+    """A clock that is set by hand, and what a policy has asked of its operator."""
+
+    now: float = 100.0
+    asked: list[str] = field(default_factory=list)
+    finished: int = 0
+    begun: int = 0
+    in_flight: int = 0
+    limit: int = 10
+
+    def time(self) -> float:
+        return self.now
+
+    def services(self) -> PolicyServices:
+        loop: Any = self
+        return PolicyServices(
+            loop=loop,
+            clock=self.time,
+            redact=Errors().redaction,
+            wake=lambda: self.asked.append("wake"),
+            stop=lambda error: self.asked.append(f"stop {error}"),
+            finished=lambda: self.finished,
+            begun=lambda: self.begun,
+            in_flight=lambda: self.in_flight,
+            limit=lambda: self.limit,
+            changed=lambda: self.asked.append("changed"),
+            gate_appears=lambda: self.asked.append("gate"),
+        )
+
+
+def call(**more: Any) -> Any:
+    return FakeCall(**more)
+
+
+def calls(count: int) -> Sequence[Any]:
+    return [FakeCall(row) for row in range(count)]
+
+
+TRIED = {
+    RetryPolicy: {"begin", "accept", "again"},
+    RepeatPolicy: {"again"},
+    LoadPolicy: {"may_begin", "ended", "again"},
+    CostPolicy: {"accept"},
+    FitPolicy: {"accept"},
+}
+"""The moments of each policy, which the tests below call."""
+
+
+def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
+    for kind, tried in TRIED.items():
+        overridden = {each for each in MOMENTS if getattr(kind, each) is not getattr(CallPolicy, each)}
+        assert overridden == tried, kind
+    kinds = {each for each in CallPolicy.__subclasses__() if each.__module__.startswith("pillarbox.aio.")}
+    assert kinds == {*TRIED}
+
+
+# -- retry ------------------------------------------------------------------------------------------
+
+
+def test_retry_decides_by_the_charged_attempts_and_the_error() -> None:
+    policy = RetryPolicy(Retry(3, initial=1.0, multiplier=2.0, jitter=False), Fake().time)
+    assert policy.again([call(attempt=1)], OSError()) == Again(1.0)
+    assert policy.again([call(attempt=2)], OSError()) == Again(2.0)
+    assert policy.again([call(attempt=3)], OSError()) is None
+    assert policy.again([call(attempt=9, uncharged=8)], OSError()) == Again(1.0)
+    assert policy.again([call(attempt=1)], NameError()) is None
+
+
+def test_retry_refuses_a_result_and_has_it_asked_for_again() -> None:
+    policy = RetryPolicy(Retry(2, result=lambda result: result == "bad", jitter=False), Fake().time)
+    assert policy.accept(call(), "good") == "good"
+    with pytest.raises(ResultRejected) as rejected:
+        policy.accept(call(), "bad")
+    assert policy.again([call(attempt=1)], rejected.value) == Again(0.1)
+    assert policy.again([call(attempt=2)], rejected.value) is None
+
+
+def test_a_hook_of_retry_that_raises_is_told_apart_from_a_bad_result() -> None:
+    policy = RetryPolicy(Retry(2, result=lambda result: 1 / 0), Fake().time)
+    with pytest.raises(HookFailed) as failed:
+        policy.accept(call(), "any")
+    assert isinstance(failed.value.cause, ZeroDivisionError)
+
+
+def test_retry_without_a_hook_for_results_or_a_budget_has_no_such_moments() -> None:
+    assert RetryPolicy(Retry(2), Fake().time).skips == {"accept", "begin"}
+    assert RetryPolicy(Retry(2, result=bool, budget=RetryBudget()), Fake().time).skips == frozenset()
+
+
+def test_the_budget_of_retry_is_a_share_of_the_rows_begun_in_its_time() -> None:
+    fake = Fake()
+    budget = RetryBudget(0.5, 0, seconds=10.0)
+    policy = RetryPolicy(Retry(9, initial=0.0, budget=budget), fake.time)
+    for each in calls(4):
+        policy.begin([each])
+    # A batch that is called again adds no row.
+    policy.begin([call(attempt=2), call(attempt=3)])
+    assert [policy.again([call()], OSError()) is not None for _ in range(3)] == [True, True, False]
+    fake.now += 11.0
+    policy.begin([call()])
+    policy.begin([call()])
+    assert [policy.again([call()], OSError()) is not None for _ in range(2)] == [True, False]
+
+
+def test_the_budget_of_retry_goes_on_from_its_snapshot_as_if_no_time_had_passed() -> None:
+    fake, budget = Fake(), RetryBudget(0.5, 0, seconds=10.0)
+    before = RetryPolicy(Retry(9, initial=0.0, budget=budget), fake.time)
+    for each in calls(4):
+        before.begin([each])
+    assert before.again([call()], OSError()) is not None
+    state = before.snapshot()
+    fake.now += 1000.0
+    after = RetryPolicy(Retry(9, initial=0.0, budget=budget), fake.time)
+    after.restore(state)
+    assert [after.again([call()], OSError()) is not None for _ in range(2)] == [True, False]
+    assert RetryPolicy(Retry(2), fake.time).snapshot() is None
+
+
+def test_a_pause_is_as_long_as_the_service_asked_for_up_to_the_limit() -> None:
+    policy = RetryPolicy(Retry(3, initial=1.0, max_retry_after=60.0, jitter=False), Fake().time)
+    assert policy.again([call()], Overloaded(7.0)) == Again(7.0)
+    assert policy.again([call()], Overloaded(7000.0)) == Again(60.0)
+
+
+def test_a_function_that_asks_again_is_repeated_uncharged_as_often_as_it_asks() -> None:
+    policy = RepeatPolicy(None)
+    asks = AskAgain("no JSON", times=2)
+    assert policy.again([call(repeats=0)], asks) == Again(0.0, "repeat")
+    assert policy.again([call(repeats=1)], asks) == Again(0.0, "repeat")
+    assert policy.again([call(repeats=2)], asks) is None
+    assert policy.again([call(), call(repeats=2)], asks) is None
+    assert policy.again([call()], OSError()) is None
+
+
+def test_a_request_that_was_not_read_is_repeated_once_where_retry_wants_it() -> None:
+    error = ConnectionResetError(errno.ECONNRESET, "reset")
+    assert RepeatPolicy(None).again([call()], error) is None
+    wants = RepeatPolicy(RetryPolicy(Retry(1), Fake().time))
+    assert wants.again([call()], error) == Again(0.0, "repeat")
+    assert wants.again([call(repeats=1)], error) is None
+    assert RepeatPolicy(RetryPolicy(Retry(2, on=(ValueError,)), Fake().time)).again([call()], error) is None
+
+
+# -- load -------------------------------------------------------------------------------------------
+
+
+def load(fake: Fake, retry: Retry | None = None, **options: Any) -> LoadPolicy:
+    decides = None if retry is None else RetryPolicy(retry, fake.time)
+    policy = LoadPolicy(Options(retry=retry, **options), decides, fake.time)
+    policy.open(fake.services())
+    return policy
+
+
+def test_load_without_limits_has_no_moment() -> None:
+    assert load(Fake()).skips == {"may_begin", "ended"}
+    assert load(Fake(), Retry(2, max_outage=0.0)).skips == {"may_begin", "ended"}
+
+
+def test_a_rate_lets_calls_begin_at_its_pace() -> None:
+    fake = Fake()
+    policy = load(fake, rate=Rate(2.0, burst=0.5))
+    assert policy.may_begin(calls(1)) == 0.0
+    assert policy.may_begin(calls(1)) == pytest.approx(0.5, abs=1e-5)
+    fake.now += 0.5
+    assert policy.may_begin(calls(1)) == 0.0
+
+
+def test_the_weights_of_rows_count_at_the_rate() -> None:
+    fake = Fake()
+    rate = Rate(units_per_minute=60.0, weight=lambda row: 30.0, burst=60.0)
+    policy = load(fake, rate=rate)
+    assert policy.weighs and policy.units_of("row") == 30.0
+    assert policy.may_begin([call(units=30.0), call(units=30.0)]) == 0.0
+    assert policy.may_begin([call(units=30.0)]) == pytest.approx(30.0, abs=1e-5)
+
+
+def test_a_budget_of_calls_is_used_up_for_good_and_given_back_is_not() -> None:
+    fake = Fake()
+    policy = load(fake, budget=Budget(max_calls=2), errors="null")
+    assert [policy.may_begin(calls(1)) for _ in range(2)] == [0.0, 0.0]
+    assert policy.exhausted == "max_calls=2"
+    assert policy.may_begin(calls(1)) == math.inf
+    assert policy.spent() == (2, 0.0)
+
+
+def test_a_budget_of_cost_counts_what_is_spent_in_lives_before_too() -> None:
+    fake = Fake()
+    policy = load(fake, budget=Budget(max_cost=1.0), errors="null")
+    policy.restore_spent(3, 0.4)
+    assert policy.may_begin(calls(1)) == 0.0
+    policy.spend(0.7)
+    assert policy.exhausted is not None
+    assert policy.spent() == (4, pytest.approx(1.1))
+
+
+def test_an_overload_opens_a_breaker_and_the_row_is_called_again_uncharged() -> None:
+    fake = Fake(limit=10, in_flight=1)
+    policy = load(fake, Retry(1, initial=1.0, jitter=False))
+    assert policy.breaker is None and "may_begin" in policy.skips
+    refused = Overloaded(5.0)
+    policy.ended(calls(1), refused, 0.1)
+    assert policy.breaker is not None and fake.asked == ["gate"]
+    assert policy.breaker.is_cooling and policy.needs_answers and "may_begin" not in policy.skips
+    assert policy.may_begin(calls(1)) == pytest.approx(5.0, abs=1e-5)
+    assert policy.again([call()], refused) == Again(5.0, "refusal")
+    assert policy.again([call()], OSError()) is None
+    fake.now += 5.1
+    # One call tries whether the service is well again.
+    assert policy.may_begin(calls(1)) == 0.0
+    assert 0.0 < policy.may_begin(calls(1)) <= 0.1 + 1e-5
+    policy.ended(calls(1), None, 0.1)
+    assert not policy.breaker.is_outage
+    counts = policy.limiter_statistics()
+    assert counts is not None and (counts.granted, counts.cool_downs) == (1, 1)
+
+
+def test_a_row_that_was_refused_for_too_long_is_final() -> None:
+    fake = Fake(finished=1)
+    policy = load(fake, Retry(1, max_outage=60.0))
+    refused = Overloaded(None)
+    policy.ended(calls(1), refused, 0.1)
+    late = call(refused_since=fake.now)
+    decision = policy.again([late], refused)
+    assert decision is not None and decision.pause is not None
+    fake.now += 61.0
+    assert policy.again([late], refused) == FINAL._replace(charge="refusal")
+    error = CallFailed(1, refused)
+    policy.explain(late, error)
+    assert error.detail == "the service was overloaded for longer than max_outage=60 s of Retry"
+
+
+def test_rows_in_a_row_that_reach_no_service_are_an_outage() -> None:
+    fake = Fake()
+    policy = load(fake, Retry(2, initial=1.0, jitter=False))
+    away = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    for each in calls(100):
+        policy.ended([each], away, 0.0)
+        if policy.breaker is not None and policy.breaker.is_outage:
+            break
+    else:
+        pytest.fail("no outage after a hundred calls that reach nothing")
+    assert policy.is_refusal(away) and policy.may_begin(calls(1)) > 0.0
+    fake.now += 31.0
+    # It was never reached: its address may be wrong.
+    assert not policy.waits_for_service()
+
+
+def test_an_error_that_is_an_answer_ends_an_outage_and_a_timeout_does_not() -> None:
+    fake = Fake()
+    policy = load(fake, Retry(2))
+    policy.ended(calls(1), Overloaded(1.0), 0.1)
+    fake.now += 1.1
+    assert policy.breaker is not None and policy.may_begin(calls(1)) == 0.0
+    policy.ended(calls(1), TimeoutError(), 0.1)
+    assert policy.breaker.is_outage
+    policy.ended(calls(1), ValueError("a row of its own"), 0.1)
+    assert not policy.breaker.is_outage
+
+
+def test_an_adaptive_limit_follows_the_ends_of_attempts() -> None:
+    fake = Fake()
+    policy = load(fake, capacity=Adaptive(start=2, most=8))
+    assert policy.found == 2 and policy.needs_answers
+    for _ in range(2):
+        fake.now += 0.1
+        policy.ended(calls(1), None, 0.2)
+    assert policy.found == 4 and fake.asked == ["changed", "changed"]
+    assert load(Fake()).found is None
+
+
+def test_a_limiter_with_a_rate_is_cooled_down_by_refusals_that_are_more_than_chance() -> None:
+    fake = Fake(begun=10)
+    policy = load(fake, rate=Rate(1e6, cool_down=3.0))
+    assert not policy.can_break
+    policy.ended(calls(1), Overloaded(None), 0.1)
+    assert policy.may_begin(calls(1)) == 0.0
+    policy.ended(calls(1), Overloaded(None), 0.1)
+    policy.ended(calls(1), Overloaded(None), 0.1)
+    assert policy.may_begin(calls(1)) == pytest.approx(3.0, abs=1e-5)
+
+
+# -- cost -------------------------------------------------------------------------------------------
+
+
+def cost(fake: Fake, budget: Budget) -> tuple[CostPolicy, Meter, list[float]]:
+    meter, spent = Meter(), []  # type: ignore[var-annotated]
+    return CostPolicy(budget, meter, spent.append, fake.time), meter, spent
+
+
+def test_a_result_with_its_usage_is_billed_and_unwrapped() -> None:
+    policy, meter, spent = cost(Fake(), Budget())
+    row = call()
+    assert policy.accept(row, Result("value", Usage(0.5, tokens=10))) == "value"
+    assert (meter.cost, meter.tokens, row.cost, spent) == (0.5, 10, 0.5, [0.5])
+    assert policy.accept(row, "plain") == "plain" and spent == [0.5]
+
+
+def test_the_hook_says_what_a_result_cost_and_fails_its_row_where_it_raises() -> None:
+    policy, meter, _ = cost(Fake(), Budget(usage=lambda row, result: len(result) * 0.1))
+    assert policy.looks and policy.accept(call(), "abc") == "abc"
+    assert meter.cost == pytest.approx(0.3)
+    raising, _, _ = cost(Fake(), Budget(usage=lambda row, result: 1 / 0))
+    with pytest.raises(HookFailed):
+        raising.accept(call(), "abc")
+
+
+def test_a_bounded_cost_that_nobody_knows_ends_the_job() -> None:
+    policy, _, _ = cost(Fake(), Budget(max_cost=1.0))
+    with pytest.raises(UsageMissing):
+        policy.accept(call(), "plain")
+    policy, _, spent = cost(Fake(), Budget(max_cost=1.0))
+    row = call()
+    policy.bill_request([row], Usage(0.2), 0.1, True)
+    assert policy.bills_requests and policy.accept(row, "plain") == "plain" and spent == [0.2]
+    policy.bill_request([row], Usage(0.0), 0.1, False)
+    assert not policy.bills_requests
+    with pytest.raises(UsageMissing):
+        policy.accept(row, "plain")
+
+
+def test_a_batch_shares_its_cost_and_an_error_bills_what_it_says() -> None:
+    policy, meter, spent = cost(Fake(), Budget())
+    rows = calls(4)
+    assert policy.bill_batch(rows, Usage(1.0))
+    assert [each.cost for each in rows] == [0.25] * 4
+    error: Any = OSError()
+    error.usage = Usage(0.5)
+    assert policy.bill_error([rows[0]], error) is None
+    assert policy.bill_error([rows[0]], OSError()) is None
+    assert (meter.cost, spent) == (1.5, [1.0, 0.5])
+
+
+def test_a_late_result_is_paid_for_and_none_of_the_cost_of_its_row() -> None:
+    policy, meter, _ = cost(Fake(), Budget())
+    row = call(cost=0.25)
+    assert policy.bill_late(row, Result("late", 0.5)) == ("late", 0.5)
+    assert (row.cost, meter.cost) == (0.25, 0.5)
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+def errors(fake: Fake, **options: Any) -> tuple[ErrorPolicy, Meter]:
+    meter = Meter()
+    return ErrorPolicy(Options(**options), meter, fake.time), meter
+
+
+def test_a_failed_row_ends_the_job_or_has_its_error_as_the_options_say() -> None:
+    policy, _ = errors(Fake(), errors="fail")
+    with pytest.raises(CallFailed):
+        policy.of_failure(call(), CallFailed(1, OSError("away")), 1)
+    fake = Fake()
+    policy, meter = errors(fake, errors="null")
+    row = call(began=fake.now - 2.0)
+    failed = policy.of_failure(row, CallFailed(1, OSError("away")), 1)
+    assert type(failed) is Failed
+    assert (failed.info.type, failed.info.latency) == ("OSError", pytest.approx(2.0))
+    assert (meter.errors, meter.errors_by_type) == (1, {"OSError": 1})
+    assert policy.first is not None and policy.first.error.attempts == 1
+
+
+def test_more_failures_than_are_allowed_end_the_job() -> None:
+    policy, _ = errors(Fake(), errors=Errors("null", stop_after=1, floor=None))
+    policy.of_failure(call(), CallFailed(1, OSError()), 1)
+    with pytest.raises(TooManyFailures):
+        policy.of_failure(call(), CallFailed(1, OSError()), 2)
+    policy, _ = errors(Fake(), errors=Errors("null", stop_after=0.5, floor=None))
+    policy.of_failure(call(), CallFailed(1, OSError()), 1)
+    policy.check_end(2)
+    policy.count_shared(Failed(policy.snapshot().last), 1, 2)  # type: ignore[arg-type]
+    with pytest.raises(TooManyFailures):
+        policy.check_end(2)
+
+
+def test_rows_that_all_fail_for_one_cause_end_the_job_at_the_floor() -> None:
+    policy, _ = errors(Fake(), errors=Errors("null", floor=3))
+    for finished in (1, 2):
+        policy.of_failure(call(), CallFailed(1, OSError("away")), finished)
+    with pytest.raises(NothingSucceeded):
+        policy.of_failure(call(), CallFailed(1, OSError("away")), 3)
+    policy, _ = errors(Fake(), errors=Errors("null", floor=3))
+    for finished in (1, 3, 4, 5):
+        policy.of_failure(call(), CallFailed(1, OSError("away")), finished)
+
+
+def test_a_timeout_has_its_fallback_and_counts_as_no_error() -> None:
+    policy, meter = errors(Fake(), errors="null", timeout=Timeout(1.0, fallback=lambda row: f"no {row}"))
+    assert policy.of_failure(call(), CallTimeout("timeout", 1.0, 1), 1) == "no row"
+    assert meter.errors == 0
+
+
+def test_a_row_that_is_not_called_is_no_error() -> None:
+    policy, meter = errors(Fake(), errors="null")
+    failed = policy.of_no_call(call(attempt=0), "max_calls=2")
+    assert failed.not_called and "max_calls=2 is used up" in failed.info.message
+    policy.count_shared(failed, 2, 3)
+    assert (meter.not_called, meter.errors) == (3, 0)
+
+
+def test_failures_go_on_from_their_snapshot() -> None:
+    before, _ = errors(Fake(), errors=Errors("null", stop_after=1, floor=None))
+    before.of_failure(call(), CallFailed(1, OSError("away")), 1)
+    after, meter = errors(Fake(), errors=Errors("null", stop_after=1, floor=None))
+    after.restore(before.snapshot())
+    assert (meter.errors, meter.errors_by_type) == (1, {"OSError": 1})
+    with pytest.raises(TooManyFailures):
+        after.of_failure(call(), CallFailed(1, OSError("away")), 2)
+
+
+# -- fit --------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """Converts results to numbers."""
+
+    def convert(self, result: Any) -> Any:
+        return int(result)
+
+    def convert_all(self, results: list[Any]) -> list[Any]:
+        return [*map(int, results)]
+
+    def rows_of(self, results: Any) -> list[Any] | None:
+        return None
+
+    elements_of = rows_of
+
+
+def test_fit_converts_a_result_and_refuses_one_that_does_not_fit() -> None:
+    policy = FitPolicy(Numbers())
+    assert policy.skips == frozenset() and policy.accept(call(), "7") == 7
+    with pytest.raises(ValueError, match="invalid literal"):
+        policy.accept(call(), "seven")
+    assert policy.convert_fallback is not None and policy.convert_fallback("8") == 8
+
+
+def test_fit_without_a_converter_has_no_moment() -> None:
+    policy = FitPolicy(None)
+    assert policy.skips == {"accept"} and policy.convert is None
