@@ -9,17 +9,19 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from pillarbox.aio.call_sharing import without
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import chained_call
 from pillarbox.aio.emission import ResultEmitter
+from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, Failed
 from pillarbox.aio.held_bytes import HeldBytes
-from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.in_flight import WAITING
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.states import FinishedRow
 from pillarbox.task.protocols import LeftOut, RowBatch
@@ -34,28 +36,25 @@ class RowAdmission:
     """
 
     __slots__ = (
-        *("has_ended", "is_stuck", "restored", "_emitter", "_flights", "_is_behind", "_meter", "_queue"),
-        *("_scheduler", "_session", "_waiting", "_weights"),
+        *("has_ended", "is_stuck", "restored", "_emitter", "_is_behind", "_meter", "_queue"),
+        *("_scheduler", "_waiting", "_weights"),
     )
 
     def __init__(
         self,
         scheduler: CallScheduler,
         emitter: ResultEmitter,
-        session: LedgerSession | None,
         weights: HeldBytes | None,
         *,
         is_behind: bool,
     ) -> None:
         self._scheduler = scheduler
         self._emitter = emitter
-        self._session = session
         self._weights = weights
         self._is_behind = is_behind
         self._queue = scheduler.queue
         self._meter = scheduler.meter
         self._waiting = scheduler.waiting
-        self._flights = scheduler.flights
         self.restored: dict[Call, CallState | FinishedRow] = {}
         self.is_stuck = self.has_ended = False
 
@@ -102,13 +101,8 @@ class RowAdmission:
 
     def _admit(self, batch: RowBatch, room: int) -> None:
         """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
-        size, weights, session = batch.row_bytes, self._weights, self._session
-        if (
-            self._flights is not None
-            or (weights is not None and size is None)
-            or self._is_behind
-            or self._scheduler.policies.stack.admit
-        ):
+        size, weights = batch.row_bytes, self._weights
+        if self._is_behind or (weights is not None and size is None):
             self._admit_each(batch, room)
             return
         # The usual case, on the path of every row.
@@ -116,19 +110,15 @@ class RowAdmission:
         calls = list(map(Call, batch.take(room), repeat(size or 0)))
         for call in calls:
             call.handle = put(call)
-        done = [] if session is None else session.lookup_all(calls)
-        known = {call for call, _ in done}
-        self._waiting.extend([call for call in calls if call not in known] if known else calls)
-        self._count_in(len(calls), done)
+        self._call(calls, len(calls))
         if weights is not None:
             weights.held += len(calls) * (size or 0)
 
     def _admit_each(self, batch: RowBatch, room: int) -> None:
-        """Let rows in one by one: each is weighed, joins an equal one, or is answered by a policy."""
-        put, append, size = self._queue.put, self._waiting.append, batch.row_bytes
-        flights, weights, session, is_behind = self._flights, self._weights, self._session, self._is_behind
-        stack = self._scheduler.policies.stack
-        done: list[tuple[Call, Any]] = []
+        """Let rows in one by one: each is weighed, or comes from another function."""
+        put, size = self._queue.put, batch.row_bytes
+        weights, is_behind = self._weights, self._is_behind
+        calls: list[Call] = []
         admitted = 0
         position = batch.position
         for row in batch.take(room):
@@ -144,25 +134,22 @@ class RowAdmission:
             elif type(call.row) is Failed and is_behind:
                 # It keeps its place, and is not called.
                 self._emitter.complete(call, call.row)
-            elif stack.admit and (answer := stack.find(call)) is not None:
-                done.append((call, answer))
-            elif session is not None and (found := session.lookup(call)) is not None:
-                done.append((call, found))
-            elif flights is None:
-                append(call)
             else:
-                try:
-                    self._join(flights.join(call), call)
-                except BaseException as error:
-                    done.append((call, error))
+                calls.append(call)
             if weights is not None and size is None:
                 weights.held += held
                 if weights.held >= weights.most:
                     batch.position = position + admitted
                     break
-        self._count_in(admitted, done)
+        self._call(calls, admitted)
         if weights is not None and size is not None:
             weights.held += admitted * size
+
+    def _call(self, calls: list[Call], admitted: int) -> None:
+        """Have rows called that need it; so many were let in."""
+        done = self._scheduler.sharing.admit_all(calls)
+        self._waiting.extend(without(calls, done))
+        self._count_in(admitted, done)
 
     def _take_left_out(self, batch: RowBatch, room: int) -> None:
         for row in batch.take(room):
@@ -172,7 +159,7 @@ class RowAdmission:
                 self._weights.held += call.held
             self._emitter.pass_left_out(call)
 
-    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
         """So many rows were let in; some have a result by now, which was found, or cannot be called."""
         self._meter.rows_in += admitted
         for call, outcome in done:
@@ -182,45 +169,26 @@ class RowAdmission:
                 self._scheduler.take_found(call, outcome[0])
             elif outcome is WAITING:
                 self._meter.shared += 1
+            elif isinstance(outcome, Shared):
+                self._meter.shared += 1
+                self._scheduler.hand_on(call, outcome.result)
             else:
                 self._scheduler.fail_call(call, CallFailed(0, outcome))
-
-    def _join(self, found: Any, call: Call) -> None:
-        if found is None:
-            self._waiting.append(call)
-            return
-        self._meter.shared += 1
-        if found is not WAITING:
-            self._scheduler.hand_on(call, found[0])
 
     # -- rows of a snapshot -------------------------------------------------------------------
 
     def admit_restored(self) -> None:
         """Admit what was restored, as far as there is room; what needs its call waits for it."""
         # spec: Chain!AdmitRestored, Operator!Readmit
-        scheduler, session, flights = self._scheduler, self._session, self._flights
+        scheduler = self._scheduler
         while (admitted := self._queue.admit_restored()) is not None:
             handle, call = admitted
             call.handle = handle
             state = self.restored.pop(call)
-            found = None if session is None else session.lookup(call, is_known=True)
-            if found is not None:
-                self._count_in(0, [(call, found)])
-                continue
-            if isinstance(state, FinishedRow):
-                scheduler.restore_call(call, state)
-                continue
-            if (answer := scheduler.policies.stack.find(call)) is not None:
-                self._count_in(0, [(call, answer)])
-                continue
-            try:
-                joined = None if flights is None else flights.join(call)
-            except BaseException as error:
-                self._count_in(0, [(call, error)])
-                continue
-            if joined is None:
-                scheduler.restore_call(call, state)
+            done = scheduler.sharing.readmit(call, isinstance(state, FinishedRow))
+            if done:
+                self._count_in(0, done)
             else:
-                self._join(joined, call)
+                scheduler.restore_call(call, state)
         self._emitter.ask_if_completed()
         scheduler.runner.dispatch()

@@ -112,9 +112,7 @@ class AsyncWaitOperator(Operator):
             session=ledger_session,
         )
         is_behind = not place.is_first
-        self._admission = admission = RowAdmission(
-            scheduler, emitter, ledger_session, weights, is_behind=is_behind
-        )
+        self._admission = admission = RowAdmission(scheduler, emitter, weights, is_behind=is_behind)
         self._snapshots = OperatorSnapshots(
             scheduler, emitter, admission, ledger_session, weights, is_behind=is_behind
         )
@@ -136,7 +134,8 @@ class AsyncWaitOperator(Operator):
         self._runner = scheduler.runner = self._make_runner(mailbox, context.position)
         if self._ledger_session is not None:
             weigh = emitter.weigh if self._weights is not None else None
-            self._ledger_session.bind(scheduler.flow(), mailbox, weigh, emitter.complete_kept)
+            flow = scheduler.flow()
+            scheduler.record_in(self._ledger_session.bind(flow, mailbox, weigh, emitter.complete_kept))
 
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""
@@ -221,10 +220,9 @@ class AsyncWaitOperator(Operator):
             if call is not WATERMARK
         ]
         unwanted = [call for call, is_finished in entries if not is_finished and is_unwanted(call.row)]
-        if self._scheduler.flights is not None:
-            # Others that are wanted have joined them.
-            joined = self._scheduler.flights.joined
-            unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
+        # Others that are wanted may have joined them.
+        joined = self._scheduler.sharing.joined
+        unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
         self._scheduler.discard(unwanted)
 
     def _fail(self, error: BaseException) -> None:

@@ -200,7 +200,7 @@ class BatchScheduler(CallScheduler):
         return batch
 
     def _next(self) -> BatchExecution | None:
-        queue, gate, session = self._batches, self.gate, self.session
+        queue, gate, session = self._batches, self.gate, self.sharing.session
         if gate is not None and gate.holds:
             return None
         if queue.search.holds:
@@ -681,7 +681,8 @@ class BatchScheduler(CallScheduler):
         for report in self.policies.stack.finish:
             for call, result in zip(calls, results, strict=True):
                 report(call, result)
-        if self.session is not None and self.flights is None and self.session.record_all(calls, results):
+        records = None if self.sharing.equals is not None else self.sharing.records
+        if records is not None and records.record_all(calls, results):
             return
         finish = self._finish_call
         for call, result in zip(calls, results, strict=True):

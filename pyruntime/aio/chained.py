@@ -323,7 +323,7 @@ def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainP
     has one that knows rows by their places; a cache knows them by what its function gets.
     """
     identity: Callable[[Call], bytes] | None = None
-    if any(stage.ledger_session is not None and stage.ledger_session.is_behind for stage in stages[1:]):
+    if any(stage.ledger_session is not None and stage.ledger_session.rows.is_behind for stage in stages[1:]):
         if stages[0].ledger_session is not None:
             identity = attrgetter("key")
         else:

@@ -110,7 +110,7 @@ class OperatorSnapshots:
             if self._session is not None and not (self._is_behind and type(row) is Failed):
                 # In the order of their admission, in which equal rows are counted; a function behind asks for
                 # the keys of those that are finished, too.
-                self._session.identify(call)
+                self._session.rows.identify(call)
             if finished is not None:
                 entries.append((call, True, finished.result))
             else:

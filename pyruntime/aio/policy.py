@@ -236,15 +236,18 @@ class PolicyStack:
             deaf = [policy.ended for policy in self.policies if not policy.needs_answers]
             self.answered = tuple([method for method in methods if method not in deaf])
 
-    def find(self, call: Call) -> tuple[Any] | BaseException | None:
-        """The result of a row that a policy answers, in a tuple, or what it raised; None to call the row."""
-        try:
-            for admit in self.admit:
-                if (found := admit(call)) is not None:
-                    return (found.result,)
-        except BaseException as error:
-            return error
-        return None
+    def look_up(self, calls: Sequence[Call]) -> list[tuple[Call, tuple[Any] | BaseException]]:
+        """The rows that a policy answers, each with its result in a tuple, or with what the policy raised."""
+        done: list[tuple[Call, tuple[Any] | BaseException]] = []
+        for call in calls:
+            try:
+                for admit in self.admit:
+                    if (found := admit(call)) is not None:
+                        done.append((call, (found.result,)))
+                        break
+            except BaseException as error:
+                done.append((call, error))
+        return done
 
     def open(self, services: PolicyServices) -> None:
         """Open all policies."""

@@ -12,19 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pillarbox.aio import intervals
+from pillarbox.aio.call_flow import CallFlow
+from pillarbox.aio.call_sharing import CallSharing
 from pillarbox.aio.calls import Call, CallState, OperatorFunctions, state_of
 from pillarbox.aio.current_call import CallServices
 from pillarbox.aio.deadlines import CallTimes, clock_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.function import ResultConverter, value_of
 from pillarbox.aio.gate import Gate, Slots
+from pillarbox.aio.in_flight import shared_result
+from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.operator_policies import OperatorPolicies
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import Again, HookFailed, PolicyServices
 from pillarbox.aio.runners import Runner, RunnerHooks
-from pillarbox.aio.shared_calls import CallFlow, single_flight
 from pillarbox.aio.states import FinishedRow, SchedulerState
 from pillarbox.aio.usage import Result, Usage, UsageMissing
 from pillarbox.aio.worker_room import WorkerRoom
@@ -43,8 +46,8 @@ class CallScheduler:
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
-        *("clock", "flights", "gate", "is_closed", "loop", "meter", "options", "pausing", "policies"),
-        *("queue", "runner", "session", "slots", "times", "waiting"),
+        *("clock", "gate", "is_closed", "loop", "meter", "options", "pausing", "policies"),
+        *("queue", "runner", "sharing", "slots", "times", "waiting"),
         *("_finish_call", "_is_open", "_operator", "_plain"),
     )
 
@@ -69,13 +72,7 @@ class CallScheduler:
         self.queue = queue
         self.loop = loop
         self.clock = clock = clock_of(loop)
-        self.session = session
         self._operator = operator
-        # Equal rows share their calls.
-        self.flights = single_flight(options.dedupe, options.buffer.max_bytes)
-        # The way of rows that have finished: as straight to the queue as the options allow.
-        straight = operator.complete if session is None else self.hand_on
-        self._finish_call = straight if self.flights is None else self._finish_shared
         self.is_closed = False
         limits = options.timeout
         self.times: CallTimes[Any] = CallTimes(
@@ -86,6 +83,9 @@ class CallScheduler:
             self._guarding(self._attempt_timed_out),
         )
         self.policies = policies = OperatorPolicies(options, meter, clock, convert)
+        self.sharing = CallSharing(options, policies.stack, session)
+        # The way of rows that have finished: as straight to the queue as the options allow.
+        self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
         self.slots = Slots(
             options.max_capacity,
             lambda: policies.load.found,
@@ -202,6 +202,12 @@ class CallScheduler:
             stop=self._operator.stop,
         )
 
+    def record_in(self, records: LedgerRecords) -> None:
+        """Have results recorded before they leave. Before `start`."""
+        self.sharing.records = records
+        if self.sharing.equals is None:
+            self._finish_call = records.record
+
     def suggest_rows(self, rows: float) -> None:
         """Put no more rows into later batches; without batches nothing is done."""
 
@@ -300,7 +306,8 @@ class CallScheduler:
     def _next_call(self) -> Call | None:
         """Take the next call that may begin out of `waiting`; None if none may."""
         waiting, gate = self.waiting, self.gate
-        if not waiting or (self.session is not None and not self.session.look_first()):
+        session = self.sharing.session
+        if not waiting or (session is not None and not session.look_first()):
             return None
         if gate is None:
             return waiting.popleft()
@@ -617,13 +624,13 @@ class CallScheduler:
         cost = 0.0
         if not is_billed:
             result, cost = self.policies.costs.bill_late(call, result)
-        if self.session is not None and not self.policies.rejects:
+        if self.sharing.records is not None and not self.policies.rejects:
             try:
                 converted = result if self.policies.fit.convert is None else self.policies.fit.convert(result)
             except Exception:
                 # The row is called again, as after any answer that is none.
                 return
-            self.session.record_late(call, converted, cost)
+            self.sharing.records.record_late(call, converted, cost)
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request of a call that still runs used. On an event loop, of any thread."""
@@ -661,20 +668,19 @@ class CallScheduler:
         self.hand_on(call, result)
 
     def _share(self, call: Call, result: Any) -> None:
-        shared = () if self.flights is None else self.flights.resolve(call, result)
+        shared = () if self.sharing.equals is None else self.sharing.equals.resolve(call, result)
         if shared and type(result) is Failed:
             self._count_shared(result, len(shared))
         for sharing in shared:
             # Each may change its own.
-            self.hand_on(sharing, self.flights.copied(result), call)  # type: ignore[union-attr]
+            self.hand_on(sharing, shared_result(result), call)
 
     def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
         """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
-        if self.session is None:
+        if self.sharing.records is None:
             self._operator.complete(call, result)
         else:
-            substitute = (called or call).error is not None and type(result) is not Failed
-            self.session.record(call, result, is_substitute=substitute)
+            self.sharing.records.record(call, result, called)
 
     def replay(self, call: Call, result: Any) -> None:
         """`call`, which waits, gets what another attempt of the task, or another task, has kept."""

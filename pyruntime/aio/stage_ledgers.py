@@ -8,6 +8,7 @@ from typing import Any
 from pillarbox.aio.chained import Stage, as_fields
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.kept_lengths import expect_kept
+from pillarbox.aio.ledger_records import KeptForms
 from pillarbox.aio.ledger_scope import CachePin, budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.ledger import Ledger
@@ -35,7 +36,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
                 execution=execution,
                 alone=True,
                 holder=Holder.own(execution.hex()),
-                prepare=None if position == len(stages) - 1 else as_fields,
+                forms=KeptForms(None if position == len(stages) - 1 else as_fields),
                 **more,
             )
             if opened and opened[0].ledger_session is not None:

@@ -40,7 +40,8 @@ from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
 from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, expand_home
-from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.reader import LedgerReader
+from pillarbox.ledger.segments import Folder
 from pillarbox.ledger.writer import WRITER_LIMITS, Commit, LedgerWriter, WriterLimits
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 from pillarbox.validate import (

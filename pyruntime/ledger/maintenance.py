@@ -42,7 +42,8 @@ from pillarbox.ledger.format import encode_frame, header, message_of, owner_of
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Cache, Ledger
 from pillarbox.ledger.local_folder import PART, SUFFIX, LocalFolder, Segment, by_age
-from pillarbox.ledger.reader import Folder, LedgerReader, is_own
+from pillarbox.ledger.reader import LedgerReader, is_own
+from pillarbox.ledger.segments import Folder
 from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
 
 log = logging.getLogger("pillarbox")

@@ -33,10 +33,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple, NoReturn, TypeAlias
-from zlib import crc32
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
 from pillarbox.ledger.format import (
@@ -57,7 +54,8 @@ from pillarbox.ledger.keys import KEY_BYTES, Scope
 from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
 from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
 from pillarbox.ledger.object_folder import ObjectSegment
-from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.reader import LedgerReader
+from pillarbox.ledger.segments import Folder
 from pillarbox.ledger.values import encode, encode_vectors
 from pillarbox.thread_start import start_thread
 
@@ -286,6 +284,69 @@ class Commit(NamedTuple):
     """The numbers of those that another attempt had kept before, with what it kept: that is the result."""
 
 
+class CommitQueue:
+    """The results that wait for their commit, and when that is due. A `LedgerWriter` guards it.
+
+    loss_window, in seconds, commit_rows and commit_bytes: as `Ledger` has them.
+    """
+
+    __slots__ = (
+        *("appended", "asked", "oldest", "waiting", "waiting_bytes", "writing_bytes"),
+        *("_commit_bytes", "_commit_rows", "_loss_window", "_since", "_waiting_rows"),
+    )
+
+    def __init__(self, loss_window: float, commit_rows: int, commit_bytes: int) -> None:
+        self._loss_window = loss_window
+        self._commit_rows, self._commit_bytes = commit_rows, commit_bytes
+        self.waiting: list[Row | RowBlock] = []
+        self._waiting_rows = 0
+        self.waiting_bytes = self.writing_bytes = 0
+        self._since = 0.0
+        self.oldest: float | None = None
+        """The time of the first result that is not durable; None where all are."""
+        self.appended = 0
+        self.asked = 0
+        """The number of the last result that is to be committed without waiting for company."""
+
+    def add(self, entry: Row | RowBlock, rows: int, size: int, now: float) -> bool:
+        """Add a result, or a block of them; returns True if the writer's thread is to look at it."""
+        waiting = self.waiting
+        if not waiting:
+            self._since = now
+        if self.oldest is None:
+            self.oldest = now
+        waiting.append(entry)
+        self._waiting_rows += rows
+        self.waiting_bytes += size
+        self.appended += rows
+        return (
+            len(waiting) == 1
+            or self._waiting_rows >= self._commit_rows
+            or self.waiting_bytes >= self._commit_bytes
+        )
+
+    def due(self) -> float | None:
+        """The time of the next commit, on the monotonic clock; 0 for now, None where nothing waits."""
+        if not self.waiting:
+            return None
+        is_full = self._waiting_rows >= self._commit_rows or self.waiting_bytes >= self._commit_bytes
+        if is_full or self.appended - self._waiting_rows < self.asked:
+            return 0.0
+        return self._since + LOSS_WINDOW_FILLING_SHARE * self._loss_window
+
+    def take(self) -> tuple[int, list[Row | RowBlock]]:
+        """Take what waits, which is written now, and the number of its first result."""
+        entries, self.waiting = self.waiting, []
+        first = self.appended - self._waiting_rows + 1
+        self.writing_bytes = self.waiting_bytes
+        self._waiting_rows = self.waiting_bytes = 0
+        return first, entries
+
+    def committed(self) -> None:
+        """Know that what was taken is durable."""
+        self.oldest = self._since if self.waiting else None
+
+
 class LedgerWriter:
     """Appends to one scope. `append` from any thread.
 
@@ -310,7 +371,6 @@ class LedgerWriter:
         limits: WriterLimits = WRITER_LIMITS,
     ) -> None:
         self._loss_window = loss_window
-        self._commit_rows, self._commit_bytes = commit_rows, commit_bytes
         self._limits = limits
         self._committer = Committer(
             folder, reader, scope.about, commit_rows, execution, one_input, limits.lock_timeout
@@ -322,14 +382,8 @@ class LedgerWriter:
         self._process = os.getpid()
         # What follows is guarded by the condition.
         self._changed = threading.Condition(threading.Lock())
-        self._waiting: list[Row | RowBlock] = []
-        self._waiting_rows = 0
-        self._waiting_bytes = self._writing_bytes = 0
-        self._since = 0.0
-        self._oldest: float | None = None
-        self._appended = 0
+        self._queue = CommitQueue(loss_window, commit_rows, commit_bytes)
         self._through = 0
-        self._asked = 0
         self._closing = False
         self._failure: BaseException | None = None
         folder.make()
@@ -397,23 +451,16 @@ class LedgerWriter:
         now = time.monotonic()
         self._check_process()
         with self._changed:
-            self._check()
-            if not self._waiting:
-                self._since = now
-            if self._oldest is None:
-                self._oldest = now
-            self._waiting.append(entry)
-            self._waiting_rows += rows
-            self._waiting_bytes += size
-            self._appended += rows
-            if len(self._waiting) == 1 or self._is_full():
+            if self._closing or self._failure is not None:
+                self._refuse()
+            if self._queue.add(entry, rows, size, now):
                 self._changed.notify_all()
-            return self._appended
+            return self._queue.appended
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of results, in the form in which they are kept, until they are written. Any thread."""
-        return self._waiting_bytes + self._writing_bytes
+        return self._queue.waiting_bytes + self._queue.writing_bytes
 
     @property
     def durable_through(self) -> int:
@@ -426,7 +473,7 @@ class LedgerWriter:
 
         So a disk that is slow costs time, not more calls after a kill. Any thread, as an estimate.
         """
-        oldest = self._oldest
+        oldest = self._queue.oldest
         return oldest is not None and time.monotonic() - oldest > self._loss_window
 
     @property
@@ -443,8 +490,9 @@ class LedgerWriter:
         if self._process != os.getpid():
             return
         with self._changed:
-            if self._asked < self._appended:
-                self._asked = self._appended
+            queue = self._queue
+            if queue.asked < queue.appended:
+                queue.asked = queue.appended
                 self._changed.notify_all()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -454,7 +502,7 @@ class LedgerWriter:
         """
         self._check_process()
         with self._changed:
-            through = self._asked = self._appended
+            through = self._queue.asked = self._queue.appended
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._through >= through or self._failure is not None, timeout)
             if self._through >= through:
@@ -483,7 +531,7 @@ class LedgerWriter:
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"timeout={timeout!r}: the last results are not durable yet")
-        if self._failure is not None and self._through < self._appended:
+        if self._failure is not None and self._through < self._queue.appended:
             raise self._failure
 
     def __enter__(self) -> LedgerWriter:
@@ -501,27 +549,19 @@ class LedgerWriter:
                 "the ledger's writer belongs to the process that this one was forked from"
             )
 
-    def _check(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self._failure is not None:
             raise LedgerClosedError(f"the ledger's writer has failed: {self._failure}") from self._failure
-        if self._closing:
-            raise LedgerClosedError("the ledger's writer is closed")
-
-    def _is_full(self) -> bool:
-        return self._waiting_rows >= self._commit_rows or self._waiting_bytes >= self._commit_bytes
-
-    def _is_asked(self) -> bool:
-        return self._appended - self._waiting_rows < self._asked
+        raise LedgerClosedError("the ledger's writer is closed")
 
     def _pause(self) -> float | None:
         """Seconds until there is something to do; 0 for now."""
-        if self._closing or (self._waiting and (self._is_asked() or self._is_full())):
+        due = self._queue.due()
+        if self._closing or due == 0.0:
             return 0.0
-        now = time.monotonic()
-        due = [self._since + LOSS_WINDOW_FILLING_SHARE * self._loss_window] if self._waiting else []
-        if self._lease is not None:
-            due.append(self._next_renewal)
-        return max(0.0, min(due) - now) if due else None
+        if self._lease is not None and (due is None or self._next_renewal < due):
+            due = self._next_renewal
+        return None if due is None else max(0.0, due - time.monotonic())
 
     def _run(self) -> None:
         try:
@@ -543,11 +583,8 @@ class LedgerWriter:
         with self._changed:
             while (pause := self._pause()) is None or pause > 0:
                 self._changed.wait(pause)
-            entries, self._waiting = self._waiting, []
-            through = self._appended
-            first = through - self._waiting_rows + 1
-            self._writing_bytes = self._waiting_bytes
-            self._waiting_rows = self._waiting_bytes = 0
+            through = self._queue.appended
+            first, entries = self._queue.take()
             lease = self._lease
             closing = self._closing
         if lease is not None and time.monotonic() >= self._next_renewal:
@@ -555,129 +592,14 @@ class LedgerWriter:
             self._next_renewal = time.monotonic() + self._limits.renewal_interval
         if entries:
             adopted = self._committer.commit(first, entries)
-            self._writing_bytes = 0
+            self._queue.writing_bytes = 0
             self._acknowledge(through, adopted)
         return bool(entries) or not closing
 
     def _acknowledge(self, through: int, adopted: dict[int, Record]) -> None:
         with self._changed:
             self._through = through
-            self._oldest = self._since if self._waiting else None
+            self._queue.committed()
             self._changed.notify_all()
         if self._on_commit is not None:
             self._on_commit(Commit(through, adopted))
-
-
-NOTE_PREFIX = ".found-"
-NOTE_MAX_AGE_S = 86_400.0
-"""Seconds after which the file of another execution is deleted."""
-KEYS_PER_LOOKUP = 1024
-"""Keys that are looked up before other threads have their turn with the reader."""
-_pack = Struct("<Q").pack
-_row_of = Struct(f"<{KEY_BYTES}sQ").pack
-ROW_BYTES = KEY_BYTES + 8
-"""Bytes of a row: its key, and a checksum of its input."""
-
-
-class ConflictFinder:
-    """Finds rows of several tasks that have one key and different inputs. For one thread.
-
-    A task looks for such rows before each call and at each commit. Neither can know of a row that was not
-    called, as an earlier execution has kept its answer, since it leaves no record of this one; nor, in an
-    object store, which has no lock, of a call that another task makes at the same time. So a task writes down
-    at its end what it has found of earlier executions, and only then looks: at all that has been kept under
-    the keys of its rows, and, for keys with several inputs, at the files of the other tasks. Of two that end
-    at the same time, the one that looks later sees the other. (Idea: the flags of Dekker's algorithm.)
-
-    execution: that of the task. alone: it has no other tasks, so nothing has to be written down for them.
-    """
-
-    def __init__(self, execution: bytes, alone: bool = False) -> None:
-        self._execution = execution
-        self._alone = alone
-        self._rows = bytearray()
-        self._found = bytearray()
-
-    def add(self, key: bytes, input: bytes, *, is_old: bool = False) -> None:
-        """Note a row; is_old: an earlier execution has kept its answer."""
-        self.add_all((key,), (input,), is_old=is_old)
-
-    def add_all(self, keys: Sequence[bytes], inputs: Sequence[bytes], *, is_old: bool = False) -> None:
-        """As `add` for several rows."""
-        rows = b"".join(map(_row_of, keys, map(crc32, inputs)))
-        self._rows += rows
-        if is_old and not self._alone:
-            self._found += rows
-
-    def check(self, reader: LedgerReader, folder: Folder) -> None:
-        """Write down what was found, and raise LedgerConflictError where a key has two inputs. Blocks.
-
-        reader, folder: those of the task's scope. Raises LedgerError and OSError.
-        """
-        own = ""
-        if self._found:
-            # spec: Ledger!Tell
-            own = self._tell(folder)
-        reader.refresh()
-        # spec: Ledger!Done
-        several = self._several(reader)
-        if not several:
-            return
-        mine: dict[bytes, set[bytes]] = {}
-        for row in _rows(self._rows):
-            if row[:KEY_BYTES] in several:
-                mine.setdefault(row[:KEY_BYTES], set()).add(row[KEY_BYTES:])
-        for key, inputs in mine.items():
-            theirs = {_pack(crc32(input)) for input, is_of_this in several[key].items() if is_of_this}
-            if len(inputs | theirs) > 1:
-                _raise_conflict(key, several[key])
-        if self._alone:
-            return
-        for name in folder.names():
-            if name.startswith(self._prefix) and name != own:
-                with suppress(FileNotFoundError):
-                    for row in _rows(folder.read(name, 0, folder.size(name))):
-                        key, input_sum = row[:KEY_BYTES], row[KEY_BYTES:]
-                        if key in mine and input_sum not in mine[key]:
-                            _raise_conflict(key, several[key])
-
-    @property
-    def _prefix(self) -> str:
-        return f"{NOTE_PREFIX}{self._execution.hex()}-"
-
-    def _tell(self, folder: Folder) -> str:
-        folder.make()
-        for name in folder.names():
-            if name.startswith(NOTE_PREFIX) and not name.startswith(self._prefix):
-                with suppress(FileNotFoundError):
-                    if time.time() - folder.changed(name) > NOTE_MAX_AGE_S:
-                        folder.remove(name)
-        own = self._prefix + secrets.token_hex(8)
-        folder.put(own, bytes(self._found))
-        return own
-
-    def _several(self, reader: LedgerReader) -> dict[bytes, dict[bytes, bool]]:
-        """The inputs under each own key that has several, and whether this execution has kept an answer."""
-        found = {}
-        words = memoryview(self._rows).cast("Q")[:: ROW_BYTES // 8]
-        for start in range(0, len(words), KEYS_PER_LOOKUP):
-            for place in reader.repeated(words[start : start + KEYS_PER_LOOKUP].tolist()):
-                at = (start + place) * ROW_BYTES
-                key = bytes(self._rows[at : at + KEY_BYTES])
-                inputs: dict[bytes, bool] = {}
-                for origin in reader.origins(key):
-                    is_of_this = origin.execution == self._execution
-                    inputs[origin.input] = inputs.get(origin.input, False) or is_of_this
-                if len(inputs) > 1:
-                    found[key] = inputs
-        return found
-
-
-def _rows(content: bytes | bytearray) -> Iterator[bytes]:
-    for start in range(0, len(content), ROW_BYTES):
-        yield bytes(content[start : start + ROW_BYTES])
-
-
-def _raise_conflict(key: bytes, inputs: dict[bytes, bool]) -> NoReturn:
-    one, other = list(inputs)[-2:]
-    raise LedgerConflictError(key, one, other)

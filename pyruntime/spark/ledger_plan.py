@@ -38,6 +38,7 @@ from pyspark.sql import types as T
 from pillarbox.aio import intervals
 from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
+from pillarbox.aio.ledger_records import KeptForms
 from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, fields_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
@@ -134,8 +135,7 @@ class LedgerPlan:
             config=self.config(options.ledger),
             **self._identity(options.ledger),
             execution=self.execution(),
-            prepare=prepare,
-            vectors_of=prepare.vectors if isinstance(prepare, ResultCodec) else None,
+            forms=KeptForms(prepare, prepare.vectors if isinstance(prepare, ResultCodec) else None),
             attempt="" if context is None else str(context.partitionId()),
             holder=self.holder_of(context),
             tell=None if self.told is None or context is None else self._tell,
@@ -155,7 +155,7 @@ class LedgerPlan:
             # It may be looked up twice, so nothing is counted here.
             identify=lambda row: (identify(row), b""),
             execution=execution_id(),
-            prepare=self.prepare(),
+            forms=KeptForms(self.prepare()),
             # A lease is for attempts with the same rows; here, each process has its own.
             attempt=uuid.uuid4().hex,
             holder=self.holder_of(None),

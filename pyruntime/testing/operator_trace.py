@@ -38,12 +38,14 @@ from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
+from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.executions import BatchExecution
+from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
-from pillarbox.aio.shared_calls import WAITING
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
@@ -310,8 +312,14 @@ class _RecordedScheduler(CallScheduler):
     def __init__(self, *words: Any, **more: Any) -> None:
         self._trace = _making.trace
         super().__init__(*words, **more)
-        finish = self._finish_call
+        self._finish_call = self._recorded(self._finish_call)
 
+    def record_in(self, records: LedgerRecords) -> None:
+        super().record_in(records)
+        if self.sharing.equals is None:
+            self._finish_call = self._recorded(self._finish_call)
+
+    def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
         def finished(call: Call, result: object) -> None:
             # spec: Operator!Answer, Operator!LateAnswer
             if call in self._trace.decided:
@@ -320,7 +328,7 @@ class _RecordedScheduler(CallScheduler):
                 self._trace.of("answer", call)
             finish(call, result)
 
-        self._finish_call = finished
+        return finished
 
     def take(self, execution: object) -> Call | None:
         # spec: Operator!Start
@@ -425,17 +433,12 @@ class _RecordedAdmission(RowAdmission):
         self._trace = _making.trace
         super().__init__(*words, **more)
 
-    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+    def _count_in(self, admitted: int, done: Sequence[tuple[Call, Any]]) -> None:
         # spec: Operator!Join
         for call, outcome in done:
-            if outcome is WAITING:
-                self._trace.of("join", call)
+            if outcome is WAITING or isinstance(outcome, Shared):
+                self._trace.of("join" if outcome is WAITING else "find", call)
         super()._count_in(admitted, done)
-
-    def _join(self, found: object, call: Call) -> None:
-        if found is not None:
-            self._trace.of("join" if found is WAITING else "find", call)
-        super()._join(found, call)
 
 
 def _recorded_queue(kind: str) -> Callable[..., Any]:

@@ -167,18 +167,18 @@ def test_a_defect_that_is_not_written_as_it_must_be_is_refused(tmp_path: Path) -
 
 def test_a_defect_of_python_code_is_planted_in_a_copy_of_a_build(tmp_path: Path) -> None:
     (one,) = (each for each in defects.seeded() if each.name == "emitted_before_durable")
-    assert one.copied == ("pyruntime/aio/ledger_session.py",)
+    assert one.copied == ("pyruntime/aio/ledger_records.py",)
     package = tmp_path / "usual" / "lib" / "pillarbox"
     (package / "aio").mkdir(parents=True)
-    for path in (package / "__init__.py", package / "aio" / "ledger_session.py"):
+    for path in (package / "__init__.py", package / "aio" / "ledger_records.py"):
         path.write_text("usual\n")
     texts = {file: defects.with_one(file, (headers.ROOT / file).read_text(), one) for file in one.copied}
     variants.plant(texts, tmp_path / "usual", tmp_path / "planted")
     planted = tmp_path / "planted" / "lib" / "pillarbox"
-    assert "kept[0][0] <= commit.through + 1 and not" in (planted / "aio" / "ledger_session.py").read_text()
+    assert "kept[0][0] <= commit.through + 1 and not" in (planted / "aio" / "ledger_records.py").read_text()
     assert (
         (planted / "__init__.py").read_text()
-        == (package / "aio" / "ledger_session.py").read_text()
+        == (package / "aio" / "ledger_records.py").read_text()
         == "usual\n"
     )
 

@@ -155,7 +155,7 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
         options = Options(ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
         session = LedgerSession(options, "run", execution=execution_id(execution))
         assert session is not None
-        conflicts = session._conflicts
+        conflicts = session.rows._conflicts
         assert conflicts is not None
         conflicts.add(bytes(16), b"", is_old=True)
         conflicts.check(session.reader, ledger.folder(scope))
@@ -187,13 +187,14 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
         session = LedgerSession(kept, "run", execution=execution_id())
-        identify = session.identify
+        identify = session.rows._identify
 
-        def spy(call: Any) -> None:
-            identify(call)
-            keys[number].append(call.key)
+        def spy(row: Any) -> tuple[bytes, bytes]:
+            key, value = identify(row)
+            keys[number].append(key)
+            return key, value
 
-        session.identify = spy  # type: ignore[method-assign]
+        session.rows._identify = spy
         limits: dict[str, Any] = {"loop": loop, "context": contextvars.copy_context()}
         place = ChainPlace("a", True, False, False, attrgetter("key"))
         one = AsyncWaitOperator(first, kept, uid="a", place=place, ledger_session=session, **limits)

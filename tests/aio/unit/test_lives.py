@@ -220,11 +220,11 @@ class SteppedWriter(LedgerWriter):
 
     @property
     def is_behind(self) -> bool:
-        return self.is_slow and bool(self._waiting)
+        return self.is_slow and bool(self._queue.waiting)
 
     def step(self) -> None:
         """Make durable what has been appended."""
-        if self._waiting:
+        if self._queue.waiting:
             self.hurry()
             self._step()
 
@@ -249,8 +249,7 @@ class SteppedSession(LedgerSession):
     """Closes its writer in the thread of the loop, whose time does not wait for another one."""
 
     async def close(self, is_whole: bool = False) -> None:
-        assert self._writer is not None
-        self._writer.close()
+        self._records.writer.close()
 
 
 def identify(row: int) -> tuple[bytes, bytes]:
@@ -286,7 +285,8 @@ class LedgerLives(Lives):
 
     @property
     def writer(self) -> SteppedWriter | None:
-        writer = getattr(self.session, "_writer", None)
+        records = getattr(self.session, "_records", None)
+        writer = None if records is None else records.writer
         assert writer is None or isinstance(writer, SteppedWriter)
         return writer
 

@@ -58,8 +58,13 @@ class Results:
         self.held: dict[Any, Any] = {}
         self.substitutes: list[bool] = []
 
-    def bind(self, scheduler: Any, mailbox: Any, weigh: Any, leave: Any) -> None:
+    @property
+    def rows(self) -> Any:
+        return self
+
+    def bind(self, scheduler: Any, mailbox: Any, weigh: Any, leave: Any) -> Any:
         self.complete = leave or scheduler.complete
+        return self
 
     def kept_back(self) -> tuple[bool, int]:
         return False, 0
@@ -70,11 +75,8 @@ class Results:
     def look_first(self, rows: int = 1) -> bool:
         return True
 
-    def lookup(self, call: Any, *, is_known: bool = False) -> tuple[Any] | None:
-        return (self.known[call.row],) if call.row in self.known else None
-
-    def lookup_all(self, calls: list[Any]) -> list[tuple[Any, Any]]:
-        return [(call, found) for call in calls if (found := self.lookup(call)) is not None]
+    def look_up(self, calls: list[Any], *, are_known: bool = False) -> list[tuple[Any, Any]]:
+        return [(call, (self.known[call.row],)) for call in calls if call.row in self.known]
 
     def unsaved_results(self) -> dict[Any, Any]:
         return {call: (result, 1.0) for call, result in self.held.items()}
@@ -85,8 +87,8 @@ class Results:
     def record_all(self, calls: list[Any], results: list[Any]) -> bool:
         return False
 
-    def record(self, call: Any, result: Any, *, is_substitute: bool) -> None:
-        self.substitutes.append(is_substitute)
+    def record(self, call: Any, result: Any, called: Any = None) -> None:
+        self.substitutes.append(call.error is not None)
         if self.is_durable:
             self.complete(call, result)
         else:

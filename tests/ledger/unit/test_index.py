@@ -9,7 +9,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger.reader import KeyIndex
+from pillarbox.ledger.key_index import KeyIndex
 
 
 def small_index() -> KeyIndex:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox.ledger.conflicts import ConflictFinder
 from pillarbox.ledger.errors import LedgerConflictError
-from pillarbox.ledger.writer import ConflictFinder
 
 KEY = b"k" * 16
 THIS, EARLIER = b"this", b"earlier"

@@ -1,0 +1,77 @@
+"""The rows of an operator that need no call of their own, and where their results are from.
+
+A row that comes is answered by a policy of the user, by the ledger, or by the call of an equal row, which
+runs or whose result is kept in memory; what none of them answers is called. Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.equal_calls import EqualCalls, equal_calls
+from pillarbox.aio.ledger_records import LedgerRecords
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.options import Options
+from pillarbox.aio.policy import PolicyStack
+
+
+class Answers(Protocol):
+    """One that answers rows: the policies of the user, the ledger, or the calls of equal rows."""
+
+    def look_up(self, calls: Sequence[Call]) -> Sequence[tuple[Call, Any]]:
+        """Return those of the calls that need not be made, with their outcomes."""
+
+
+class CallSharing:
+    """Asks, for rows that come, who else has made or makes their calls.
+
+    An outcome is a result in a tuple, `WAITING`, a `Shared`, or an error of a row that cannot be called.
+    """
+
+    __slots__ = ("_asked", "_stack", "equals", "records", "session")
+
+    def __init__(self, options: Options, stack: PolicyStack, session: LedgerSession | None) -> None:
+        self._stack = stack
+        self.session = session
+        self.equals: EqualCalls | None = equal_calls(options.dedupe, options.buffer.max_bytes)
+        """The calls that equal rows share; None where rows are not compared, or where the ledger does it."""
+        self.records: LedgerRecords | None = None
+        """Takes results until they are durable; None without a ledger."""
+        asked: list[Answers | None] = [stack if stack.admit else None, session, self.equals]
+        self._asked: list[Answers] = [each for each in asked if each is not None]
+
+    def admit_all(self, calls: list[Call]) -> list[tuple[Call, Any]]:
+        """Look up rows that come; returns those that need not be called, with their outcomes.
+
+        Raises what ends the job: LedgerError, LedgerValueError, KeyError, OSError.
+        """
+        done: list[tuple[Call, Any]] = []
+        for each in self._asked:
+            if found := each.look_up(calls):
+                done += found
+                calls = without(calls, found)
+        return done
+
+    def readmit(self, call: Call, has_result: bool) -> Sequence[tuple[Call, Any]]:
+        """As `admit_all` for one row of a snapshot, which has its key; has_result: the snapshot has that."""
+        if self.session is not None and (done := self.session.look_up([call], are_known=True)):
+            return done
+        if has_result:
+            return []
+        if found := self._stack.look_up([call]):
+            return found
+        return [] if self.equals is None else self.equals.look_up([call])
+
+    def joined(self, call: Call) -> Sequence[Call]:
+        """The rows that wait for the call of an equal row."""
+        return () if self.equals is None else self.equals.joined(call)
+
+
+def without(calls: list[Call], done: Sequence[tuple[Call, Any]]) -> list[Call]:
+    """The calls that are not among those that are done."""
+    if not done:
+        return calls
+    known = {call for call, _ in done}
+    return [call for call in calls if call not in known]

@@ -1,0 +1,238 @@
+"""Records the results of a task's calls in a ledger, and lets each go on when it is durable.
+
+Confined to the mailbox thread. The idea is that of write-ahead logging (ARIES, 1992), with results for pages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pillarbox.aio.call_flow import CallFlow, CallHolds
+from pillarbox.aio.calls import Call, TakesResult
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.function import Parsed
+from pillarbox.aio.ledger_lookup import MisfitError
+from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError
+from pillarbox.ledger.format import Record
+from pillarbox.ledger.reader import FoundVector
+from pillarbox.ledger.writer import Commit, LedgerWriter
+
+log = logging.getLogger("pillarbox")
+
+COMMITS_PER_WINDOW = 4
+"""A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
+
+
+class KeptForms(NamedTuple):
+    """The forms in which a ledger keeps results.
+
+    prepare: makes of a result what is kept; None for the result itself. vectors_of: makes of results that are
+    vectors of one block a matrix, and says whether each is in a tuple; gives None for any others.
+    """
+
+    prepare: Callable[[Any], Any] | None = None
+    vectors_of: Callable[[list[Any]], tuple[Any, bool] | None] | None = None
+
+
+AS_THEY_ARE = KeptForms()
+
+
+class LedgerRecords:
+    """The results that wait to be durable. `committed` and `failed` are mail of `writer`, which is set first.
+
+    accepts_errors: the failure of a row is its result for good. result_of: makes of a record the result of a
+    row. conflict: the error of a row whose key another one has, with another input. weigh: counts each
+    result; leave: completes one that was counted. ended: a row has left, and those that have joined its call
+    get its result; None where no row waits for another.
+    """
+
+    writer: LedgerWriter
+
+    __slots__ = (
+        *("writer", "_accepts_errors", "_conflict", "_ended", "_flow", "_forms", "_holds", "_is_closed"),
+        *("_kept", "_leave", "_most", "_result_of", "_since", "_weigh"),
+    )
+
+    def __init__(
+        self,
+        flow: CallFlow,
+        forms: KeptForms,
+        holds: CallHolds,
+        *,
+        accepts_errors: bool,
+        result_of: Callable[[Record | FoundVector], Any],
+        conflict: Callable[[Call, bytes], LedgerConflictError],
+        weigh: TakesResult,
+        leave: TakesResult,
+        ended: TakesResult,
+    ) -> None:
+        self._flow = flow
+        self._forms = forms
+        self._holds = holds
+        self._accepts_errors = accepts_errors
+        self._result_of = result_of
+        self._conflict = conflict
+        self._weigh, self._leave = weigh, leave or flow.complete
+        self._ended = ended
+        # What is not durable yet, in order: the last one's number, calls, their results, seconds of each.
+        self._kept: deque[tuple[int, list[Call], list[Any], float]] = deque()
+        self._most, self._since = max(1, flow.window // COMMITS_PER_WINDOW), 0
+        self._is_closed = False
+
+    def __bool__(self) -> bool:
+        """Return True while results wait for the disk."""
+        return bool(self._kept)
+
+    def __len__(self) -> int:
+        """Rows whose results wait for the disk."""
+        return sum(len(calls) for _, calls, _, _ in self._kept)
+
+    def unsaved(self) -> dict[Call, tuple[Any, float]]:
+        """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
+        # What is to be parsed has no form in a snapshot: such a row is called again.
+        return {
+            call: (result, latency)
+            for _, calls, results, latency in self._kept
+            for call, result in zip(calls, results, strict=True)
+            if type(result) is not Parsed
+        }
+
+    def record(self, call: Call, result: Any, called: Call | None = None) -> None:
+        """Let the result of a row go on when it is durable. called: the row that was called for this one.
+
+        What stands for a time-out is an answer of none, so that it is not kept.
+        """
+        if type(result) is Failed:
+            # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
+            was_paid = call.attempt > 0 and not self._accepts_errors
+            if result.not_called and not was_paid:
+                self._finish(call, result)
+                return
+        elif (called or call).error is not None:
+            self._finish(call, result)
+            return
+        latency = self._flow.clock() - call.began if call.attempt else 0.0
+        if self._weigh is not None:
+            self._weigh(call, result.value if type(result) is Parsed else result)
+        self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
+        self._has_kept(1)
+
+    def record_all(self, calls: list[Call], results: list[Any]) -> bool:
+        """As `record` for rows called together whose results are one block; returns False for any others."""
+        vectors = None if self._forms.vectors_of is None else self._forms.vectors_of(results)
+        if vectors is None:
+            return False
+        # spec: Ledger!Answer
+        matrix, in_tuple = vectors
+        first = calls[0]
+        latency = self._flow.clock() - first.began if first.attempt else 0.0
+        try:
+            last = self.writer.append_vectors(
+                [call.key for call in calls],
+                matrix,
+                in_tuple=in_tuple,
+                inputs=[call.input for call in calls],
+                attempts=[call.attempt for call in calls],
+                latency=latency,
+                costs=[call.cost for call in calls],
+            )
+        except LedgerClosedError as error:
+            raise self.writer.failure or error from None
+        if self._weigh is not None:
+            for call, result in zip(calls, results, strict=True):
+                self._weigh(call, result)
+        self._kept.append((last, calls, results, latency))
+        self._has_kept(len(calls))
+        return True
+
+    def record_late(self, call: Call, result: Any, cost: float) -> None:
+        """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
+        try:
+            latency = self._flow.clock() - call.began if call.attempt else 0.0
+            self._append(call, result, latency, cost)
+        except Exception as error:
+            log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
+
+    def _has_kept(self, rows: int) -> None:
+        self._since += rows
+        writer = self.writer
+        if self._since >= self._most or not self._flow.waiting:
+            # Slots are idle, or will be: what fills the window is that results are not durable.
+            self._since = 0
+            writer.hurry()
+        if not self._holds.by_disk and writer.is_behind:
+            # A slow disk costs time, not more calls after a kill.
+            self._holds.set_disk(True)
+
+    def _append(self, call: Call, result: Any, latency: float, cost: float) -> int:
+        # spec: Ledger!Answer
+        is_error = type(result) is Failed
+        if is_error:
+            result = dict(result.info.told())
+        elif type(result) is Parsed:
+            result = result.kept
+        elif self._forms.prepare is not None:
+            result = self._forms.prepare(result)
+        try:
+            return self.writer.append(
+                call.key,
+                result,
+                is_error=is_error,
+                input=call.input,
+                attempts=call.attempt,
+                latency=latency,
+                cost=cost,
+            )
+        except LedgerClosedError as error:
+            raise self.writer.failure or error from None
+
+    def _finish(self, call: Call, result: Any) -> None:
+        """The result of a row may leave, and that of those that have joined its call."""
+        self._flow.complete(call, result)
+        if self._ended is not None:
+            self._ended(call, result)
+
+    def committed(self, commit: Commit) -> None:
+        """Let the results go on that have become durable."""
+        # spec: Ledger!Emit
+        kept, adopted = self._kept, commit.adopted
+        calls: list[Call] = []
+        results: list[Any] = []
+        while kept and kept[0][0] <= commit.through and not self._is_closed:
+            last, some, given, _ = kept.popleft()
+            calls += some
+            results += given
+            if adopted:
+                for place in range(-len(some), 0):
+                    if (number := last + 1 + place) in adopted:
+                        # That of a process which parses otherwise may not fit: then this row has its own.
+                        with suppress(MisfitError):
+                            results[place] = self._result_of(adopted[number])
+        leave, ended = self._leave, self._ended
+        for call, kept_result in zip(calls, results, strict=True):
+            if self._is_closed:
+                return
+            result = kept_result.value if type(kept_result) is Parsed else kept_result
+            leave(call, result)
+            if ended is not None:
+                ended(call, result)
+        if self._holds.by_disk and not self._is_closed and not self.writer.is_behind:
+            self._holds.set_disk(False)
+
+    def failed(self, error: BaseException) -> None:
+        """End the job: results cannot be made durable any more."""
+        if self._is_closed:
+            return
+        if isinstance(error, LedgerConflictError):
+            mine = [call for _, calls, _, _ in self._kept for call in calls if call.key == error.key]
+            if mine:
+                error = self._conflict(mine[0], error.other)
+        self._flow.stop(error)
+
+    def stop(self) -> None:
+        """Let nothing go on any more."""
+        self._is_closed = True
