@@ -273,15 +273,11 @@ class CallScheduler:
         """Begin an attempt of the next call that may begin, in `execution`; None if none may."""
         # spec: Chain!Start, Operator!Start
         if self._is_open:
-            try:
-                call = self.waiting.popleft()
-            except IndexError:
-                return None
+            call = self.waiting.popleft() if self.waiting else None
         else:
-            found = self._next_call()
-            if found is None:
-                return None
-            call = found
+            call = self._next_call()
+        if call is None:
+            return None
         call.execution = execution
         call.began = self.clock()
         call.attempt += 1
