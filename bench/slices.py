@@ -25,8 +25,8 @@ from pillarbox.testing import SourceHarness
 SLICES = 100
 
 
-def written(path: Path, rows: int, *, index: bool) -> FileSource:
-    """A source of one file of one row group."""
+def written(path: Path, rows: int, *, index: bool, vectors: bool) -> FileSource:
+    """A source of one file of one row group. vectors: with a column of vectors of eight floats, too."""
     table = pa.table(
         {
             "id": np.arange(rows),
@@ -34,6 +34,9 @@ def written(path: Path, rows: int, *, index: bool) -> FileSource:
             "x": np.random.default_rng(1).random(rows),
         }
     )
+    if vectors:
+        floats = pa.array(np.random.default_rng(2).random(8 * rows, np.float32))
+        table = table.append_column("vector", pa.ListArray.from_arrays(np.arange(0, 8 * rows + 1, 8), floats))
     pq.write_table(table, path, row_group_size=rows, write_page_index=index)
     return FileSource(str(path), settle=0.0)
 
@@ -67,12 +70,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of slices within a row group of Parquet")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--vectors", action="store_true", help="with a column of vectors, too")
     given = parser.parse_args()
     rows, step = given.rows, given.rows // SLICES
     edges = [(start, start + step) for start in range(0, rows, step)][::-1]
     with tempfile.TemporaryDirectory() as folder:
-        plain = written(Path(folder) / "plain.parquet", rows, index=False)
-        indexed = written(Path(folder) / "indexed.parquet", rows, index=True)
+        plain = written(Path(folder) / "plain.parquet", rows, index=False, vectors=given.vectors)
+        indexed = written(Path(folder) / "indexed.parquet", rows, index=True, vectors=given.vectors)
         ways: dict[str, Callable[[], int]] = {
             "whole": lambda: by_source(plain, [(0, rows)]),
             f"{SLICES} slices": lambda: by_source(plain, edges),

@@ -15,8 +15,10 @@ For `ParquetFormat`, on whichever thread reads the file. Blocks. Nothing here is
 # for Thrift wants the classes of Parquet's definitions; these are read and written as numbered fields
 # instead, and the fields that no line here names are copied as they are.
 #
-# A column of lists, maps or structs has several leaves whose pages begin at different rows, so no such file
-# can be made of it. It is decoded from the front of the group, in a stream of its own.
+# A column of maps, or of structs of several fields, has several leaves whose pages begin at different rows:
+# no such file can be made of it. It is decoded from the front of the group, in a stream of its own. So is a
+# column of lists whose pages say how many values they hold and not how many rows: those of version 1, in a
+# file without an offset index. Spark's files have one.
 
 from __future__ import annotations
 
@@ -38,8 +40,13 @@ TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, STRUCT = 1, 2, 3, 7, 8, 9, 12
 INTEGERS = {4: "i16", 5: "i32", 6: "i64"}
 I32, I64 = 5, 6
 REPEATED = 2
-DATA_PAGES = {0: (5, 1), 3: (8, 3)}
-"""Of the type of a data page: the number of its own header, and that of its count of rows in there."""
+VALUES = 1
+"""The number of the count of values in the own header of a data page."""
+DATA_PAGES = {0: (5, VALUES), 3: (8, 3)}
+"""Of the type of a data page: the number of its own header, and that of its count of rows in there.
+
+Pages of version 1 have the count of values only, which is that of rows where nothing repeats.
+"""
 
 
 class Page(NamedTuple):
@@ -52,10 +59,14 @@ class Page(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A column without parts of its own: its element of the schema, and its number among all leaves."""
+    """A column with one leaf: its elements of the schema, and the number of the leaf among all of the file.
 
-    element: Fields
+    repeats: a row has any number of values, as a list has.
+    """
+
+    elements: list[Fields]
     number: int
+    repeats: bool
 
 
 class PagedFile:
@@ -102,16 +113,17 @@ class PagedFile:
         if 1 in chunk or 3 not in chunk:
             # In another file, or encrypted.
             return None
-        pages = []
-        for page in self._pages(chunk, row_group[3][1]):
-            pages.append(page)
-            if page.end >= stop:
-                break
-        first, last = next(page for page in pages if page.end > start), pages[-1]
+        pages = self._pages(chunk, row_group[3][1], stop, leaf.repeats)
+        if pages is None:
+            return None
         begins = _chunk_start(chunk[3][1])
         dictionary = self._bytes(begins, pages[0].offset - begins)
+        pages = [page for page in pages if page.end > start]
+        first, last = pages[0], pages[-1]
         data = self._bytes(first.offset, last.offset + last.nbytes - first.offset)
-        whole = _file_of(self._footer, leaf, chunk[3][1], dictionary, data, last.end - first.row)
+        rows = last.end - first.row
+        values = sum(_values_of(data, page.offset - first.offset) for page in pages) if leaf.repeats else rows
+        whole = _file_of(self._footer, leaf, chunk[3][1], dictionary, data, rows, values)
         batches = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit="us").iter_batches(
             batch_rows, use_threads=False
         )
@@ -122,25 +134,34 @@ class PagedFile:
         self._file.seek(offset)
         return self._file.read(count)
 
-    def _pages(self, chunk: Fields, rows: int) -> Iterator[Page]:
-        """The data pages of a column in a row group of `rows`: by its offset index, or by their headers."""
+    def _pages(self, chunk: Fields, rows: int, stop: int, repeats: bool) -> list[Page] | None:
+        """The data pages of a column in a row group of `rows`, up to that with the row before `stop`.
+
+        By its offset index, or by their headers; None where these do not say how many rows a page has.
+        """
+        found: list[Page] = []
         if 4 in chunk and chunk[4][1] and chunk[5][1]:
             index, _ = read_struct(self._bytes(chunk[4][1], chunk[5][1]), 0)
             places = index[1][1][1]
             ends = [*(place[3][1] for place in places[1:]), rows]
             for place, end in zip(places, ends, strict=True):
-                yield Page(place[3][1], end, place[1][1], place[2][1])
-            return
+                found.append(Page(place[3][1], end, place[1][1], place[2][1]))
+                if end >= stop:
+                    break
+            return found
         offset, row = _chunk_start(chunk[3][1]), 0
-        while row < rows:
+        while row < stop:
             header, length = self._header(offset)
             nbytes = length + header[3][1]
             own, count = DATA_PAGES.get(header[1][1], (0, 0))
             if own:
+                if repeats and count == VALUES:
+                    return None
                 begin = row
                 row += header[own][1][count][1]
-                yield Page(begin, row, offset, nbytes)
+                found.append(Page(begin, row, offset, nbytes))
             offset += nbytes
+        return found
 
     def _header(self, offset: int) -> tuple[Fields, int]:
         try:
@@ -168,24 +189,28 @@ def stepped(arrays: Iterator[pa.Array], skipped: int, rows: int, step: int) -> I
 
 
 def _leaves_of(schema: list[Fields]) -> dict[str, Leaf]:
-    """The top-level columns that are leaves with at most one value a row, by name."""
+    """The top-level columns that have one leaf, by name."""
     found: dict[str, Leaf] = {}
     at, number = 1, 0
     while at < len(schema):
-        element = schema[at]
-        if 5 not in element or not element[5][1]:
-            if element[3][1] != REPEATED:
-                found[element[4][1].decode()] = Leaf(element, number)
-            at, number = at + 1, number + 1
-            continue
-        open_nodes = element[5][1]
-        at += 1
+        begin, first, open_nodes = at, number, 1
         while open_nodes:
             children = schema[at][5][1] if 5 in schema[at] else 0
             number += not children
             open_nodes += children - 1
             at += 1
+        if number == first + 1:
+            elements = schema[begin:at]
+            repeats = any(element[3][1] == REPEATED for element in elements)
+            found[elements[0][4][1].decode()] = Leaf(elements, first, repeats)
     return found
+
+
+def _values_of(data: bytes, at: int) -> int:
+    """The number of values in the data page that begins at `at`, those of nulls and empty lists included."""
+    header, _ = read_struct(data, at)
+    values: int = header[DATA_PAGES[header[1][1]][0]][1][VALUES][1]
+    return values
 
 
 def _chunk_start(meta: Fields) -> int:
@@ -196,13 +221,15 @@ def _chunk_start(meta: Fields) -> int:
     return dictionary if 0 < dictionary < data else data
 
 
-def _file_of(footer: Fields, leaf: Leaf, meta: Fields, dictionary: bytes, data: bytes, rows: int) -> bytes:
+def _file_of(
+    footer: Fields, leaf: Leaf, meta: Fields, dictionary: bytes, data: bytes, rows: int, values: int
+) -> bytes:
     """A file of one column with these pages."""
     begins = len(MAGIC)
     size = len(dictionary) + len(data)
     own = {
         **{number: meta[number] for number in (1, 2, 3, 4, 6)},
-        5: (I64, rows),
+        5: (I64, values),
         7: (I64, size),
         9: (I64, begins + len(dictionary)),
         **({11: (I64, begins)} if dictionary else {}),
@@ -212,7 +239,7 @@ def _file_of(footer: Fields, leaf: Leaf, meta: Fields, dictionary: bytes, data: 
     root: Fields = {4: (BINARY, b"schema"), 5: (I32, 1)}
     written: Fields = {
         1: footer[1],
-        2: (LIST, (STRUCT, [root, leaf.element])),
+        2: (LIST, (STRUCT, [root, *leaf.elements])),
         3: (I64, rows),
         4: (LIST, (STRUCT, [group])),
         # By the writer Arrow knows which of its files are to be read otherwise.

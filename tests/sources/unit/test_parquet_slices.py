@@ -44,6 +44,14 @@ COLUMNS: dict[str, Callable[[], Any]] = {
     "bytes": lambda: pa.array([bytes([at % 256]) * (at % 5) for at in range(ROWS)]),
     "nulls": lambda: pa.nulls(ROWS, pa.int32()),
     "lists": lambda: pa.array([[at] * (at % 3) for at in range(ROWS)]),
+    "lists of lists": lambda: pa.array(gaps([[[at], [], [None, at]][: at % 4] for at in range(ROWS)])),
+    "lists of text": lambda: pa.array(gaps([[f"value {at % 9}"] * (at % 3) for at in range(ROWS)])),
+    "vectors": lambda: pa.array(gaps([[at / 2] * 3 for at in range(ROWS)]), pa.list_(pa.float32(), 3)),
+    "structs of one field": lambda: pa.array(gaps([{"a": at} for at in range(ROWS)])),
+    "lists of structs of one field": lambda: pa.array([[{"a": at}] * (at % 3) for at in range(ROWS)]),
+    "maps": lambda: pa.array(
+        [[(at, "a")] * (at % 3) for at in range(ROWS)], pa.map_(pa.int64(), pa.string())
+    ),
     "structs": lambda: pa.array([{"a": at, "b": [at] * (at % 3)} for at in range(ROWS)]),
 }
 SMALL = {"data_page_size": 500, "write_batch_size": 100}
@@ -82,13 +90,22 @@ def test_a_slice_has_the_rows_of_the_whole(tmp_path: Path, how: dict[str, Any]) 
 
 
 @pytest.mark.contract("A slice of a row group of Parquet costs its own pages, and not those in front of it.")
-@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize(
+    ("in_lists", "how"),
+    [
+        (False, {"write_page_index": True}),
+        (False, {"write_page_index": False}),
+        (True, {"write_page_index": True}),
+        (True, {"write_page_index": False, "data_page_version": "2.0"}),
+    ],
+)
 def test_a_slice_is_decoded_though_the_pages_in_front_of_it_and_behind_it_are_broken(
-    tmp_path: Path, index: bool
+    tmp_path: Path, in_lists: bool, how: dict[str, Any]
 ) -> None:
     texts = [sha256(str(at).encode()).hexdigest() for at in range(ROWS)]
-    how = {"use_dictionary": False, "compression": "zstd", "write_page_index": index}
-    source = written(tmp_path, {"text": texts}, data_page_size=1000, write_batch_size=100, **how)
+    values = [[text] for text in texts] if in_lists else texts
+    how = {"use_dictionary": False, "compression": "zstd", **how}
+    source = written(tmp_path, {"text": values}, data_page_size=1000, write_batch_size=100, **how)
     path = tmp_path / "a.parquet"
     content = bytearray(path.read_bytes())
     chunk = pq.read_metadata(path).row_group(0).column(0)
@@ -99,7 +116,7 @@ def test_a_slice_is_decoded_though_the_pages_in_front_of_it_and_behind_it_are_br
     with SourceHarness(source) as harness:
         split = split_of(harness)
         middle = harness.read_split(split.starting_at(900).up_to(1100))
-        assert middle == [(text,) for text in texts[900:1100]]
+        assert middle == [(value,) for value in values[900:1100]]
         with pytest.raises(ReadFailed, match="from row 0 on"):
             harness.read_split(split)
 
