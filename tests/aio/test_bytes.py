@@ -70,7 +70,7 @@ TEXT = "x" * (10 * MIB)
         [Plain(TEXT), {"a": Slotted("")}],
         [[TEXT[:MIB]] * 10],
         memoryview(TEXT.encode()),
-        [0.5] * (10 * MIB // 30),
+        [0.5] * (10 * MIB // (8 + sys.getsizeof(0.5))),
         [["a", 0.5, TEXT[:1000]]] * 10_000,
         dict.fromkeys(range(10_000), TEXT[:1000]),
     ],
