@@ -139,6 +139,9 @@ class AsyncWaitOperator(Operator):
 
     def _finished(self) -> int:
         """Rows that have finished, those included that had before a restore."""
+        if not self._meter.rows_in:
+            # A policy may ask while it is opened, when there are no parts yet.
+            return 0
         unfinished = self._scheduler.queue.in_flight + len(self._admission.restored)
         if self._ledger_session is not None:
             unfinished = self._ledger_session.unfinished(unfinished)
@@ -197,6 +200,7 @@ class AsyncWaitOperator(Operator):
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
         if self._runner is None or self._scheduler.loop.is_closed():
             # In a loop that was closed before its tasks ended nothing can be waited for.
+            self._scheduler.policies.stack.close()
             return None
         return self._scheduler.loop.create_task(self._closed())
 

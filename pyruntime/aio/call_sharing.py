@@ -6,8 +6,9 @@ runs or whose result is kept in memory; what none of them answers is called. Con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.equal_calls import EqualCalls, equal_calls
@@ -16,12 +17,8 @@ from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import PolicyStack
 
-
-class Answers(Protocol):
-    """One that answers rows: the policies of the user, the ledger, or the calls of equal rows."""
-
-    def look_up(self, calls: Sequence[Call]) -> Sequence[tuple[Call, Any]]:
-        """Return those of the calls that need not be made, with their outcomes."""
+LookUp: TypeAlias = Callable[[Sequence[Call]], Sequence[tuple[Call, Any]]]
+"""Returns those of some calls that need not be made, with their outcomes."""
 
 
 class CallSharing:
@@ -30,7 +27,7 @@ class CallSharing:
     An outcome is a result in a tuple, `WAITING`, a `Shared`, or an error of a row that cannot be called.
     """
 
-    __slots__ = ("_asked", "_stack", "equals", "records", "session")
+    __slots__ = ("_identify", "_look_ups", "_stack", "equals", "records", "session")
 
     def __init__(self, options: Options, stack: PolicyStack, session: LedgerSession | None) -> None:
         self._stack = stack
@@ -39,17 +36,27 @@ class CallSharing:
         """The calls that equal rows share; None where rows are not compared, or where the ledger does it."""
         self.records: LedgerRecords | None = None
         """Takes results until they are durable; None without a ledger."""
-        asked: list[Answers | None] = [stack if stack.admit else None, session, self.equals]
-        self._asked: list[Answers] = [each for each in asked if each is not None]
+        # Each row has its key, also one that a policy answers: functions behind and a restart go by it.
+        self._identify: Callable[[Sequence[Call]], object] | None = None
+        self._look_ups: list[LookUp] = [stack.look_up] if stack.admit else []
+        if session is not None and stack.admit:
+            self._identify = session.rows.identify_all
+            self._look_ups.append(partial(session.look_up, are_known=True))
+        elif session is not None:
+            self._look_ups.append(session.look_up)
+        if self.equals is not None:
+            self._look_ups.append(self.equals.look_up)
 
     def admit_all(self, calls: list[Call]) -> list[tuple[Call, Any]]:
         """Look up rows that come; returns those that need not be called, with their outcomes.
 
         Raises what ends the job: LedgerError, LedgerValueError, KeyError, OSError.
         """
+        if self._identify is not None and calls:
+            self._identify(calls)
         done: list[tuple[Call, Any]] = []
-        for each in self._asked:
-            if found := each.look_up(calls):
+        for look_up in self._look_ups:
+            if found := look_up(calls):
                 done += found
                 calls = without(calls, found)
         return done

@@ -93,8 +93,9 @@ class LedgerLookup:
         if rows.first is None:
             rows.first = keys[0]
         in_flight: dict[Any, Call] = {} if self._in_flight is None else self._in_flight.by_key
+        # Before the look: what comes in meanwhile, by the thread of the writer, is to be looked at once more.
+        scans = self.reader.scans
         if self._has_missed and self._are_new(keys, in_flight):
-            scans = self.reader.scans
             for call in calls:
                 call.looked = scans
             if self._in_flight is not None:
@@ -175,13 +176,15 @@ class LedgerLookup:
         key = call.key
         if self._joins(call):
             return WAITING
+        scans = self.reader.scans
         found: tuple[Any] | Origin | None = self.find(call)
         if type(found) is not tuple and not self._has_missed:
             self._has_missed = True
             if self._at_first_miss():
                 self._rows.rekey(call, key)
+                scans = self.reader.scans
                 found = self.find(call)
-        call.looked = self.reader.scans
+        call.looked = scans
         if type(found) is tuple:
             return (value_of(found[0]),)
         if call.key is not key:

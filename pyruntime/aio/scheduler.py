@@ -40,8 +40,8 @@ class CallScheduler:
 
     name: that of the function, for errors. queue: has a handle for each attempt. convert: makes of results
     the form in which they leave; what it raises is the error of the attempt. session: where results are
-    recorded before they leave, or None.
-    `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
+    recorded before they leave, or None. `runner` is set by the operator before anything runs. `is_closed`:
+    every call has been forgotten.
     """
 
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
@@ -136,13 +136,13 @@ class CallScheduler:
             self.runner.limit = 0
         if self.gate is not None:
             self.gate.stop()
-        self.policies.stack.close()
 
     async def closed(self) -> None:
-        """Wait until no call runs any more, for a time, and until the limiter has closed."""
+        """Wait until no call runs any more, for a time, and close the policies and the limiter."""
         try:
             await self.runner.close()
         finally:
+            self.policies.stack.close()
             await self.policies.load.closed()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
@@ -242,7 +242,6 @@ class CallScheduler:
             self.loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        # To ask a limiter may raise, and a timer has nobody who would see it.
         self.guarded(self.runner.dispatch)
 
     def _ask_again(self) -> None:
@@ -494,6 +493,8 @@ class CallScheduler:
     def take_back(self, calls: list[Call], lack: Any, error: BaseException) -> float | None:
         """Take back an attempt of `calls`, whose process lacked something: seconds to the next, or None."""
         # spec: Operator!Return
+        if self.is_closed:
+            return None
         pause = self.slots.room.took_back(lack, error, self.runner.others, self._operator.finished())
         self.slots.set_limit()
         self.policies.load.give_back(calls)

@@ -420,7 +420,8 @@ class MicroBatches(Generic[S, C]):
                     return
                 each.slice = piece if each.slice is None else each.slice.up_to(piece.stop)
                 if piece.stop != each.rest.stop:
-                    each.rest = each.rest.starting_at(piece.stop)
+                    # Of the piece, which may know more by now, as how many bytes a row has.
+                    each.rest = piece.starting_at(piece.stop).up_to(each.rest.stop)
                     if piece.rows or piece.nbytes:
                         again.append(each)
             if not again or not plan.limited:
@@ -536,6 +537,6 @@ def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | N
             if front is None or front.stop == rest.stop:
                 break
             found.append(front)
-            rest = rest.starting_at(front.stop)
+            rest = front.starting_at(front.stop).up_to(rest.stop)
         found.append(rest)
     return found

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, Dedupe, Errors, Options, Rate, Retry, async_map, current_call
+from pillarbox import (
+    Batch,
+    CallFailed,
+    Dedupe,
+    Errors,
+    Ledger,
+    Options,
+    Rate,
+    Retry,
+    Step,
+    async_map,
+    current_call,
+)
 from pillarbox.policies import FINAL, Again, CallPolicy, Found, PolicyServices
+from pillarbox.testing import run_virtual
 from tests.aio.virtual import Job, now, play
 
 
@@ -266,6 +281,69 @@ def test_what_a_moment_raises_fails_the_rows_of_its_calls(moment: str, batch: Ba
 
 
 @pytest.mark.contract("Each operator has its own copy of a policy.")
+class Opinion(CallPolicy):
+    """Answers row 1, and refuses row 2."""
+
+    def admit(self, call: Any) -> Found | None:
+        if call.row == 2:
+            raise ValueError("not this one")
+        return Found(100) if call.row == 1 else None
+
+
+@pytest.mark.contract("With a ledger a policy answers and refuses rows as without one.")
+@pytest.mark.parametrize("dedupe", [None, Dedupe(), Dedupe(across_tasks=True)])
+def test_a_policy_answers_and_refuses_rows_in_front_of_a_ledger(
+    tmp_path: Path, dedupe: Dedupe | None
+) -> None:
+    def ledger(uid: str) -> Ledger:
+        return Ledger(tmp_path, uid=uid, run="r")
+
+    chosen = Options(policies=[Opinion()], ledger=ledger("first"), errors=Errors("column"), dedupe=dedupe)
+    for _ in range(2):
+        found = list(async_map([0, 1, 2, 3], plus_one, options=chosen))
+        assert [each.result for each in found] == [1, 100, None, 4]
+    steps = [
+        Step(plus_one, options=Options(policies=[Opinion()], ledger=ledger("front"))),
+        Step(plus_one, ledger=ledger("behind")),
+    ]
+    assert list(async_map([0, 1, 3], steps)) == [2, 101, 5]
+
+
+def test_a_policy_may_ask_for_counts_while_it_is_opened() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Counts(CallPolicy):
+        def open(self, services: PolicyServices) -> None:
+            seen.append((services.finished(), services.begun(), services.limit() > 0))
+
+    assert list(async_map([1], plus_one, options=Options(policies=[Counts()]))) == [2]
+    assert seen == [(0, 0, True)]
+
+
+@pytest.mark.contract("No moment of a policy follows its close, also where calls end behind a failure.")
+@pytest.mark.parametrize("error", [ConnectionError("late"), OSError(errno.EMFILE, "Too many open files")])
+def test_no_moment_follows_the_close_of_a_policy(error: Exception) -> None:
+    log = Log()
+
+    async def ends_late(row: int) -> int:
+        if row == 1:
+            raise ValueError("the job fails")
+        # In the turn of the failure.
+        if row == 2:
+            raise error
+        return row
+
+    async def main() -> None:
+        options = Options(policies=[log], capacity=3)
+        with pytest.raises(CallFailed):
+            async for _ in async_map([1, 2, 3], ends_late, options=options):
+                pass
+
+    run_virtual(main())
+    assert ("close",) in log.moments
+    assert log.moments[-1] == ("close",)
+
+
 def test_each_operator_has_a_copy_of_its_own() -> None:
     opened: list[CallPolicy] = []
 

@@ -271,7 +271,9 @@ class ParquetFormat(FileFormat):
             self.check_same_file(split, path)
             with self._opened(path) as parquet:
                 stop = parquet.metadata.num_rows
-            split = replace(split, weight=split.size / max(1, stop), counts_rows=True)
+            if not stop:
+                return split
+            split = replace(split, weight=split.size / stop, counts_rows=True)
         most = stop - split.start
         if limit.rows is not None:
             most = min(most, limit.rows)

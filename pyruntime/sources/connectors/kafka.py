@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -62,6 +62,7 @@ TYPES = {
     "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
 """The columns, which are those of Spark's own source."""
+Where: TypeAlias = "float | str | Mapping[str, Mapping[int, int]]"
 
 
 class Partition(NamedTuple):
@@ -645,13 +646,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             ranges += [split_of(part, at, min(at + step, stop)) for at in range(start, stop, step)]
         return ranges
 
-    def _settled(
-        self,
-        where: float | str | Mapping[str, Mapping[int, int]],
-        places: Collection[Partition],
-        *,
-        rest: str,
-    ) -> dict[Partition, int]:
+    def _settled(self, where: Where, places: Collection[Partition], *, rest: str) -> dict[Partition, int]:
         """The offsets of a time, a word or the group, or that were given; for other partitions of `rest`."""
         if isinstance(where, float):
             return self._offsets.at(places, where)

@@ -396,6 +396,13 @@ def test_a_small_parquet_file_that_is_cut_ends_with_its_last_row(
     assert sum(piece.nbytes or 0 for pieces in found for piece in pieces) == pytest.approx(nbytes, abs=3)
 
 
+def test_a_parquet_file_without_rows_takes_none_of_the_limit(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": range(10)}), tmp_path / "2.parquet")
+    with SourceHarness(SettledFiles(tmp_path)) as harness:
+        assert len(harness.micro_batch(ReadLimit(rows=10))) == 10
+
+
 def test_a_limit_of_rows_does_not_hold_for_text_as_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
