@@ -9,8 +9,8 @@ Confined to the mailbox thread; a `CallState` is a value.
 # plain function. Most slots are set only where they are needed (`started`, `weight`, `key`): an attribute
 # that nobody reads costs a store a row.
 #
-# A test of the house has the files that write each slot: its life is written by the scheduler and its subclass
-# for batches alone, its place in the queue by the admission too, its key by the ledger.
+# A test of the house has the files that write each slot: its life is written by the scheduler and its
+# subclass for batches alone, its place in the queue by the admission too, its key by the ledger.
 
 from __future__ import annotations
 

@@ -280,7 +280,6 @@ def test_what_a_moment_raises_fails_the_rows_of_its_calls(moment: str, batch: Ba
     assert "broken policy" not in str((messages[0], messages[2]))
 
 
-@pytest.mark.contract("Each operator has its own copy of a policy.")
 class Opinion(CallPolicy):
     """Answers row 1, and refuses row 2."""
 
@@ -344,6 +343,7 @@ def test_no_moment_follows_the_close_of_a_policy(error: Exception) -> None:
     assert log.moments[-1] == ("close",)
 
 
+@pytest.mark.contract("Each operator has its own copy of a policy.")
 def test_each_operator_has_a_copy_of_its_own() -> None:
     opened: list[CallPolicy] = []
 
