@@ -21,6 +21,10 @@ async def refuses(row: Any) -> int:
     raise PermissionError("the key is wrong")
 
 
+async def refuses_too(row: Any) -> int:
+    raise PermissionError("the key is wrong")
+
+
 async def fails_somehow(row: Any) -> int:
     raise (PermissionError, ValueError)[row.id % 2]("the key is wrong")
 
@@ -59,11 +63,12 @@ def test_tasks_of_few_rows_are_counted_together_in_a_worker(spark: SparkSession)
 def test_tasks_whose_errors_are_all_given_are_warned_of(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="column").collect()
+    # A function of its own: a worker counts on from job to job while all rows of a function fail alike.
+    rows = async_map(spark.range(0, 40, 1, 1), refuses_too, schema=SCHEMA, errors="column").collect()
     assert [row._error.type for row in rows] == ["PermissionError"] * 40
     wait_until(lambda: "nothing succeeded: 40 of 40 rows failed" in caplog.text)
     with pytest.raises(Exception, match="PermissionError: the key is wrong - so failed all [0-9]+ rows"):
-        async_map(spark.range(0, 40, 1, 1), refuses, schema=SCHEMA, errors="null").collect()
+        async_map(spark.range(0, 40, 1, 1), refuses_too, schema=SCHEMA, errors="null").collect()
 
 
 def test_tasks_whose_errors_are_all_given_and_of_many_causes_go_on(
