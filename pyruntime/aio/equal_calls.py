@@ -50,7 +50,7 @@ class EqualCalls:
         self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def look_up(self, calls: Sequence[Call]) -> list[tuple[Call, Any]]:
-        """Look up rows that come; returns those that need not be called, with what they get.
+        """Look up rows that come; returns those that need not be called, with their outcomes.
 
         That is a `Shared`, `WAITING` for a row that has joined another's call, or an error for one that
         cannot be compared.

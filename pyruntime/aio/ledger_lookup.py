@@ -76,7 +76,7 @@ class LedgerLookup:
     def look_up(
         self, calls: Sequence[Call], *, are_known: bool = False
     ) -> list[tuple[Call, tuple[Any] | object]]:
-        """Look up rows that come; returns those that need not be called, with what they get.
+        """Look up rows that come; returns those that need not be called, with their outcomes.
 
         That is a result in a tuple, or `WAITING` where a call of a row with this key and input is in flight,
         whose result the row will get. are_known: the rows have their keys and inputs.
@@ -169,6 +169,7 @@ class LedgerLookup:
         try:
             return (value_of(self._convert(value)),)
         except Exception:
+            # It is looked up alone then, and `find` counts it among the misfits.
             return None
 
     def _look_up_one(self, call: Call) -> tuple[Any] | object | None:

@@ -49,7 +49,7 @@ class OperatorSnapshots:
         self._is_behind = is_behind
 
     def take(self) -> AsyncWaitState:
-        """Everything that was admitted and has not left, with what a restart must know of it."""
+        """Return the rows that were admitted and have not left, with their states for a restart."""
         # spec: Chain!Snapshot, Operator!Snapshot
         kept = {} if self._session is None else self._session.unsaved_results()
         scheduler, restored = self._scheduler, self._admission.restored

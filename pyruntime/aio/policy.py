@@ -237,7 +237,7 @@ class PolicyStack:
             self.answered = tuple([method for method in methods if method not in deaf])
 
     def look_up(self, calls: Sequence[Call]) -> list[tuple[Call, tuple[Any] | BaseException]]:
-        """The rows that a policy answers, each with its result in a tuple, or with what the policy raised."""
+        """Return the rows that a policy answers, each with its result in a tuple, or with its error."""
         done: list[tuple[Call, tuple[Any] | BaseException]] = []
         for call in calls:
             try:

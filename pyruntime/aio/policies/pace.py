@@ -28,7 +28,7 @@ PLATEAU_S = 4.0
 BURST_S = 0.01
 """Seconds of the pace that may begin at once: timers are not finer."""
 NO_PACE_PER_S = 1e5
-"""A pace of so many calls a second holds nobody back; it grows no further."""
+"""A pace of so many calls a second holds no call back; it grows no further."""
 CUTS_TO_BELIEVE = 3
 """Slow-downs in a row that did not halve the share: then the service refuses at random."""
 FEW_SHARE = 0.02
@@ -87,7 +87,7 @@ class Pace:
         self._start = max(PROBES_PER_S, DECREASE * (answered if known is None else known))
 
     def forget(self) -> None:
-        """Know nothing any more of what the service takes."""
+        """Forget the pace that the service takes."""
         self._is_curved = False
         self._start = PROBES_PER_S
 
