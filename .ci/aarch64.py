@@ -20,6 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from debian import Lists  # noqa: E402
+from wheels import NEITHER  # noqa: E402
+
 from spec import headers  # noqa: E402
 
 COMPILER = "aarch64-linux-gnu-g++"
@@ -39,8 +42,6 @@ SUITE = "bookworm"
 PACKAGES = (PYTHON, f"lib{PYTHON}-dev", "libstdc++6")
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "pytest-reportlog", "hypothesis", "psutil")
-HERE = "not slow and not thorough and not server and not spark"
-"""Words for pytest: the tests of `make test-fast`."""
 BROKEN_IN_QEMU = (
     "tests/kernel/test_kernel_fork.py::"
     "test_in_the_child_of_a_fork[new_objects_work_in_the_child_and_not_in_its_child]"
@@ -68,36 +69,15 @@ def native() -> int:
 
 def system() -> Path:
     """A root folder with Debian's CPython for aarch64; downloaded once."""
-    root, apt = FOLDER / "root", FOLDER / "apt"
+    root = FOLDER / "root"
     if (root / "usr" / "bin" / PYTHON).exists():
         return root
-    asked = ("Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main")
-    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *asked]
-    mirrors = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    if not mirrors:
-        raise SystemExit("apt knows no Debian mirror")
-    for folder in ("state/lists/partial", "cache/archives/partial"):
-        (apt / folder).mkdir(parents=True, exist_ok=True)
-    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (apt / "sources.list").write_text(f"deb [arch=arm64 signed-by={keys}] {mirrors[0]} {SUITE} main\n")
-    (apt / "status").touch()
-    (apt / "apt.conf").write_text(
-        f'Dir::Etc::SourceList "{apt}/sources.list";\n'
-        'Dir::Etc::SourceParts "/nonexistent";\n'
-        f'Dir::State "{apt}/state";\n'
-        f'Dir::State::status "{apt}/status";\n'
-        f'Dir::Cache "{apt}/cache";\n'
-        'APT::Architecture "arm64";\n'
-        'APT::Architectures "arm64";\n'
-        # Otherwise apt downloads as a user who may not write here.
-        'APT::Sandbox::User "";\n'
-    )
-    variables = {**os.environ, "APT_CONFIG": f"{apt}/apt.conf"}
-    for words in (["update"], ["--yes", "--no-install-recommends", "--download-only", "install", *PACKAGES]):
-        subprocess.run(["apt-get", "--quiet=2", *words], env=variables, check=True)
+    lists = Lists(FOLDER / "apt", "deb", SUITE, "arm64")
+    words = ("--yes", "--no-install-recommends", "--download-only", "install", *PACKAGES)
+    lists.apt_get(*words, folder=FOLDER)
     unpacked = FOLDER / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
-    for archive in sorted((apt / "cache" / "archives").glob("*.deb")):
+    for archive in sorted(lists.archives.glob("*.deb")):
         subprocess.run(["dpkg-deb", "--extract", archive, unpacked], check=True)
     unpacked.rename(root)
     return root
@@ -138,7 +118,7 @@ def contracts() -> int:
     subprocess.run(pip, cwd=ROOT, check=True)
     variables = {**os.environ, "PYTHONPATH": f"{site}:{packages}", "PYTHONDONTWRITEBYTECODE": "1"}
     pytest = [emulated(root), "-m", "pytest", "-q"]
-    pytest += ["-p", "no:cacheprovider", "--hypothesis-profile", "quick", "-m", HERE, "tests/kernel"]
+    pytest += ["-p", "no:cacheprovider", "--hypothesis-profile", "quick", "-m", NEITHER, "tests/kernel"]
     pytest += [f"--deselect={BROKEN_IN_QEMU}"]
     return subprocess.run(pytest, cwd=ROOT, env=variables, check=False).returncode
 

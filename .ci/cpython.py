@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from debian import Lists
+
 BUILD = Path(__file__).resolve().parent.parent / "build"
 SUITES = ("trixie", "sid")
 """Releases of Debian whose sources are looked at, the stable one first."""
@@ -52,39 +54,16 @@ def interpreter(version: str) -> Path | None:
     return next((path for path in candidates(version) if is_of(path, version)), None)
 
 
-def run(home: Path, *command: str, **settings: str) -> str:
-    """Runs a step of the build in its folder; its errors go where ours go."""
-    environment = {**os.environ, **settings}
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    done = subprocess.run(
-        command, cwd=home, env=environment, check=True, stdin=nothing, stdout=pipe, text=True
-    )
-    return done.stdout
+def run(*command: str) -> None:
+    """Runs a step of the build; its errors go where ours go."""
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def fetch_source(home: Path, package: str) -> Path:
     """Downloads the source package, and unpacks the archive that its authors published."""
-    asked = ("Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main")
-    mirrors = run(home, "apt-get", "indextargets", "--format", "$(REPO_URI)", *asked).split()
-    if not mirrors:
-        raise SystemExit(f"apt knows no Debian mirror: put a {package} on the PATH")
-    lists = home / "apt"
-    for folder in ("state/lists/partial", "cache/archives/partial"):
-        (lists / folder).mkdir(parents=True, exist_ok=True)
-    (lists / "apt.conf").write_text(
-        f'Dir::Etc::SourceList "{lists}/sources.list";\n'
-        'Dir::Etc::SourceParts "/nonexistent";\n'
-        f'Dir::State "{lists}/state";\n'
-        f'Dir::Cache "{lists}/cache";\n'
-        # Otherwise apt downloads as a user who may not write here.
-        'APT::Sandbox::User "";\n'
-    )
-    config = f"{lists}/apt.conf"
     for suite in SUITES:
-        (lists / "sources.list").write_text(f"deb-src {mirrors[0]} {suite} main\n")
-        run(home, "apt-get", "--quiet", "update", APT_CONFIG=config)
         try:
-            run(home, "apt-get", "--quiet", "source", "--download-only", package, APT_CONFIG=config)
+            Lists(home / "apt", "deb-src", suite).apt_get("source", "--download-only", package, folder=home)
             break
         except subprocess.CalledProcessError:
             # This release has no such package, or its mirror does not serve it; apt has printed which.
@@ -94,7 +73,7 @@ def fetch_source(home: Path, package: str) -> Path:
     archive = next(path for path in home.glob(f"{package}_*.orig.tar.*") if path.suffix != ".asc")
     source = home / "source"
     source.mkdir()
-    run(home, "tar", "--extract", "--file", str(archive), "--directory", str(source), "--strip-components=1")
+    run("tar", "--extract", "--file", str(archive), "--directory", str(source), "--strip-components=1")
     return source
 
 
@@ -111,7 +90,7 @@ def build(version: str) -> Path:
     configure = f'./configure --quiet {gil}--disable-test-modules --prefix="{home}"'
     make = f"make --quiet --jobs={os.cpu_count() or 1}"
     steps = f'cd "{source}" && {configure} && {make} && make --quiet install'
-    run(home, "sh", "-c", f'{{ {steps}; }} >"{home}/log" 2>&1')
+    run("sh", "-c", f'{{ {steps}; }} >"{home}/log" 2>&1')
     shutil.rmtree(source)
     python = home / "bin" / f"python{version}"
     if not is_of(python, version):
