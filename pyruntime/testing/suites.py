@@ -534,11 +534,11 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
 
     def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: object) -> None:
         after = self.model
-        # An operation that takes an armed wake-up away has called it, but for close, which drops both.
-        if operation == "close":
-            return
-        self.expected_calls["consumer"] += before.armed_consumer and not after.armed_consumer
+        # What takes an armed wake-up away has called it; close alone drops the consumer's uncalled.
         self.expected_calls["producer"] += before.armed_producer is not None and after.armed_producer is None
+        if operation == "close":
+            return  # what waits goes back, neither accepted nor taken
+        self.expected_calls["consumer"] += before.armed_consumer and not after.armed_consumer
         moved = len(after.items) - len(before.items)
         self.accepted += max(moved, 0)
         self.taken += max(-moved, 0)

@@ -89,6 +89,37 @@ class ArmsTheProducerAlways(Handover):
         return True
 
 
+class CloseLeavesTheProducerAsleep(Handover):
+    shut = False
+
+    def arm_wakeup_producer(self, callback: Callable[[], object], nbytes: int = 0) -> bool:
+        return super().arm_wakeup_producer(lambda: self.shut or callback(), nbytes)
+
+    def close(self) -> list[Any]:
+        self.shut = True
+        return super().close()
+
+
+class CloseCallsTheConsumer(Handover):
+    armed: Callable[[], object] | None = None
+
+    def arm_wakeup_consumer(self, callback: Callable[[], object]) -> bool:
+        def once() -> object:
+            self.armed = None
+            return callback()
+
+        armed = super().arm_wakeup_consumer(once)
+        self.armed = callback if armed else self.armed
+        return armed
+
+    def close(self) -> list[Any]:
+        left = super().close()
+        if self.armed is not None:
+            self.armed()
+            self.armed = None
+        return left
+
+
 class NobodyWakesATake(Handover):
     def take(self, timeout: float | None = None) -> Any:
         item = self.try_take()
@@ -135,13 +166,15 @@ WRONG: dict[type[Handover], set[str]] = {
     RefusesQuietlyAfterTheEnd: {"try_put"},
     ForgetsAWakeUp: {"arm_wakeup_consumer", "wake-ups", *AWAITS["take"]},
     ArmsTheProducerAlways: {"arm_wakeup_producer"},
+    CloseLeavesTheProducerAsleep: {"wake-ups"},
+    CloseCallsTheConsumer: {"wake-ups"},
     NobodyWakesATake: AWAITS["take"],
     NobodyWakesAPut: AWAITS["put"],
     PutDoesNotWait: {"put"},
     LargeTakeAllLosesItsNewest: {"take_all"},
 }
 # Found late, or by waiting: a second or two each.
-LATE = {CloseForgets, CloseGivesAgain, FailureBeforeTheItems, NobodyWakesATake}
+LATE = {CloseForgets, CloseGivesAgain, CloseLeavesTheProducerAsleep, FailureBeforeTheItems, NobodyWakesATake}
 
 
 def run(make: Callable[[], Any], how: settings = UNSHRUNK) -> None:
