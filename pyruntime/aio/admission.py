@@ -147,8 +147,12 @@ class RowAdmission:
 
     def _call(self, calls: list[Call], admitted: int) -> None:
         """Have rows called that need it; so many were let in."""
-        done = self._scheduler.sharing.admit_all(calls)
-        self._waiting.extend(without(calls, done))
+        scheduler = self._scheduler
+        done = scheduler.sharing.admit_all(calls)
+        calls = without(calls, done)
+        if scheduler.policies.by_key is not None:
+            calls = [call for call in calls if scheduler.let_through(call)]
+        self._waiting.extend(calls)
         self._count_in(admitted, done)
 
     def _take_left_out(self, batch: RowBatch, room: int) -> None:

@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
@@ -17,6 +18,7 @@ from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policy import PolicyStack, copies_of
 
@@ -25,12 +27,13 @@ class OperatorPolicies:
     """The stack of an operator with some options, and those policies that are asked by name.
 
     `costs` and `errors` are asked outside of the stack: each result that carries its usage is billed, on time
-    or late, and each row that failed for good gets what stands for its result.
+    or late, and each row that failed for good gets what stands for its result. hold, resume: as `KeyPolicy`
+    needs them.
     """
 
     __slots__ = (
-        *("convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results", "looks_beside_costs"),
-        *("rejects", "retry", "stack", "users"),
+        *("by_key", "convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results"),
+        *("looks_beside_costs", "rejects", "retry", "stack", "users"),
     )
 
     def __init__(
@@ -39,6 +42,8 @@ class OperatorPolicies:
         meter: Meter,
         clock: Callable[[], float],
         converter: ResultConverter | None,
+        hold: Callable[[Call], object],
+        resume: Callable[[Sequence[Call]], None],
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry, clock)
@@ -46,10 +51,14 @@ class OperatorPolicies:
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert
+        limit = options.per_key
+        self.by_key = None if limit is None else KeyPolicy(limit, hold, resume)
+        """Lets rows through by their keys; None where they have none."""
+        by_key = () if self.by_key is None else (self.by_key,)
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load], again_last=retry
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load, *by_key], again_last=retry
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""

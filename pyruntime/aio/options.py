@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate, SharedLimits
+from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
@@ -328,6 +329,7 @@ class Options:
     buffer: a `Buffer` that limits the rows and bytes that are admitted and not yet emitted.
     dedupe: equal rows in flight share one call: True compares whole rows, a function returns the value to
         compare, and a `Dedupe` can also keep results for later equal rows or share calls among tasks.
+    per_key: a `Limit`: rows of one key are called one after the other, in their order, or a few at a time.
     latency: "low" emits each result of a DataFrame at once, for streams; the session needs the settings in
         `LOW_LATENCY`.
     where: a Column or SQL condition on a DataFrame: the function is called only with rows that satisfy it;
@@ -357,6 +359,7 @@ class Options:
     limits: SharedLimits | None
     buffer: Buffer
     dedupe: Dedupe | None
+    per_key: Limit | None
     latency: Latency
     where: Any
     policies: tuple[CallPolicy, ...]
@@ -377,6 +380,7 @@ class Options:
         limits: SharedLimits | None = None,
         buffer: Buffer | None = None,
         dedupe: bool | Callable[..., Hashable] | Dedupe | None = None,
+        per_key: Limit | None = None,
         latency: Latency = "normal",
         where: Any = None,
         policies: Sequence[CallPolicy] = (),
@@ -398,6 +402,7 @@ class Options:
             "limits": _check_instance("limits", limits, SharedLimits, "Coordinator"),
             "buffer": Buffer() if buffer is None else _check_instance("buffer", buffer, Buffer),
             "dedupe": dedupe if dedupe is None or isinstance(dedupe, Dedupe) else Dedupe(dedupe),
+            "per_key": _check_instance("per_key", per_key, Limit),
             "latency": check_choice("latency", latency, LATENCIES),
             "where": where,
             "policies": check_policies(policies),
@@ -462,6 +467,7 @@ class Options:
             rate=_spread_field(self.rate, "weight"),
             batch=_spread_field(self.batch, "weight"),
             dedupe=_spread_field(self.dedupe, "key"),
+            per_key=_spread_field(self.per_key, "key"),
             budget=_spread_field(self.budget, "usage"),
             timeout=_spread_field(self.timeout, "fallback"),
         )

@@ -72,7 +72,6 @@ class CallScheduler:
         self.queue = queue
         self.loop = loop
         self.clock = clock = clock_of(loop)
-        self._operator = operator
         self.is_closed = False
         limits = options.timeout
         self.times: CallTimes[Any] = CallTimes(
@@ -82,7 +81,13 @@ class CallScheduler:
             self._guarding(self._timed_out),
             self._guarding(self._attempt_timed_out),
         )
-        self.policies = policies = OperatorPolicies(options, meter, clock, convert)
+        self.policies = policies = OperatorPolicies(
+            options, meter, clock, convert, self.pausing.add, self._guarding(self._resume_held)
+        )
+        if policies.by_key is not None:
+            # Rows that are not called leave by it too.
+            operator = operator._replace(complete=policies.by_key.completing(operator.complete))
+        self._operator = operator
         self.sharing = CallSharing(options, policies.stack, session)
         # The way of rows that have finished: as straight to the queue as the options allow.
         self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
@@ -699,6 +704,23 @@ class CallScheduler:
     def _count_shared(self, failed: Failed, rows: int) -> None:
         self.guarded(self.policies.errors.count_shared, failed, rows, self._operator.finished() + 1 + rows)
 
+    # -- rows by key --------------------------------------------------------------------------
+
+    def let_through(self, call: Call) -> bool:
+        """Return True if a row that is to be called waits for a slot: no other of its key holds it back."""
+        by_key = self.policies.by_key
+        try:
+            return by_key is None or by_key.let_through(call)
+        except BaseException as raised:
+            self.fail_call(call, CallFailed(call.attempt, raised))
+            return False
+
+    def _resume_held(self, calls: Sequence[Call]) -> None:
+        held = [call for call in calls if call in self.pausing]
+        ready = [call for call in held if self._weigh_restored(call)]
+        self.pausing.difference_update(held)
+        self.resume(ready)
+
     # -- snapshots ----------------------------------------------------------------------------
 
     def snapshot(self) -> SchedulerState:
@@ -739,7 +761,7 @@ class CallScheduler:
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
             call.refused_since = None if since is None else self.loop.time() - since
-        if not self._weigh_restored(call):
+        if not (self._weigh_restored(call) and self.let_through(call)):
             return
         if state.pause is None:
             self.waiting.append(call)
