@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
+    from pillarbox.aio.policies.per_key import Limit
     from pillarbox.aio.retry import Retry, RetryBudget
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
@@ -52,6 +53,7 @@ __all__ = [
     "ErrorInfo",
     "Errors",
     "Ledger",
+    "Limit",
     "NothingSucceeded",
     "Options",
     "Outcome",
@@ -86,6 +88,7 @@ _MODULES = {
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
+    "aio.policies.per_key": ["Limit"],
     "aio.retry": ["Retry", "RetryBudget"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],

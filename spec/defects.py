@@ -44,7 +44,7 @@ KEYS = {"about", "right", "wrong", "file", "and"}
 # Files of FOLDER, in the order of the table of `spec/README.md`.
 PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
-    "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler",
+    "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
     "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers", "clients",
     "coordinator", "job",
 )  # fmt: skip

@@ -43,7 +43,7 @@ class OperatorPolicies:
         clock: Callable[[], float],
         converter: ResultConverter | None,
         hold: Callable[[Call], object],
-        resume: Callable[[Sequence[Call]], None],
+        resume: Callable[[Sequence[Call], bool], None],
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry, clock)

@@ -715,11 +715,15 @@ class CallScheduler:
             self.fail_call(call, CallFailed(call.attempt, raised))
             return False
 
-    def _resume_held(self, calls: Sequence[Call]) -> None:
+    def _resume_held(self, calls: Sequence[Call], is_behind: bool) -> None:
         held = [call for call in calls if call in self.pausing]
         ready = [call for call in held if self._weigh_restored(call)]
         self.pausing.difference_update(held)
-        self.resume(ready)
+        if is_behind:
+            self.waiting.extend(ready)
+            self.runner.dispatch()
+        else:
+            self.resume(ready)
 
     # -- snapshots ----------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class Limit:
 
     key: a function of the row (for `async_udf`: of the arguments) that returns its key, a hashable value.
         None stands for a row without a key, which is not limited.
-    at_once: rows of one key, at most, whose calls are in flight or wait for a retry (1 or more). They begin in
+    at_once: rows of one key, at most, that are called or wait for a retry (1 or more). They begin in
         the order of their rows; with 1 each begins after the result of the one before.
 
         >>> from pillarbox import Limit, Options, async_map
@@ -66,12 +66,12 @@ class Limit:
 
 
 class _Key:
-    """The rows of one key that are let through, by their number, and those that queue, in their order."""
+    """The rows of one key that are let through and those that queue, in their order."""
 
     __slots__ = ("queue", "through")
 
     def __init__(self) -> None:
-        self.through = 0
+        self.through: dict[Call, None] = {}
         self.queue: deque[Call] = deque()
 
 
@@ -79,13 +79,13 @@ class KeyPolicy(CallPolicy):
     """Lets rows through by key, in their order.
 
     hold: takes a row that may not be called yet. resume: has rows called that were held, those that have not
-    ended meanwhile.
+    ended meanwhile, before all that wait or, with True, behind them.
     """
 
     __slots__ = ("_due", "_hold", "_keys", "_limit", "_loop", "_queued", "_resume", "_through")
 
     def __init__(
-        self, limit: Limit, hold: Callable[[Call], object], resume: Callable[[Sequence[Call]], None]
+        self, limit: Limit, hold: Callable[[Call], object], resume: Callable[[Sequence[Call], bool], None]
     ) -> None:
         self._limit = limit
         self._hold = hold
@@ -94,8 +94,8 @@ class KeyPolicy(CallPolicy):
         # Of what is let through and of what queues: its key, which may change in the row while it is called.
         self._through: dict[Call, Hashable] = {}
         self._queued: dict[Call, Hashable] = {}
-        # Let through in this turn of the loop.
-        self._due: list[Call] = []
+        # Let through in this turn of the loop, each with True where rows of its key wait in front of it.
+        self._due: list[tuple[Call, bool]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self, services: PolicyServices) -> None:
@@ -117,8 +117,8 @@ class KeyPolicy(CallPolicy):
             ) from None
         if found is None:
             found = self._keys[key] = _Key()
-        if found.through < self._limit.at_once:
-            found.through += 1
+        if len(found.through) < self._limit.at_once:
+            found.through[call] = None
             self._through[call] = key
             return True
         found.queue.append(call)
@@ -138,6 +138,8 @@ class KeyPolicy(CallPolicy):
             return
         # spec: KeyOrder!End
         found = self._keys[key]
+        through = found.through
+        del through[call]
         if found.queue:
             following = found.queue.popleft()
             del self._queued[following]
@@ -145,15 +147,17 @@ class KeyPolicy(CallPolicy):
             if not self._due:
                 assert self._loop is not None
                 self._loop.call_soon(self._go_on)
-            self._due.append(following)
-        elif found.through == 1:
+            # One that waits for a slot itself must not be overtaken.
+            self._due.append((following, not all(each.attempt for each in through)))
+            through[following] = None
+        elif not through:
             del self._keys[key]
-        else:
-            found.through -= 1
 
     def _go_on(self) -> None:
         due, self._due = self._due, []
-        self._resume(due)
+        for is_behind in (True, False):
+            if calls := [call for call, waits_behind in due if waits_behind is is_behind]:
+                self._resume(calls, is_behind)
 
     def _withdraw(self, call: Call) -> None:
         # spec: KeyOrder!Withdraw
