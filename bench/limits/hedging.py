@@ -36,7 +36,7 @@ class Figures(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A job to measure. window: rows admitted and not emitted, as a multiple of the capacity; None: the default."""
+    """A job to measure. window: rows admitted and not emitted, in capacities; None for the default."""
 
     name: str
     ordered: bool
