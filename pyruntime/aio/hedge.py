@@ -1,5 +1,9 @@
 """The option `Hedge`, and which functions may be hedged. Values without state: safe in any thread."""
 
+# Why three calls. Of calls of which one in a hundred is slow, the second is so for one row in 10,000. In
+# order that row holds up the others like any slow one, and with 100 calls in flight one begins in every
+# hundred times the median: as long as it takes. `python -m bench.limits.hedging` has the figures.
+#
 # Why a function has to say that it is idempotent. A retry follows a call that has failed; a hedge is made
 # while the first call still runs, and most often both do what they do. Where that is an order or a message,
 # the row has two of them, and no error says so. Nothing of a function shows which kind it is.
@@ -32,15 +36,17 @@ class Hedge:
     """Call a row a second time while its first call is slow; the first good answer counts.
 
     When one call in a hundred takes a hundred times as long as the others, it holds a slot for that time,
-    and in order the rows behind it wait. A second call most often answers at once. Both calls are one
-    attempt: an error of one lets the other go on, and what is slower is cancelled.
+    and in order the rows behind it wait. A second call most often answers at once, or a third where that is
+    slow too. All calls are one attempt: an error of one lets the others go on, and what is slower is
+    cancelled.
 
     after: the time that a call may take before another of its row begins: a quantile of the times of the
         last calls, "p50" to "p99", or seconds. With a quantile there is no hedge before enough calls have
         ended: 20, and 100 for "p99".
     budget: hedges, at most, as a fraction of the calls (above 0, at most 1). Two may begin before any calls
         have paid for them.
-    calls: calls of one attempt, at most, the first included (2 to 5).
+    calls: calls of one attempt, at most, the first included (2 to 5). Each begins when the one before it
+        has become slow.
     idempotent: True for a function that may be called twice with one row without harm. A function or an
         object with the attribute `idempotent`, which is True, need not be declared here, as `Chat`,
         `Embeddings` and `HttpLookup` with GET.
@@ -71,7 +77,7 @@ class Hedge:
     after: float | str = "p95"
     budget: float = 0.05
     _: KW_ONLY
-    calls: int = 2
+    calls: int = 3
     idempotent: bool = False
 
     def __post_init__(self) -> None:

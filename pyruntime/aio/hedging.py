@@ -236,6 +236,7 @@ class HedgingScheduler(CallScheduler):
         self, hedge: HedgingCall, execution: Any, result: Any, error: BaseException | None
     ) -> None:
         if hedge.execution is not execution:
+            # spec: Hedge!LateAnswer
             self.late(hedge, result, error)
             return
         call = hedge.hedges
@@ -244,6 +245,8 @@ class HedgingScheduler(CallScheduler):
             # Those that began before it have failed.
             call.execution = None
         ended = self.clock()
+        if self.times.attempt is not None:
+            self.times.attempt.cancel(call.attempt_deadline)
         if error is not None:
             self.bill_error([call], error)
             if lack_in(error) is None:
@@ -251,8 +254,6 @@ class HedgingScheduler(CallScheduler):
             self.row_failed(call, error)
             return
         # spec: Hedge!Answer
-        if self.times.attempt is not None:
-            self.times.attempt.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
         self._rows.policy.won += rejected is None
         self.observe((hedge,), rejected, ended - hedge.began)
@@ -302,7 +303,6 @@ class HedgingScheduler(CallScheduler):
             self.policies.load.give_back([call])
         if self.times.attempt is not None:
             # The time of an attempt is that of all its calls.
-            self.times.attempt.cancel(call.attempt_deadline)
             call.attempt_deadline = self.times.attempt.arm_rest(call, self.clock() - call.began)
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
@@ -325,19 +325,6 @@ class HedgingScheduler(CallScheduler):
             # Of the call where the row is, the end is reported as the row's.
             hedge.execution = None
         super().revoke(call)
-
-    def late(
-        self, call: Call, result: Any, error: BaseException | None = None, is_billed: bool = False
-    ) -> None:
-        """A call ended that its row needs no longer: it is paid for, and kept where the row has no answer."""
-        # spec: Hedge!LateAnswer
-        first = call.hedges or call
-        has_answer = first.execution is None and first.error is None
-        if error is None and has_answer and not self.is_closed:
-            self.meter.late += 1
-            self.policies.costs.bill_late(call, result)
-        else:
-            super().late(call, result, error, is_billed)
 
     def bill_request(self, calls: Sequence[Call], usage: Usage, seconds: float, knows_cost: bool) -> None:
         """Count what one request used, for the row whose call or hedge made it. On an event loop."""
