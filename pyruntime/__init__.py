@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Outcome,
         TooManyFailures,
     )
+    from pillarbox.aio.hedge import Hedge
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
@@ -52,6 +53,7 @@ __all__ = [
     "Dedupe",
     "ErrorInfo",
     "Errors",
+    "Hedge",
     "Ledger",
     "Limit",
     "NothingSucceeded",
@@ -85,6 +87,7 @@ _MODULES = {
     "aio.errors": [
         *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
     ],
+    "aio.hedge": ["Hedge"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],

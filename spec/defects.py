@@ -45,8 +45,8 @@ KEYS = {"about", "right", "wrong", "file", "and"}
 PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
     "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
-    "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers", "clients",
-    "coordinator", "job",
+    "hedging", "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers",
+    "clients", "coordinator", "job",
 )  # fmt: skip
 
 

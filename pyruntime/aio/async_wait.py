@@ -36,6 +36,7 @@ from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.function_runner import runner_of
+from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
@@ -100,7 +101,8 @@ class AsyncWaitOperator(Operator):
         self._weights = weights = None if most is None else HeldBytes(options, most, kept_back)
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        make = CallScheduler if options.batch is None else BatchScheduler
+        hedged = CallScheduler if options.hedge is None else HedgingScheduler
+        make = hedged if options.batch is None else BatchScheduler
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -251,6 +253,7 @@ class AsyncWaitOperator(Operator):
             capacity=scheduler.slots.limit,
             waits={} if wait is None else {wait: 1},
             policies=scheduler.policies.stack.statistics(),
+            **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
         )

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import ResultConverter, check_function, gives_one_row
+from pillarbox.aio.hedge import check_hedged
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import (
     Options,
@@ -123,6 +124,7 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
         resolved = resolve_options(options, given)
         check_no_state(resolved)
         check_function(fn, in_batches=resolved.batch is not None)
+        check_hedged(fn, resolved.hedge)
         return [Stage(fn, resolved)]
     if not fn:
         raise ValueError("fn=[]: must hold one function at least")
@@ -178,6 +180,7 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
     check_function(step.fn, in_batches=resolved.batch is not None)
+    check_hedged(step.fn, resolved.hedge)
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 
 

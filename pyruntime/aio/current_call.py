@@ -116,7 +116,7 @@ class CurrentCall:
             if limits.total is not None:
                 left.append(limits.total - call.elapsed(now))
             if limits.attempt is not None:
-                left.append(limits.attempt - (now - call.began))
+                left.append(limits.attempt - call.attempt_elapsed(now))
         return max(0.0, min(left)) if left else None
 
     @property

@@ -17,6 +17,7 @@ from pillarbox.aio.function import (
     is_async_generator,
     with_collector,
 )
+from pillarbox.aio.hedge import check_cancellable
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.kernel import TaskMailbox
@@ -51,6 +52,8 @@ def runner_of(
         in_batches = batch_function(fn, name, loop, mailbox, priority, spread=by_columns, rows_of=whole)
         scheduler.fill(more_rows)
         return BatchRunner(hooks, in_batches, name, context)
+    if scheduler.options.hedge is not None:
+        check_cancellable(fn)
     parameter = collector_parameter(fn)
     if parameter is not None:
         check_function(fn)

@@ -17,6 +17,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
+from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
@@ -27,12 +28,12 @@ class OperatorPolicies:
     """The stack of an operator with some options, and those policies that are asked by name.
 
     `costs` and `errors` are asked outside of the stack: each result that carries its usage is billed, on time
-    or late, and each row that failed for good gets what stands for its result. hold, resume: as `KeyPolicy`
-    needs them.
+    or late, and each row that failed for good gets what stands for its result. `hedge` is None where no call
+    is hedged. hold, resume: as `KeyPolicy` needs them.
     """
 
     __slots__ = (
-        *("by_key", "convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results"),
+        *("by_key", "convert", "costs", "errors", "fit", "hedge", "is_plain", "load", "looks_at_results"),
         *("looks_beside_costs", "rejects", "retry", "stack", "users"),
     )
 
@@ -57,8 +58,13 @@ class OperatorPolicies:
         by_key = () if self.by_key is None else (self.by_key,)
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
+        self.hedge = (
+            None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
+        )
+        hedge = () if self.hedge is None else (self.hedge,)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load, *by_key], again_last=retry
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load, *hedge, *by_key],
+            again_last=retry,
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""
@@ -69,6 +75,11 @@ class OperatorPolicies:
         attends = self.retry or self.load.observes_answers or stack.choose or stack.begin or stack.finish
         self.is_plain = not (self.looks_at_results or attends or (self.users and stack.ended))
         """True if a call has one attempt, and ends when it ends."""
+
+    def hedges(self) -> dict[str, int]:
+        """Counts of hedges, by the fields of `Totals`. Any thread."""
+        hedge = self.hedge
+        return {} if hedge is None else {"hedged": hedge.hedged, "hedges_won": hedge.won}
 
     def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
         """The states that a restart needs: of the retries, and of the user's policies."""

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.hedge import Hedge, check_hedge
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
@@ -318,6 +319,8 @@ class Options:
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    hedge: a `Hedge`: while the call of a row is slow another one is made, and the first good answer counts;
+        for async functions that may be called twice with one row without harm.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
@@ -352,6 +355,7 @@ class Options:
     timeout: Timeout
     retry: Any
     rate: Rate | None
+    hedge: Hedge | None
     batch: Batch | None
     errors: Errors
     budget: Budget
@@ -373,6 +377,7 @@ class Options:
         timeout: float | Timeout | None = None,
         retry: Any = None,
         rate: Rate | None = None,
+        hedge: Hedge | None = None,
         batch: Batch | None = None,
         errors: ErrorMode | Errors = "fail",
         budget: Budget | None = None,
@@ -395,6 +400,7 @@ class Options:
             "timeout": timeout if isinstance(timeout, Timeout) else Timeout(timeout),
             "retry": None if retry is None else check_retry(retry),
             "rate": _check_instance("rate", rate, Rate),
+            "hedge": check_hedge(hedge),
             "batch": _check_instance("batch", batch, Batch),
             "errors": errors if isinstance(errors, Errors) else Errors(errors),
             "budget": Budget() if budget is None else _check_instance("budget", budget, Budget),
@@ -426,6 +432,11 @@ class Options:
             raise ValueError(
                 f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
+            )
+        if self.hedge is not None and self.batch is not None:
+            raise ValueError(
+                f"hedge={self.hedge!r}, batch={self.batch!r}: a hedge is for calls with one row; leave "
+                "one of them out: batch=None where it is a client's own"
             )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(
@@ -517,6 +528,7 @@ class CommonOptionNames(TypedDict, total=False):
     timeout: float | Timeout | None
     retry: Any
     rate: Rate | None
+    hedge: Hedge | None
     ledger: Ledger | None
     limits: SharedLimits | None
 

@@ -79,6 +79,8 @@ class Totals:
     abandoned: int = _of("count", "Calls that did not end when they were cancelled")
     shared: int = _of("count", "Rows that shared the call of an equal one")
     batches: int = _of("count", "Calls made with a list of rows")
+    hedged: int = _of("count", "Calls made since another call of their row was slow")
+    hedges_won: int = _of("count", "Calls made since another one was slow that answered first")
     tokens: float = _of("count", "Tokens, as the usage function gives them")
     cost: float = _of("count", "Cost, as the usage function gives it")
     rate_granted: int = _of("count", "Calls that the rate has let through")

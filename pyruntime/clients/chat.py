@@ -184,6 +184,8 @@ class Chat(Client):
     _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
     column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
     """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
+    idempotent: ClassVar[bool] = True
+    """A question that is asked twice changes nothing: a slow call may be hedged."""
 
     base_url: str | Sequence[str]
     model: str

@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -227,6 +227,8 @@ class Embeddings(Client):
     RuntimeError if the client is not open. Calls belong on the thread of the loop on which it was entered.
     """
 
+    idempotent: ClassVar[bool] = True
+    """A text that is sent twice changes nothing: a slow call may be hedged."""
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
     _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
 

@@ -167,6 +167,11 @@ class HttpLookup(Client):
         """
         return () if callable(self.body) else self._fields
 
+    @property
+    def idempotent(self) -> bool:
+        """True with GET: a slow call may be hedged. A POST may change something at the service."""
+        return self.method == "GET"
+
     async def __call__(self, *row: object) -> Any:
         """Look up one row: see the class."""
         values = values_by_name(row, self._fields)

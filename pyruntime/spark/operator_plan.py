@@ -32,6 +32,7 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
+from pillarbox.aio.hedge import check_hedged
 from pillarbox.aio.ledger_scope import budget_of_run
 from pillarbox.aio.limits.rate import SharedLimits
 from pillarbox.aio.options import Latency, Options
@@ -58,6 +59,7 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     Raises TypeError.
     """
     check_function(fn, in_batches=options.batch is not None)
+    check_hedged(fn, options.hedge)
     if never_returns(fn) and collector_parameter(fn) is None:
         log.warning(
             "%s never returns a value, so that each of its results is null; is a `return` missing?",

@@ -41,6 +41,7 @@ from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.executions import BatchExecution
+from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.in_flight import WAITING
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
@@ -64,7 +65,8 @@ MAX_LABEL = 2**31 - 1
 _module: Any = async_wait
 _INIT = AsyncWaitOperator.__init__
 _PARTS = (
-    *("BatchScheduler", "CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
+    *("BatchScheduler", "CallScheduler", "HedgingScheduler", "OrderedQueue", "ResultEmitter"),
+    "RowAdmission",
     "UnorderedQueue",
 )
 _SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
@@ -333,7 +335,7 @@ class _RecordedScheduler(CallScheduler):
     def take(self, execution: object) -> Call | None:
         # spec: Operator!Start
         call = super().take(execution)
-        if call is not None:
+        if call is not None and call.hedges is None:
             self._trace.of("start", call, call.attempt)
         return call
 
@@ -394,6 +396,16 @@ class _RecordedScheduler(CallScheduler):
         # spec: Operator!TimeOut
         self._trace.of("time_out", call)
         super()._timed_out(call)
+
+
+class _RecordedHedgingScheduler(_RecordedScheduler, HedgingScheduler):
+    """The same, of calls that are hedged: a row with its hedges is one call."""
+
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        if call.hedges is None:
+            super().fail_call(call, error)
+        else:
+            HedgingScheduler.fail_call(self, call, error)
 
 
 class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
@@ -516,6 +528,7 @@ def record_operators(folder: str | Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
     _module.BatchScheduler = _RecordedBatchScheduler
+    _module.HedgingScheduler = _RecordedHedgingScheduler
     _module.ResultEmitter = _RecordedEmitter
     _module.RowAdmission = _RecordedAdmission
     _module.OrderedQueue = _recorded_queue("OrderedQueue")

@@ -17,7 +17,7 @@ from pillarbox.aio.limits.rate import LimiterStatistics, RateLimiter, SlidingCou
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.breaker import BEGUN, REFUSED, SPORADIC_SHARE, WINDOW_S, CircuitBreaker
 from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.policy import FINAL, Again, CallPolicy, PolicyServices
+from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
 from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
 
@@ -136,6 +136,9 @@ class LoadPolicy(CallPolicy):
                 self._services.changed()
             if self.breaker is not None:
                 self.breaker.succeeded()
+            return
+        if isinstance(error, CallSuperseded):
+            # It was neither answered nor refused.
             return
         overload = is_overload(error)
         if self._controller is not None and not isinstance(error, ServiceResting):

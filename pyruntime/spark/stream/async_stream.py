@@ -105,6 +105,8 @@ def async_stream(
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    hedge: a `Hedge`: while the call of a row is slow another one is made, and the first good answer counts;
+        for async functions that may be called twice with one row without harm.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.

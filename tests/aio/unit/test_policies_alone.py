@@ -17,6 +17,7 @@ from pillarbox import (
     CallFailed,
     Errors,
     Limit,
+    Hedge,
     NothingSucceeded,
     Options,
     Rate,
@@ -32,10 +33,11 @@ from pillarbox.aio.meter import Meter
 from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
+from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
-from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, HookFailed, PolicyServices
+from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
 
@@ -54,6 +56,7 @@ class FakeCall:
     cost: float = 0.0
     began: float = 0.0
     error: BaseException | None = None
+    hedges: Any = None
 
     @property
     def charged(self) -> int:
@@ -123,6 +126,7 @@ TRIED = {
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
     KeyPolicy: {"finish"},
+    HedgePolicy: {"begin", "ended"},
 }
 """The moments of each policy, which the tests below call."""
 
@@ -592,3 +596,61 @@ def test_a_row_is_taken_out_behind_its_completion() -> None:
     policy.completing(lambda row, result: completed.append((row, result)))(rows[0], "found")
     fake.turn()
     assert completed == [(rows[0], "found")] and resumed == [[rows[1]]]
+# -- hedges -----------------------------------------------------------------------------------------
+
+
+def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
+    policy = HedgePolicy(Hedge(1.0, 0.25), 8, Fake().time)
+    assert policy.affordable == 2
+    for _ in range(2):
+        policy.begin([call(hedges=call())])
+    assert (policy.affordable, policy.hedged) == (0, 2)
+    for _ in range(3):
+        policy.begin([call()])
+    assert policy.affordable == 0
+    policy.begin([call()])
+    assert policy.affordable == 1
+    for _ in range(1000):
+        policy.begin([call()])
+    assert policy.affordable == MOST_CREDIT
+    # Where more of those in flight may be hedged, so much.
+    many = HedgePolicy(Hedge(1.0, 0.5), 100, Fake().time)
+    for _ in range(1000):
+        many.begin([call()])
+    assert many.affordable == 50
+
+
+@pytest.mark.parametrize(("quantile", "least"), [("p50", 20), ("p95", 20), ("p96", 25), ("p99", 100)])
+def test_a_quantile_is_known_after_enough_calls(quantile: str, least: int) -> None:
+    policy = HedgePolicy(Hedge(quantile), 8, Fake().time)
+    for number in range(least - 1):
+        policy.ended([call()], None, number + 1.0)
+    assert policy.after is None
+    policy.ended([call()], None, float(least))
+    assert policy.after == math.ceil(int(quantile[1:]) / 100 * least)
+
+
+def test_a_quantile_follows_the_last_calls_and_no_errors() -> None:
+    policy = HedgePolicy(Hedge("p90"), 8, Fake().time)
+    for seconds in (1.0, 5.0):
+        for _ in range(RECENT_CALLS):
+            policy.ended([call()], None, seconds)
+            policy.ended([call()], OSError(), 100.0)
+            policy.ended([call()], CallSuperseded(), 100.0)
+        assert policy.after == seconds
+
+
+def test_where_a_hedge_was_faster_the_time_of_its_row_counts() -> None:
+    fake = Fake(now=107.0)
+    policy = HedgePolicy(Hedge("p50"), 8, fake.time)
+    for _ in range(20):
+        policy.ended([call(hedges=call(began=100.0))], None, 1.0)
+    assert policy.after == 7.0
+
+
+def test_a_superseded_call_says_nothing_of_the_load() -> None:
+    policy = load(Fake(), capacity=Adaptive(start=4, most=64))
+    before = policy.found
+    for _ in range(100):
+        policy.ended([call()], CallSuperseded(), 100.0)
+    assert policy.found == before
