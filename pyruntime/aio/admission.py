@@ -170,12 +170,12 @@ class RowAdmission:
             if self._scheduler.is_closed:
                 return
             if isinstance(outcome, tuple):
-                self._scheduler.take_found(call, outcome[0])
+                self._scheduler.route.take_found(call, outcome[0])
             elif outcome is WAITING:
                 self._meter.shared += 1
             elif isinstance(outcome, Shared):
                 self._meter.shared += 1
-                self._scheduler.hand_on(call, outcome.result)
+                self._scheduler.route.hand_on(call, outcome.result)
             else:
                 self._scheduler.fail_call(call, CallFailed(0, outcome))
 

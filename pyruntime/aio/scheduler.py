@@ -18,15 +18,15 @@ from pillarbox.aio.calls import Call, CallState, OperatorFunctions, state_of
 from pillarbox.aio.current_call import CallServices
 from pillarbox.aio.deadlines import CallTimes, clock_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.function import ResultConverter, value_of
+from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.gate import Gate, Slots
-from pillarbox.aio.in_flight import shared_result
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.operator_policies import OperatorPolicies
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import Again, HookFailed, PolicyServices
+from pillarbox.aio.result_route import ResultRoute
 from pillarbox.aio.runners import Runner, RunnerHooks
 from pillarbox.aio.states import FinishedRow, SchedulerState
 from pillarbox.aio.usage import Result, Usage, UsageMissing
@@ -47,7 +47,7 @@ class CallScheduler:
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
         *("clock", "gate", "is_closed", "loop", "meter", "options", "pausing", "policies"),
-        *("queue", "runner", "sharing", "slots", "times", "waiting"),
+        *("queue", "route", "runner", "sharing", "slots", "times", "waiting"),
         *("_finish_call", "_is_open", "_operator", "_plain"),
     )
 
@@ -89,8 +89,8 @@ class CallScheduler:
             operator = operator._replace(complete=policies.by_key.completing(operator.complete))
         self._operator = operator
         self.sharing = CallSharing(options, policies.stack, session)
-        # The way of rows that have finished: as straight to the queue as the options allow.
-        self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
+        self.route = ResultRoute(self.sharing, meter, operator.complete, self._guarding(self._count_shared))
+        self._finish_call = self.route.of_calls()
         self.slots = Slots(
             options.max_capacity,
             lambda: policies.load.found,
@@ -200,7 +200,7 @@ class CallScheduler:
             ahead=lambda: self.slots.limit if self.gate is None else 1,
             complete=self._operator.complete,
             replay=self.replay,
-            share=self.share_found,
+            share=self.route.share_found,
             suspend=self.suspend,
             resume=self.resume,
             hold=self.slots.hold,
@@ -210,8 +210,7 @@ class CallScheduler:
     def record_in(self, records: LedgerRecords) -> None:
         """Have results recorded before they leave. Before `start`."""
         self.sharing.records = records
-        if self.sharing.equals is None:
-            self._finish_call = records.record
+        self._finish_call = self.route.of_calls()
 
     def suggest_rows(self, rows: float) -> None:
         """Put no more rows into later batches; without batches nothing is done."""
@@ -665,44 +664,13 @@ class CallScheduler:
             finish(call, result)
         self._finish_call(call, result)
 
-    def _finish_shared(self, call: Call, result: Any) -> None:
-        self._share(call, result)
-        self.hand_on(call, result)
-
-    def _share(self, call: Call, result: Any) -> None:
-        shared = () if self.sharing.equals is None else self.sharing.equals.resolve(call, result)
-        if shared and type(result) is Failed:
-            self._count_shared(result, len(shared))
-        for sharing in shared:
-            # Each may change its own.
-            self.hand_on(sharing, shared_result(result), call)
-
-    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
-        if self.sharing.records is None:
-            self._operator.complete(call, result)
-        else:
-            self.sharing.records.record(call, result, called)
-
     def replay(self, call: Call, result: Any) -> None:
         """`call`, which waits, gets what another attempt of the task, or another task, has kept."""
         self.withdraw(call)
-        self._share(call, result)
-        self.take_found(call, value_of(result))
-
-    def share_found(self, call: Call, result: Any) -> None:
-        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
-        if type(result) is Failed:
-            self._count_shared(result, 1)
-        self._operator.complete(call, result)
-
-    def take_found(self, call: Call, result: Any) -> None:
-        """A row gets the result that the ledger has for it."""
-        self.meter.found += type(result) is not Failed or not result.not_called
-        self.share_found(call, result)
+        self.route.replay(call, result)
 
     def _count_shared(self, failed: Failed, rows: int) -> None:
-        self.guarded(self.policies.errors.count_shared, failed, rows, self._operator.finished() + 1 + rows)
+        self.policies.errors.count_shared(failed, rows, self._operator.finished() + 1 + rows)
 
     # -- rows by key --------------------------------------------------------------------------
 
@@ -749,7 +717,7 @@ class CallScheduler:
         if isinstance(state, FinishedRow):
             # The ledger counts what was paid for.
             call.attempt, call.began = state.attempts, self.clock() - state.latency
-            self.hand_on(call, state.result)
+            self.route.hand_on(call, state.result)
             return
         call.started = self.clock() - state.spent
         if self.times.total is not None and (state.attempts or state.spent):

@@ -18,9 +18,7 @@ from pillarbox.spark import async_map
 
 @pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
-def test_rows_of_a_partition_are_called_in_the_order_of_their_key(
-    spark: SparkSession, ordered: bool
-) -> None:
+def test_rows_of_a_partition_are_called_in_the_order_of_their_key(spark: SparkSession, ordered: bool) -> None:
     running: set[int] = set()
     numbers: dict[int, int] = {}
 

@@ -16,8 +16,8 @@ from pillarbox import (
     Budget,
     CallFailed,
     Errors,
-    Limit,
     Hedge,
+    Limit,
     NothingSucceeded,
     Options,
     Rate,
@@ -596,6 +596,8 @@ def test_a_row_is_taken_out_behind_its_completion() -> None:
     policy.completing(lambda row, result: completed.append((row, result)))(rows[0], "found")
     fake.turn()
     assert completed == [(rows[0], "found")] and resumed == [[rows[1]]]
+
+
 # -- hedges -----------------------------------------------------------------------------------------
 
 
