@@ -23,7 +23,7 @@ from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
 from pillarbox.aio.row_inputs import CollectionInput
 from pillarbox.aio.task_run import ResultStream, TaskRun
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch
 

@@ -17,10 +17,9 @@ from pillarbox.aio.call_sharing import without
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import chained_call
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, Failed
 from pillarbox.aio.held_bytes import HeldBytes
-from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.states import FinishedRow

@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
-from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, OperatorFunctions
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace
 from pillarbox.aio.emission import ResultEmitter
@@ -49,6 +48,7 @@ from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.time_account import TimeAccount
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
+from pillarbox.providers import BATCH_SCHEDULER, provided
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -100,7 +100,7 @@ class AsyncWaitOperator(Operator):
         self._weights = weights = None if most is None else HeldBytes(options, most, kept_back)
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        make = CallScheduler if options.batch is None else BatchScheduler
+        make = CallScheduler if options.batch is None else provided(BATCH_SCHEDULER, "batch")
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -198,7 +198,7 @@ class AsyncWaitOperator(Operator):
 
     def close(self) -> asyncio.Future[None] | None:
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
-        if self._runner is None or self._scheduler.loop.is_closed():
+        if self._scheduler.loop.is_closed():
             # In a loop that was closed before its tasks ended nothing can be waited for.
             self._scheduler.policies.stack.close()
             return None
@@ -209,7 +209,10 @@ class AsyncWaitOperator(Operator):
         failure = None
         # An error of closing itself loses nothing: all rows have left, or the task has failed before.
         with suppress(Exception):
-            await self._scheduler.closed()
+            if self._runner is None:
+                self._scheduler.policies.stack.close()
+            else:
+                await self._scheduler.closed()
             if self._ledger_session is not None:
                 failure = await self._ledger_session.close(self._is_whole)
         self._meter.fold()

@@ -1,7 +1,7 @@
 """Runs the calls of one operator: coroutines on its event loop, a blocking function in threads, collectors.
 
 Confined to the mailbox thread, which is the thread of the event loop. The threads of blocking functions are
-in `call_threads`, calls of batches in `batch_runner`.
+in `call_threads`, calls of batches in the ring `batches`.
 """
 
 # A task for each call is the simple way, and costs several microseconds a row more: a task, a context, two

@@ -50,8 +50,8 @@ from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
 from pillarbox.aio.states import OutputState
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import Handover, HandoverClosedError
+from pillarbox.loop_thread import LoopThread, post
 from pillarbox.redaction import Redact
-from pillarbox.rpc.loop_thread import LoopThread, post
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import (
     CheckpointBarrier,

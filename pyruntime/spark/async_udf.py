@@ -43,7 +43,7 @@ from pillarbox.redaction import Redact
 from pillarbox.spark import compat
 from pillarbox.spark.column_functions import adapted, check_budget
 from pillarbox.spark.dataframe import MapTask
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -33,12 +33,11 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.rate import SharedLimits
+from pillarbox.aio.limits.rate import Agreement, SharedLimits
 from pillarbox.aio.options import Latency, Options
-from pillarbox.providers import LOCAL_COORDINATOR, provided
+from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
 from pillarbox.redaction import errors_in_utf8
-from pillarbox.rpc.connection import RpcHandle
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE, DeadLetters
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.observation import JobProgress, TotalsChannel
 from pillarbox.spark.outcomes import Outcomes, outcomes_of
@@ -295,13 +294,6 @@ def check_latency(latency: Latency, session: SparkSession | None) -> bool:
     return True
 
 
-class Agreement(NamedTuple):
-    """The place where the tasks of one plan agree on a number. Pickles, with the secret of the connection."""
-
-    handle: RpcHandle
-    name: str
-
-
 def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession | None) -> Agreement | None:
     """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
 
@@ -313,8 +305,7 @@ def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession
     if limits is None and session is not None and not is_connect(session):
         is_local = str(session.sparkContext.master).startswith("local")
         limits = _local_limits(f"fn={name_of(fn)}") if is_local else None
-    handle = None if limits is None else limits.agreement()
-    return None if handle is None else Agreement(handle, uuid.uuid4().hex)
+    return None if limits is None else limits.agreement(uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -333,7 +324,7 @@ class OperatorPlan:
     options: Options
     zone: str | None = None
     progress: TotalsChannel | None = None
-    dead_letters: DeadLetter | None = None
+    dead_letters: DeadLetters | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
@@ -397,7 +388,9 @@ def plan_operator(
     chain; is_behind: there is one in front of it.
     """
     use_driver_python(session)
-    letter = dead_letter_of(options.errors.dead_letter, columns)
+    letter: DeadLetters | None = None
+    if options.errors.dead_letter is not None:
+        letter = provided(DEAD_LETTER_OF, "dead_letter")(options.errors.dead_letter, columns)
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)

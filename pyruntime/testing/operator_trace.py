@@ -33,15 +33,15 @@ from typing import Any, NamedTuple
 from pillarbox.aio import async_wait
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.batch_scheduler import BatchScheduler
+from pillarbox.aio.batches import batch_scheduler
+from pillarbox.aio.batches.batch_execution import BatchExecution
+from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.executions import BatchExecution
-from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
@@ -60,13 +60,11 @@ SLACK_MS = 60_000
 MAX_LABEL = 2**31 - 1
 """The largest number that TLC knows."""
 
-# Its names are given other values.
+# Their names are given other values.
 _module: Any = async_wait
+_batches: Any = batch_scheduler
 _INIT = AsyncWaitOperator.__init__
-_PARTS = (
-    *("BatchScheduler", "CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
-    "UnorderedQueue",
-)
+_PARTS = ("CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission", "UnorderedQueue")
 _SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
 _traces: list[OperatorTrace] = []
 _numbers = itertools.count(1)
@@ -515,7 +513,7 @@ def record_operators(folder: str | Path) -> None:
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
-    _module.BatchScheduler = _RecordedBatchScheduler
+    _batches.BatchScheduler = _RecordedBatchScheduler
     _module.ResultEmitter = _RecordedEmitter
     _module.RowAdmission = _RecordedAdmission
     _module.OrderedQueue = _recorded_queue("OrderedQueue")
@@ -542,6 +540,7 @@ def stop_recording() -> None:
     _traces.clear()
     for name, part in _SHIPPED.items():
         setattr(_module, name, part)
+    _batches.BatchScheduler = BatchScheduler
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

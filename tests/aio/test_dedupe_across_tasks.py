@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
+from pillarbox.aio.dedupe.claims import claims_of
 from pillarbox.ledger import KeyMaker, Ledger
 
 ACROSS = Dedupe(across_tasks=True)
@@ -261,7 +262,7 @@ def test_a_row_that_waits_for_another_tasks_call_has_its_whole_time(
 ) -> None:
     list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS)))
     (scope,) = ledger.scopes()
-    claims = ledger.claims(scope)
+    claims = claims_of(ledger, scope)
     assert claims.claim(KeyMaker()("a"))
     options = Options(ledger=ledger, dedupe=ACROSS, timeout=0.3, retry=Retry(attempts=2))
     job = pool.submit(lambda: list(async_map(["a"], str.upper, options=options)))

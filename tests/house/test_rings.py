@@ -19,6 +19,8 @@ from spec.rings import FACE, RINGS, file_imports, files_of, part_of, with_depend
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sysconfig.get_path("purelib")
 CASES = [*([ring] for ring in RINGS), [*RINGS]]
+OF_OPTIONS = {"Batch": "batches", "Dedupe": "dedupe"}
+"""Options of the core by their names, and the rings that do what they ask for."""
 # Tests of the core by public names, of those that take a second or two.
 FAST_TESTS = ("aio/test_budgets.py", "aio/test_floor.py", "aio/test_order_and_limits.py", "aio/test_rows.py")
 
@@ -161,6 +163,32 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
+@pytest.mark.contract("An option whose ring is not installed is refused where it is given, by its name.")
+@pytest.mark.parametrize(
+    ("ring", "given", "named"),
+    [
+        ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        ("dedupe", "pillarbox.Dedupe()", "dedupe: needs pillarbox.aio.dedupe.equal_calls"),
+        (
+            "objects",
+            "pillarbox.Ledger('s3://bucket/calls')",
+            "location='s3://bucket/calls': needs pillarbox.ledger.objects.object_folder",
+        ),
+        ("upkeep", "pillarbox.ledger.Cache()", "cache: needs pillarbox.ledger.upkeep"),
+    ],
+)
+def test_an_option_of_a_ring_that_is_not_there_is_refused(
+    ring: str, given: str, named: str, tmp_path: Path
+) -> None:
+    copy = copy_without({ring}, tmp_path)
+    script = (
+        "import pillarbox, pillarbox.ledger\n"
+        f"try:\n    {given}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    said = run_in(copy, ["-c", script])
+    assert said == f"{named}, which is not installed; install all of Pillarbox\n"
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_without_any_ring_the_core_runs_on_spark(tmp_path: Path) -> None:
@@ -190,6 +218,8 @@ def needs(test: str, rings: set[str], modules: dict[str, Path]) -> bool:
     while waiting:
         module = waiting.pop()
         for name in imports_of(module, modules[module]):
+            if OF_OPTIONS.get(name.removeprefix("pillarbox.")) in rings:
+                return True
             if name.removeprefix("pillarbox.") in pillarbox.__all__:
                 # Of whatever module gives it.
                 name = getattr(getattr(pillarbox, name.removeprefix("pillarbox.")), "__module__", name)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pillarbox.aio import ledger_scope
-from pillarbox.aio.ledger_scope import CachePin
+from pillarbox.aio.cache_pin import CachePin
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
+from pillarbox.ledger.upkeep import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
 from pillarbox.testing import VirtualTimeLoop
 
 OWNER = "0123456789abcdef"

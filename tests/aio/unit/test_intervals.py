@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CallTimeout, Dedupe, Errors, Options, Redact, Timeout, async_map
+from pillarbox.aio.dedupe.claims import claims_of
 from pillarbox.aio.intervals import Intervals
 from pillarbox.ledger import KeyMaker, Ledger
 from tests.aio.unit.intervals import choose
@@ -131,9 +132,9 @@ def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_eve
     options = Options(ledger=ledger, dedupe=Dedupe(across_tasks=True))
     list(async_map(["before"], str.upper, options=options))
     (scope,) = ledger.scopes()
-    claims = ledger.claims(scope)
+    claims = claims_of(ledger, scope)
     assert claims.claim(KeyMaker()("a"))
     assert list(async_map(["a"], str.upper, options=options)) == ["A"]
     assert "1 rows have waited for the calls of other tasks for 0.1 s" in caplog.text
     # It was the hung task's all the time.
-    assert not ledger.claims(scope).claim(KeyMaker()("a"))
+    assert not claims_of(ledger, scope).claim(KeyMaker()("a"))

@@ -16,7 +16,7 @@ from pillarbox.ledger import Ledger
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.keys import execution_id
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
 
