@@ -74,6 +74,11 @@ RINGS: Mapping[str, Ring] = {
         ("aio.batches",),
         doors=("aio.batches.batch_execution", "aio.batches.batch_scheduler"),
     ),
+    "checkpoints": Ring(
+        "the states of operators, taken, restored, and as bytes",
+        ("aio.operator_snapshots", "aio.snapshots"),
+        doors=("aio.snapshots",),
+    ),
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
         ("clients", "spark.answer_types", "spark.client_columns"),
@@ -83,6 +88,7 @@ RINGS: Mapping[str, Ring] = {
         ("cluster_check", "executor_probe"),
         needs=frozenset({"observe", "rpc", "tools"}),
     ),
+    "collectors": Ring("functions that bring their results by a collector", ("aio.collector_runner",)),
     "dead_letters": Ring(
         "rows that failed for good, put aside in files",
         ("aio.dead_letter_files", "spark.dead_letters"),
@@ -94,8 +100,8 @@ RINGS: Mapping[str, Ring] = {
     ),
     "job": Ring(
         "jobs in one process without Spark: checkpoints, sinks with two phases",
-        ("aio.snapshots", "job"),
-        needs=frozenset({"dead_letters", "sources"}),
+        ("job",),
+        needs=frozenset({"checkpoints", "dead_letters", "sources"}),
     ),
     "legacy": Ring(
         "adapters for sources of earlier interfaces", ("sources.legacy",), needs=frozenset({"sources"})

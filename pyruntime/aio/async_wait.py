@@ -39,7 +39,6 @@ from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import Meter
-from pillarbox.aio.operator_snapshots import OperatorSnapshots
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import Runner
@@ -48,7 +47,7 @@ from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.time_account import TimeAccount
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
-from pillarbox.providers import BATCH_SCHEDULER, provided
+from pillarbox.providers import BATCH_SCHEDULER, OPERATOR_SNAPSHOTS, provided
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -113,9 +112,6 @@ class AsyncWaitOperator(Operator):
         )
         is_behind = not place.is_first
         self._admission = admission = RowAdmission(scheduler, emitter, weights, is_behind=is_behind)
-        self._snapshots = OperatorSnapshots(
-            scheduler, emitter, admission, ledger_session, weights, is_behind=is_behind
-        )
         self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, watched=watched)
         more_rows = admission.may_get_rows
         self._make_runner = partial(
@@ -313,11 +309,18 @@ class AsyncWaitOperator(Operator):
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         """Everything that was admitted and has not left, with what a restart must know of it."""
-        return self._snapshots.take()
+        state: AsyncWaitState = self._snapshots().take()
+        return state
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.
 
         Raises ValueError for the state of one with another order, and for another state.
         """
-        self._snapshots.restore(state, self.context.uid)
+        self._snapshots().restore(state, self.context.uid)
+
+    def _snapshots(self) -> Any:
+        """Make what takes and restores the state. Most tasks have no checkpoint."""
+        make = provided(OPERATOR_SNAPSHOTS, "a snapshot")
+        parts = self._scheduler, self._emitter, self._admission, self._ledger_session, self._weights
+        return make(*parts, is_behind=not self._place.is_first)

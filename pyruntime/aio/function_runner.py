@@ -13,12 +13,11 @@ from pillarbox.aio.function import (
     collector_parameter,
     is_async,
     is_async_generator,
-    with_collector,
 )
-from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, collect
+from pillarbox.aio.runners import CoroutineRunner, Runner, collect
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.kernel import TaskMailbox
-from pillarbox.providers import BATCH_RUNNER, provided
+from pillarbox.providers import BATCH_RUNNER, COLLECTOR_RUNNER, provided
 
 
 def runner_of(
@@ -50,8 +49,10 @@ def runner_of(
     parameter = collector_parameter(fn)
     if parameter is not None:
         check_function(fn)
-        handed = with_collector(fn, parameter, spread=spread)
-        return CollectorRunner(hooks, handed, name, context, mailbox, priority)
+        collectors: Runner = provided(COLLECTOR_RUNNER, "a Collector")(
+            fn, parameter, hooks, mailbox, priority, name=name, context=context, spread=spread
+        )
+        return collectors
     call = (lambda row: fn(*row)) if spread else fn
     if is_async_generator(fn):
         call = partial(collect, call)

@@ -151,7 +151,7 @@ class DeadLetter:
         return pa.RecordBatch.from_arrays(columns, [*names, ERROR, FAILED_AT])
 
     def writer(self) -> DeadLetterWriter:
-        """Make what takes the rows of one task attempt. On its thread."""
+        """Make the writer of one task attempt. On its thread."""
         return DeadLetterWriter(self)
 
     def check_types(self, schema: T.StructType) -> None:

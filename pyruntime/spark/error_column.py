@@ -160,7 +160,7 @@ class PutsAside(Protocol):
         """Put rows aside; `results` are the `Failed` of each. Raises OSError."""
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Put aside what `DeadLetters.batch` has made. Raises OSError."""
+        """Put a batch of `DeadLetters.batch` aside. Raises OSError."""
 
     def commit(self) -> None:
         """Make them seen: the rows of the task are through. Raises OSError."""
@@ -189,4 +189,4 @@ class DeadLetters(Protocol):
         """The dead letters of rows; `results` are the `Failed` of each."""
 
     def writer(self) -> PutsAside:
-        """Make what takes the rows of one task attempt."""
+        """Make the writer of one task attempt."""

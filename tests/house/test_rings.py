@@ -168,6 +168,11 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     ("ring", "given", "named"),
     [
         ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        (
+            "collectors",
+            "list(pillarbox.async_map([1], start))",
+            "fn=<function start>: a Collector: needs pillarbox.aio.collector_runner",
+        ),
         ("dedupe", "pillarbox.Dedupe()", "dedupe: needs pillarbox.aio.dedupe.equal_calls"),
         (
             "objects",
@@ -183,6 +188,7 @@ def test_an_option_of_a_ring_that_is_not_there_is_refused(
     copy = copy_without({ring}, tmp_path)
     script = (
         "import pillarbox, pillarbox.ledger\n"
+        "def start(row, collector: pillarbox.Collector): ...\n"
         f"try:\n    {given}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
     )
     said = run_in(copy, ["-c", script])

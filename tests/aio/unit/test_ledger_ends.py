@@ -30,7 +30,7 @@ async def echo(row: Any) -> Any:
 
 
 def phase_of(ledger: Ledger, scope: Scope) -> str:
-    """What the record of a run says of the job that holds it."""
+    """The phase of the job that holds a run, by its record."""
     version = conditional_store(ledger.filesystem, ledger.folder(scope).path).read(HOLDER)
     assert version is not None
     return Holder.parse(version.content).phase
