@@ -12,7 +12,6 @@ from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
-    from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
     from pillarbox.aio.errors import (
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.limits.rate import Rate
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.retry import Retry, RetryBudget
+    from pillarbox.aio.stages import Step
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
     from pillarbox.job import run
@@ -77,7 +77,6 @@ __all__ = [
 # In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
 _MODULES = {
     "aio.batching": ["Batch"],
-    "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
     "aio.current": ["current_call"],
     "aio.errors": [
@@ -87,6 +86,7 @@ _MODULES = {
     "aio.limits.rate": ["Rate"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
     "aio.retry": ["Retry", "RetryBudget"],
+    "aio.stages": ["Step"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],
     "job": ["run"],

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
@@ -47,6 +46,7 @@ from pillarbox.aio.options import (
 )
 from pillarbox.aio.row_inputs import check_rows
 from pillarbox.aio.stage_ledgers import open_ledgers, release_ledgers
+from pillarbox.aio.stages import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger.keys import identity_of_source

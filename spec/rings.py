@@ -74,10 +74,12 @@ RINGS: Mapping[str, Ring] = {
         ("aio.batches",),
         doors=("aio.batches.batch_execution", "aio.batches.batch_scheduler"),
     ),
+    "chains": Ring("several functions in one task", ("aio.chained",), doors=("aio.chained",)),
     "checkpoints": Ring(
         "the states of operators, taken, restored, and as bytes",
         ("aio.operator_snapshots", "aio.snapshots"),
         doors=("aio.snapshots",),
+        needs=frozenset({"chains"}),
     ),
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
@@ -101,7 +103,7 @@ RINGS: Mapping[str, Ring] = {
     "job": Ring(
         "jobs in one process without Spark: checkpoints, sinks with two phases",
         ("job",),
-        needs=frozenset({"checkpoints", "dead_letters", "sources"}),
+        needs=frozenset({"chains", "checkpoints", "dead_letters", "sources"}),
     ),
     "legacy": Ring(
         "adapters for sources of earlier interfaces", ("sources.legacy",), needs=frozenset({"sources"})
@@ -136,7 +138,7 @@ RINGS: Mapping[str, Ring] = {
     "testing": Ring(
         "harnesses, models, suites, a stand-in service",
         ("testing",),
-        needs=frozenset({"batches", "sources"}),
+        needs=frozenset({"batches", "chains", "sources"}),
     ),
     "tools": Ring(
         "the command line: doctor, pack, java-home, ledger",

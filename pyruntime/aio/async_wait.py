@@ -30,7 +30,6 @@ from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.calls import Call, OperatorFunctions
-from pillarbox.aio.chained import ONLY_PLACE, ChainPlace
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
 from pillarbox.aio.function import ResultConverter
@@ -43,6 +42,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.stages import ONLY_PLACE, Place
 from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.time_account import TimeAccount
 from pillarbox.aio.totals import Totals
@@ -82,7 +82,7 @@ class AsyncWaitOperator(Operator):
         watched: bool = False,
         convert: ResultConverter | None = None,
         uid: str | None = None,
-        place: ChainPlace = ONLY_PLACE,
+        place: Place = ONLY_PLACE,
         input_failure: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         self.uid = uid
@@ -110,8 +110,8 @@ class AsyncWaitOperator(Operator):
             convert=convert,
             session=ledger_session,
         )
-        is_behind = not place.is_first
-        self._admission = admission = RowAdmission(scheduler, emitter, weights, is_behind=is_behind)
+        call_of = None if place.is_first else place.call_of
+        self._admission = admission = RowAdmission(scheduler, emitter, weights, call_of=call_of)
         self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, watched=watched)
         more_rows = admission.may_get_rows
         self._make_runner = partial(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox.aio.chained import Stage, as_fields
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_records import KeptForms
 from pillarbox.aio.ledger_scope import budget_of_run, content_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.row_fields import as_fields
+from pillarbox.aio.stages import Stage
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import ChainedIdentity, execution_id
 from pillarbox.ledger.ledger import CACHE_RUN

@@ -27,11 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.function import enter_function, with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.stage_ledgers import open_ledgers
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.job.checkpoints import (

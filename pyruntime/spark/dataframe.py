@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.options import Options
+from pillarbox.aio.stages import Stage, form_of_failures
 from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (

@@ -35,12 +35,12 @@ from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulato
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
 from pillarbox.aio.ledger_records import KeptForms
 from pillarbox.aio.ledger_scope import StaleAnswers, fields_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
+from pillarbox.aio.row_fields import as_fields
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.keys import (

@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any
 
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import ResultConverter, enter_function, is_resource, with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.row_inputs import IterableInput
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.lacks import in_words

@@ -37,7 +37,7 @@ from pillarbox.aio.batches import batch_scheduler
 from pillarbox.aio.batches.batch_execution import BatchExecution
 from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
+from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
@@ -46,6 +46,7 @@ from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.stages import ONLY_PLACE
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue

@@ -52,6 +52,8 @@ LOOKUPS = {
         "pillarbox.aio.batches.batch_runner:batch_runner",
         "pillarbox.aio.batches.batch_scheduler:BatchScheduler",
         "pillarbox.aio.cache_pin:CachePin",
+        "pillarbox.aio.chained:places_of",
+        "pillarbox.aio.chained:resolve_chain",
         "pillarbox.aio.collector_runner:collector_runner",
         "pillarbox.aio.dead_letter_files:DeadLetterFiles",
         "pillarbox.aio.dedupe.claimed_calls:HeldClaims",

@@ -169,6 +169,7 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     ("ring", "given", "named"),
     [
         ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        ("chains", "pillarbox.async_map([1], [str, str])", "fn=[...]: needs pillarbox.aio.chained"),
         (
             "collectors",
             "list(pillarbox.async_map([1], start))",

@@ -34,11 +34,11 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
 from pillarbox.loop_thread import LoopThread

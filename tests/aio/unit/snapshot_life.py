@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox import Buffer, Options
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.states import OutputState
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.loop_thread import LoopThread

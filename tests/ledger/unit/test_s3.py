@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cli import main
