@@ -47,7 +47,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "lacks": frozenset({"wire"}),
     "loop_thread": frozenset({"lacks", "thread_start"}),
     "mailbox": frozenset({"kernel"}),
-    "task": frozenset({"kernel", "mailbox", "thread_start", "validate"}),
+    "task": frozenset({"kernel", "mailbox", "providers", "validate"}),
     "ledger": frozenset({"kernel", "providers", "redaction", "thread_start", "validate"}),
     "aio": frozenset(
         {
@@ -133,6 +133,7 @@ RINGS: Mapping[str, Ring] = {
             *("sources.fetching", "sources.reader"),
             *("sources.simple", "sources.source", "sources.split", "sources.split_coordinator"),
         ),
+        needs=frozenset({"timers"}),
     ),
     "streams": Ring("calls that outlast a micro-batch", ("spark.stream",), needs=frozenset({"dead_letters"})),
     "testing": Ring(
@@ -140,6 +141,7 @@ RINGS: Mapping[str, Ring] = {
         ("testing",),
         needs=frozenset({"batches", "chains", "sources"}),
     ),
+    "timers": Ring("timers of operators", ("task.alarm", "task.timers"), doors=("task.alarm",)),
     "tools": Ring(
         "the command line: doctor, pack, java-home, ledger",
         ("__main__", "doctor", "java_home", "ledger.cli", "pack"),

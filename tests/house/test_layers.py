@@ -67,6 +67,7 @@ LOOKUPS = {
         "pillarbox.ledger.objects.object_folder:ObjectFolder",
         "pillarbox.ledger.upkeep:begin_execution",
         "pillarbox.spark.dead_letters:dead_letter_of",
+        "pillarbox.task.timers:ProcessingTimeService",
     )
 }
 

@@ -12,8 +12,8 @@ import pytest
 from pillarbox.kernel import MailboxClosedError, MailboxState
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.operator_timers import Timer
 from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
-from pillarbox.task.timers import Timer
 from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.unit.operators import Logging, Map, Rig
