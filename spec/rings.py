@@ -116,7 +116,7 @@ RINGS: Mapping[str, Ring] = {
     "objects": Ring("ledgers in object stores, and the job that holds a run there", ("ledger.objects",)),
     "observe": Ring(
         "exporters, the report, live progress",
-        ("aio.observe", "spark.progress", "spark.progress_channel"),
+        ("aio.gen_ai", "aio.observe", "spark.progress", "spark.progress_channel"),
         doors=("spark.progress",),
         needs=frozenset({"rpc"}),
     ),

@@ -41,12 +41,12 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from pillarbox.aio.ai_calls import AiCalls
 from pillarbox.aio.call_threads import CallThreads, joined
 from pillarbox.aio.calls import Call
 from pillarbox.aio.current_call import CURRENT, CallServices, CurrentCall
 from pillarbox.aio.executions import Execution, Worker
 from pillarbox.aio.function import refuse_coroutine
-from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.usage import Result
 
@@ -81,7 +81,7 @@ class RunnerHooks(NamedTuple):
     """
 
     services: CallServices
-    gen_ai: GenAiMeter
+    gen_ai: AiCalls
     intervals: Intervals
     most: int
     limit: int

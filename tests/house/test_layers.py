@@ -60,6 +60,7 @@ LOOKUPS = {
         "pillarbox.aio.dedupe.claims:check_claims",
         "pillarbox.aio.dedupe.claims:check_place",
         "pillarbox.aio.dedupe.equal_calls:equal_calls",
+        "pillarbox.aio.gen_ai:GenAiMeter",
         "pillarbox.aio.limits.coordinator:local_coordinator",
         "pillarbox.aio.operator_snapshots:OperatorSnapshots",
         "pillarbox.ledger.objects.holding:own_job",

@@ -164,6 +164,17 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
+@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints"])
+def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, tmp_path: Path) -> None:
+    copy = copy_without(removed({ring}), tmp_path)
+    script = (
+        "from pillarbox import Result, Usage, async_map\n"
+        "async def call(row):\n    return Result(row * 10, Usage(input_tokens=7, operation='chat'))\n"
+        "print(list(async_map([1, 2], call)))\n"
+    )
+    assert run_in(copy, ["-W", "error", "-c", script]) == "[10, 20]\n"
+
+
 @pytest.mark.contract("An option whose ring is not installed is refused where it is given, by its name.")
 @pytest.mark.parametrize(
     ("ring", "given", "named"),
