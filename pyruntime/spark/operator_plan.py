@@ -33,7 +33,7 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.rate import Agreement, SharedLimits
+from pillarbox.aio.limits.rate import AgreedNumber, SharedLimits
 from pillarbox.aio.options import Latency, Options
 from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
 from pillarbox.redaction import errors_in_utf8
@@ -294,7 +294,9 @@ def check_latency(latency: Latency, session: SparkSession | None) -> bool:
     return True
 
 
-def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession | None) -> Agreement | None:
+def agreement_of(
+    fn: Callable[..., Any], options: Options, session: SparkSession | None
+) -> AgreedNumber | None:
     """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
 
     That is the coordinator that was given, or in local mode one on loopback.
@@ -330,7 +332,7 @@ class OperatorPlan:
     spread: bool = False
     uid: str | None = None
     outcomes: Accumulator[Outcomes] | None = None
-    agreement: Agreement | None = None
+    agreement: AgreedNumber | None = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:

@@ -20,7 +20,7 @@ def monotonic_epoch() -> Callable[[], float]:
     return lambda: start + time.monotonic()
 
 
-class Timer(Protocol):
+class RegisteredTimer(Protocol):
     """A call that begins once, when the clock has come to a moment."""
 
     timestamp: float
@@ -40,7 +40,7 @@ class TimerService(Protocol):
     def current_processing_time(self) -> float:
         """Read the clock, in seconds. Any thread."""
 
-    def register_timer(self, timestamp: float, callback: Callable[[float], object]) -> Timer:
+    def register_timer(self, timestamp: float, callback: Callable[[float], object]) -> RegisteredTimer:
         """Have `callback(timestamp)` called when the clock has come to `timestamp`. Mailbox thread."""
 
     def timers_done(self) -> Future[None]:

@@ -441,7 +441,7 @@ class Limits(NamedTuple):
         )
 
 
-class Agreement(Protocol):
+class AgreedNumber(Protocol):
     """The place where the tasks of a job agree on a number: the first one that is said holds. Picklable."""
 
     @property
@@ -466,7 +466,7 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
-    def agreement(self, name: str) -> Agreement | None:
+    def agreement(self, name: str) -> AgreedNumber | None:
         """The place where tasks agree on a number under `name`; None where there is none. Any thread."""
         return None
 
@@ -493,7 +493,7 @@ class RunBudget(SharedLimits):
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
 
-    def agreement(self, name: str) -> Agreement | None:
+    def agreement(self, name: str) -> AgreedNumber | None:
         """See `SharedLimits`."""
         return None if self.shared is None else self.shared.agreement(name)
 
