@@ -20,8 +20,14 @@ from spec.rings import FACE, RINGS, file_imports, files_of, part_of, with_depend
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sysconfig.get_path("purelib")
 CASES = [*([ring] for ring in RINGS), [*RINGS]]
-OF_OPTIONS = {"Batch": "batches", "Dedupe": "dedupe"}
-"""Options of the core by their names, and the rings that do what they ask for."""
+WORDS = {
+    "Batch(": "batches",
+    "Dedupe(": "dedupe",
+    "Step(": "chains",
+    "Collector": "collectors",
+    "dead_letter": "dead_letters",
+}
+"""Words of tests that use an option, and the ring that does what the option asks for."""
 # Tests of the core by public names, of those that take a second or two.
 FAST_TESTS = ("aio/test_budgets.py", "aio/test_floor.py", "aio/test_order_and_limits.py", "aio/test_rows.py")
 
@@ -233,13 +239,14 @@ def test_without_a_ring_tests_of_the_core_pass(rings: list[str], tmp_path: Path)
 
 
 def needs(test: str, rings: set[str], modules: dict[str, Path]) -> bool:
-    """True if a module of tests, or one that it imports, imports a module of these rings."""
+    """True if tests use an option of these rings, or import one of their modules, by others too."""
+    source = modules[test].read_text()
+    if any(word in source and ring in rings for word, ring in WORDS.items()):
+        return True
     waiting, seen = [test], {test}
     while waiting:
         module = waiting.pop()
         for name in imports_of(module, modules[module]):
-            if OF_OPTIONS.get(name.removeprefix("pillarbox.")) in rings:
-                return True
             if name.removeprefix("pillarbox.") in pillarbox.__all__:
                 # Of whatever module gives it.
                 name = getattr(getattr(pillarbox, name.removeprefix("pillarbox.")), "__module__", name)
