@@ -12,7 +12,6 @@ from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
-    from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
     from pillarbox.aio.errors import (
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.policies.per_key import Limit
     from pillarbox.aio.retry import Retry, RetryBudget
+    from pillarbox.aio.stages import Step
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
     from pillarbox.job import run
@@ -81,7 +81,6 @@ __all__ = [
 # In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
 _MODULES = {
     "aio.batching": ["Batch"],
-    "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
     "aio.current": ["current_call"],
     "aio.errors": [
@@ -93,6 +92,7 @@ _MODULES = {
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
     "aio.policies.per_key": ["Limit"],
     "aio.retry": ["Retry", "RetryBudget"],
+    "aio.stages": ["Step"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],
     "job": ["run"],

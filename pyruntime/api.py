@@ -31,12 +31,10 @@ import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
-from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
@@ -47,11 +45,13 @@ from pillarbox.aio.options import (
     RowOptionNames,
 )
 from pillarbox.aio.row_inputs import check_rows
-from pillarbox.aio.stage_ledgers import open_ledgers
+from pillarbox.aio.stage_ledgers import open_ledgers, release_ledgers
+from pillarbox.aio.stages import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger.keys import identity_of_source
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
+from pillarbox.providers import DEAD_LETTER_FILES, provided
 from pillarbox.thread_start import start_thread
 from pillarbox.validate import suggesting_options
 
@@ -290,9 +290,17 @@ def _iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) 
             ledger.check()
         if options.errors.dead_letter is not None:
             places[stage.uid] = options.errors.dead_letter
-    return AsyncMapIterator(
-        stages, rows, DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
-    )
+    dead_letters: WritesDeadLetters | None = None
+    if places:
+        dead_letters = provided(DEAD_LETTER_FILES, "dead_letter")(places, has_source=len(stages) > 1)
+    return AsyncMapIterator(stages, rows, dead_letters)
+
+
+class WritesDeadLetters(Protocol):
+    """Puts failed items aside. For the thread that takes the results."""
+
+    def write(self, chunk: Chunk) -> None:
+        """Write the failed items among results. Raises OSError."""
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
@@ -311,7 +319,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self,
         stages: Sequence[Stage],
         rows: Iterable[Any] | AsyncIterable[Any],
-        dead_letters: DeadLetterFiles | None,
+        dead_letters: WritesDeadLetters | None,
     ) -> None:
         self._dead_letters = dead_letters
         self._form = form_of_failures(stages)
@@ -379,8 +387,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if (start := self._begin("for")) is not None:
             stages, rows = start
             stages = open_ledgers(stages)
-            self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
-            self._stream = _stream_of(stages, rows, thread)
+            try:
+                self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+                self._stream = _stream_of(stages, rows, thread)
+            except BaseException:
+                release_ledgers(stages)
+                raise
             # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = None if self._stream is None else self._stream.take()
@@ -446,7 +458,11 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             if any(stage.options.ledger is not None for stage in stages):
                 # It reads files or a bucket.
                 stages = await asyncio.to_thread(open_ledgers, stages)
-            self._stream = _stream_of(stages, rows, None)
+            try:
+                self._stream = _stream_of(stages, rows, None)
+            except BaseException:
+                release_ledgers(stages)
+                raise
             # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = None if self._stream is None else await self._stream.take_async()

@@ -14,6 +14,7 @@ from typing import Any, Protocol, get_origin
 
 from pillarbox.aio.errors import OpenFailed, shorten
 from pillarbox.kernel import Collector
+from pillarbox.providers import COLLECTOR_RUNNER, check_provided
 from pillarbox.redaction import DEFAULT
 
 
@@ -72,6 +73,7 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
             f"fn={shorten(fn)}: takes a Collector ({parameter.name}), which is for one row, and batch "
             "is given; leave batch out, or return the list of results"
         )
+    check_provided(COLLECTOR_RUNNER, f"fn={shorten(fn)}: a Collector")
 
 
 def _call_of(fn: Callable[..., Any]) -> Any:
@@ -149,23 +151,6 @@ def collector_parameter(fn: Callable[..., Any]) -> Parameter | None:
             f"({', '.join(map(str, parameters))})"
         )
     return found[0]
-
-
-def with_collector(
-    fn: Callable[..., object], parameter: Parameter, *, spread: bool
-) -> Callable[[Any, Collector[Any]], object]:
-    """A function of a row and a collector that calls `fn`, which takes that by `parameter`.
-
-    spread: the row is a tuple of arguments.
-    """
-    name = parameter.name
-    if parameter.kind is Parameter.POSITIONAL_ONLY:
-        return (lambda row, collector: fn(*row, collector)) if spread else fn
-    if spread:
-        return lambda row, collector: fn(*row, **{name: collector})
-    if [*inspect.signature(fn).parameters].index(name) == 1 and parameter.kind is not Parameter.KEYWORD_ONLY:
-        return fn
-    return lambda row, collector: fn(row, **{name: collector})
 
 
 def _is_collector(annotation: Any) -> bool:

@@ -29,7 +29,7 @@ from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.lease import check_claims
+from pillarbox.providers import CHECK_CLAIMS, EQUAL_CALLS, check_provided, provided
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -278,6 +278,7 @@ class Dedupe:
     across_tasks: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_provided(EQUAL_CALLS, "dedupe")
         if self.key is not None and not callable(self.key):
             raise TypeError(f"dedupe={self.key!r}: must be True, False, a function of the row, or a Dedupe")
         check_function_or_none("dedupe", self.key)
@@ -306,7 +307,7 @@ class Dedupe:
                 f"dedupe: key=..., across_tasks=True, ledger: key={ledger.key!r}, inputs={ledger.inputs!r}: "
                 "both say which rows are equal; leave one of them out"
             )
-        check_claims()
+        provided(CHECK_CLAIMS, "dedupe")()
 
 
 @dataclass(frozen=True, init=False)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots
-from pillarbox.rpc.codec import Codec
 
 SPENT = {
     "calls": "slots that were busy",
@@ -204,20 +203,6 @@ def _without(kind: str, totals: Totals) -> Totals:
     if kind == "level":
         nothing |= {name: {} for name in instruments("levels")}
     return dataclasses.replace(totals, **nothing)
-
-
-_CODEC = Codec(Totals)
-
-
-def to_json(totals: Totals) -> list[Any]:
-    """The totals as what `json.dumps` takes; `from_json` gives equal ones back."""
-    return _CODEC.to_json(totals)
-
-
-def from_json(written: object) -> Totals:
-    """The totals that `to_json` wrote. Raises ValueError, which names the field, for anything else."""
-    # Added up, buckets are looked up: a bound that no histogram has is refused here, and not in a later sum.
-    return merge([Totals(), _CODEC.from_json(written)])
 
 
 # -- numbers as people read them -------------------------------------------------------------------

@@ -29,7 +29,6 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.chained import check_no_state
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.options import (
@@ -39,11 +38,12 @@ from pillarbox.aio.options import (
     UdfOptionNames,
     resolve_options,
 )
+from pillarbox.aio.stages import check_no_state
 from pillarbox.redaction import Redact
 from pillarbox.spark import compat
 from pillarbox.spark.column_functions import adapted, check_budget
 from pillarbox.spark.dataframe import MapTask
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,

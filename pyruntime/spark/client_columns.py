@@ -31,11 +31,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.chained import resolve_stages
 from pillarbox.aio.errors import BatchResultError, shorten
 from pillarbox.aio.function import configuration_of, enter_function, is_async
 from pillarbox.aio.hedge import is_idempotent
 from pillarbox.aio.options import Options, resolve_options
+from pillarbox.aio.stages import resolve_stages
 from pillarbox.aio.usage import Result
 from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings

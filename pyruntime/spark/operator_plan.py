@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -34,12 +34,11 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.hedge import check_hedged
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.rate import SharedLimits
+from pillarbox.aio.limits.rate import AgreedNumber, SharedLimits
 from pillarbox.aio.options import Latency, Options
-from pillarbox.providers import LOCAL_COORDINATOR, provided
+from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
 from pillarbox.redaction import errors_in_utf8
-from pillarbox.rpc.connection import RpcHandle
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE, DeadLetters
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.observation import JobProgress, TotalsChannel
 from pillarbox.spark.outcomes import Outcomes, outcomes_of
@@ -297,14 +296,9 @@ def check_latency(latency: Latency, session: SparkSession | None) -> bool:
     return True
 
 
-class Agreement(NamedTuple):
-    """The place where the tasks of one plan agree on a number. Pickles, with the secret of the connection."""
-
-    handle: RpcHandle
-    name: str
-
-
-def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession | None) -> Agreement | None:
+def agreement_of(
+    fn: Callable[..., Any], options: Options, session: SparkSession | None
+) -> AgreedNumber | None:
     """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
 
     That is the coordinator that was given, or in local mode one on loopback.
@@ -315,8 +309,7 @@ def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession
     if limits is None and session is not None and not is_connect(session):
         is_local = str(session.sparkContext.master).startswith("local")
         limits = _local_limits(f"fn={name_of(fn)}") if is_local else None
-    handle = None if limits is None else limits.agreement()
-    return None if handle is None else Agreement(handle, uuid.uuid4().hex)
+    return None if limits is None else limits.agreement(uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -335,13 +328,13 @@ class OperatorPlan:
     options: Options
     zone: str | None = None
     progress: TotalsChannel | None = None
-    dead_letters: DeadLetter | None = None
+    dead_letters: DeadLetters | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
     uid: str | None = None
     outcomes: Accumulator[Outcomes] | None = None
-    agreement: Agreement | None = None
+    agreement: AgreedNumber | None = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -399,7 +392,9 @@ def plan_operator(
     chain; is_behind: there is one in front of it.
     """
     use_driver_python(session)
-    letter = dead_letter_of(options.errors.dead_letter, columns)
+    letter: DeadLetters | None = None
+    if options.errors.dead_letter is not None:
+        letter = provided(DEAD_LETTER_OF, "dead_letter")(options.errors.dead_letter, columns)
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)

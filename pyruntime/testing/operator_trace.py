@@ -33,20 +33,21 @@ from typing import Any, NamedTuple
 from pillarbox.aio import async_wait
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.batch_scheduler import BatchScheduler
+from pillarbox.aio.batches import batch_scheduler
+from pillarbox.aio.batches.batch_execution import BatchExecution
+from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
+from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.hedging import HedgingScheduler
-from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.stages import ONLY_PLACE
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
@@ -61,12 +62,12 @@ SLACK_MS = 60_000
 MAX_LABEL = 2**31 - 1
 """The largest number that TLC knows."""
 
-# Its names are given other values.
+# Their names are given other values.
 _module: Any = async_wait
+_batches: Any = batch_scheduler
 _INIT = AsyncWaitOperator.__init__
 _PARTS = (
-    *("BatchScheduler", "CallScheduler", "HedgingScheduler", "OrderedQueue", "ResultEmitter"),
-    "RowAdmission",
+    *("CallScheduler", "HedgingScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
     "UnorderedQueue",
 )
 _SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
@@ -527,8 +528,8 @@ def record_operators(folder: str | Path) -> None:
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
-    _module.BatchScheduler = _RecordedBatchScheduler
     _module.HedgingScheduler = _RecordedHedgingScheduler
+    _batches.BatchScheduler = _RecordedBatchScheduler
     _module.ResultEmitter = _RecordedEmitter
     _module.RowAdmission = _RecordedAdmission
     _module.OrderedQueue = _recorded_queue("OrderedQueue")
@@ -555,6 +556,7 @@ def stop_recording() -> None:
     _traces.clear()
     for name, part in _SHIPPED.items():
         setattr(_module, name, part)
+    _batches.BatchScheduler = BatchScheduler
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

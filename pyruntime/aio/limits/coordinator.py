@@ -44,9 +44,9 @@ from pillarbox.aio.limits.messages import (
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
-from pillarbox.rpc.agreement import AGREEMENT, AgreementService
+from pillarbox.loop_thread import end
+from pillarbox.rpc.agreement import AGREEMENT, Agreement, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
-from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
 from pillarbox.validate import check_duration, check_int, check_text, naming_arguments
 
@@ -436,9 +436,9 @@ class CoordinatorHandle(SharedLimits):
             return self
         return replace(self, name=uuid.uuid4().hex if name is None else check_name(name))
 
-    def agreement(self) -> RpcHandle:
-        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
-        return replace(self.handle, service=AGREEMENT)
+    def agreement(self, name: str) -> Agreement:
+        """See `SharedLimits`."""
+        return Agreement(replace(self.handle, service=AGREEMENT), name)
 
     def __repr__(self) -> str:
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
@@ -570,9 +570,9 @@ class Coordinator(RpcServer, SharedLimits):
         """
         return self._tasks_handle().named(name)
 
-    def agreement(self) -> RpcHandle:
-        """See `CoordinatorHandle`. Raises RuntimeError unless started."""
-        return self._tasks_handle().agreement()
+    def agreement(self, name: str) -> Agreement:
+        """See `SharedLimits`. Raises RuntimeError unless started."""
+        return self._tasks_handle().agreement(name)
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         """See `SharedLimits`."""

@@ -39,8 +39,8 @@ from pillarbox.aio.limits.rate import (
     LocalLimiter,
     explain_cool_down,
 )
+from pillarbox.loop_thread import end
 from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
-from pillarbox.rpc.loop_thread import end
 
 HELD_AHEAD_S = 0.1
 """Seconds of a rate that one task asks for at a time, at most."""

@@ -18,8 +18,6 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
-from pillarbox.rpc.codec import Positive
-from pillarbox.rpc.connection import RpcHandle
 from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
@@ -404,6 +402,9 @@ class CoordinatorError(PillarboxError):
     """
 
 
+Positive = Annotated[float, "more than 0", lambda value: value > 0.0]
+
+
 class Limits(NamedTuple):
     """Limits that are shared: plain numbers, the same for all who share them. None for no limit."""
 
@@ -440,6 +441,17 @@ class Limits(NamedTuple):
         )
 
 
+class AgreedNumber(Protocol):
+    """The place where the tasks of a job agree on a number: the first one that is said holds. Picklable."""
+
+    @property
+    def name(self) -> str:
+        """The name of the number."""
+
+    async def agree(self, value: int) -> int:
+        """Say `value`; returns the one that was said first. Raises ConnectionError."""
+
+
 class SharedLimits(ABC):
     """Makes the limiters of tasks that share their limits. Pickles, so that it can travel to them."""
 
@@ -454,8 +466,8 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
-    def agreement(self) -> RpcHandle | None:
-        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
+    def agreement(self, name: str) -> AgreedNumber | None:
+        """The place where tasks agree on a number under `name`; None where there is none. Any thread."""
         return None
 
 
@@ -481,9 +493,9 @@ class RunBudget(SharedLimits):
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
 
-    def agreement(self) -> RpcHandle | None:
+    def agreement(self, name: str) -> AgreedNumber | None:
         """See `SharedLimits`."""
-        return None if self.shared is None else self.shared.agreement()
+        return None if self.shared is None else self.shared.agreement(name)
 
 
 def check_name(name: object) -> str:

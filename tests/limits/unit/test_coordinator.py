@@ -462,5 +462,6 @@ def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
 
 def test_the_tasks_of_a_run_agree_where_they_share_their_budget() -> None:
     with Coordinator() as coordinator:
-        assert RunBudget(coordinator.named("job"), "run", 0, 0.0).agreement() == coordinator.agreement()
-    assert RunBudget(None, "run", 0, 0.0).agreement() is None
+        of_run = RunBudget(coordinator.named("job"), "run", 0, 0.0).agreement("length")
+        assert of_run == coordinator.agreement("length")
+    assert RunBudget(None, "run", 0, 0.0).agreement("length") is None

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pillarbox.rpc.codec import Amount, Codec, Count, Positive
+from pillarbox.aio.limits.rate import Positive
+from pillarbox.rpc.codec import Amount, Codec, Count
 from pillarbox.rpc.connection import encode
 
 
