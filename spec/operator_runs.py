@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Hedge, Options, Retry, Timeout
+from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Hedge, Limit, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
@@ -144,11 +144,15 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
         options["dedupe"] = Dedupe(_third, memo=dice.choice([0, 5]))
     if dice.random() < 0.1:
         options["budget"] = Budget(max_calls=dice.randint(20, 60))
+    if dice.random() < 0.2:
+        options["per_key"] = Limit(_third, at_once=dice.randint(1, 2))
     if kind == "many":
         options["batch"] = Batch(dice.randint(1, 6), linger=dice.choice([0.0, 0.2]))
     if kind == "one" and dice.random() < 0.4:
         # For the model a row with its hedges is one call.
-        after, calls = dice.choice([0.05, 0.6, "p50"]), dice.randint(2, 3)
+        afters: list[float | str] = [0.05, 0.6, "p50"]
+        after = dice.choice(afters)
+        calls = dice.randint(2, 3)
         options["hedge"] = Hedge(after, dice.choice([0.1, 1.0]), calls=calls, idempotent=True)
     lives = dice.choice([0, 1, 2, 3])
     stops = lives and dice.random() < 0.3

@@ -45,6 +45,7 @@ from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
+from pillarbox.aio.result_route import ResultRoute
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.stages import ONLY_PLACE
@@ -309,18 +310,43 @@ class _RecordedOutput:
         self._output.emit_status(idle)
 
 
+class _RecordedRoute(ResultRoute):
+    """The way of results, and the rows that get those of others."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, route: ResultRoute, trace: OperatorTrace) -> None:
+        for name in ResultRoute.__slots__:
+            setattr(self, name, getattr(route, name))
+        self._trace = trace
+
+    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
+        # spec: Operator!Find, Operator!LateShare
+        if called is not None:
+            self._trace.of("find", call)
+        super().hand_on(call, result, called)
+
+    def take_found(self, call: Call, result: object) -> None:
+        self._trace.decided.discard(call)
+        super().take_found(call, result)
+
+    def share_found(self, call: Call, result: object) -> None:
+        self._trace.of("find", call)
+        super().share_found(call, result)
+
+
 class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self._trace = _making.trace
         super().__init__(*words, **more)
-        self._finish_call = self._recorded(self._finish_call)
+        self.route = _RecordedRoute(self.route, self._trace)
+        self._finish_call = self._recorded(self.route.of_calls())
 
     def record_in(self, records: LedgerRecords) -> None:
         super().record_in(records)
-        if self.sharing.equals is None:
-            self._finish_call = self._recorded(self._finish_call)
+        self._finish_call = self._recorded(self._finish_call)
 
     def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
         def finished(call: Call, result: object) -> None:
@@ -378,20 +404,6 @@ class _RecordedScheduler(CallScheduler):
         for call in calls:
             self._trace.decide("withdraw", call)
         super().mark(calls, limit)
-
-    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
-        # spec: Operator!Find, Operator!LateShare
-        if called is not None:
-            self._trace.of("find", call)
-        super().hand_on(call, result, called)
-
-    def take_found(self, call: Call, result: object) -> None:
-        self._trace.decided.discard(call)
-        super().take_found(call, result)
-
-    def share_found(self, call: Call, result: object) -> None:
-        self._trace.of("find", call)
-        super().share_found(call, result)
 
     def _timed_out(self, call: Call) -> None:
         # spec: Operator!TimeOut
