@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
@@ -18,6 +19,7 @@ from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policy import PolicyStack, copies_of
 
 
@@ -30,7 +32,7 @@ class OperatorPolicies:
 
     __slots__ = (
         *("convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results", "looks_beside_costs"),
-        *("rejects", "retry", "stack", "users"),
+        *("rejects", "retry", "service_limits", "stack", "users"),
     )
 
     def __init__(
@@ -42,14 +44,17 @@ class OperatorPolicies:
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry, clock)
-        self.costs = CostPolicy(options.budget, meter, self.load.spend, clock, options.errors.redaction)
+        self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
+        self.costs = CostPolicy(
+            options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
+        )
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load], again_last=retry
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), limits, self.load], again_last=retry
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""
@@ -60,6 +65,10 @@ class OperatorPolicies:
         attends = self.retry or self.load.observes_answers or stack.choose or stack.begin or stack.finish
         self.is_plain = not (self.looks_at_results or attends or (self.users and stack.ended))
         """True if a call has one attempt, and ends when it ends."""
+
+    def for_calls(self) -> tuple[Callable[[], bool], Callable[[Sequence[Call], object], None]]:
+        """The functions `waits_for_service` and `report_limits` of `CallServices`."""
+        return self.load.waits_for_service, self.service_limits.report_limits
 
     def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
         """The states that a restart needs: of the retries, and of the user's policies."""

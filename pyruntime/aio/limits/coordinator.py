@@ -38,8 +38,10 @@ from pillarbox.aio.limits.messages import (
     Exhausted,
     Leave,
     Left,
+    Named,
     Open,
     Opened,
+    Used,
 )
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
@@ -253,6 +255,10 @@ class LimitService(Service):
             for other in account.connections.values():
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
+        elif isinstance(message, Named):
+            allocator.learn(message.limits, message.age)
+        elif isinstance(message, Used):
+            allocator.use(message.calls, message.units, message[2:])
         elif isinstance(message, Leave):
             allocator.leave(client, message.report, message.unspent, message.unspent_units)
             del account.connections[client]
@@ -428,7 +434,7 @@ class CoordinatorHandle(SharedLimits):
         """See `SharedLimits`."""
         if self.shares_rate:
             return self.open(Limits.of(rate, max_calls, max_cost))
-        return self.open(Limits.of(None, max_calls, max_cost), LocalLimiter(rate, None, None))
+        return self.open(Limits(max_calls=max_calls, max_cost=max_cost), LocalLimiter(rate, None, None))
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""
