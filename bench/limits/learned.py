@@ -55,6 +55,8 @@ def measure(
             running = [asyncio.ensure_future(task(service, until, options)) for _ in range(tasks)]
             await asyncio.sleep(until + 1.0)
             for each in running:
+                if each.done():
+                    each.result()
                 each.cancel()
             await asyncio.wait(running)
 

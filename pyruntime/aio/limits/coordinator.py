@@ -258,7 +258,7 @@ class LimitService(Service):
         elif isinstance(message, Named):
             allocator.learn(message.limits, message.age)
         elif isinstance(message, Used):
-            allocator.use(message.calls, message.units, message[2:])
+            allocator.use(message)
         elif isinstance(message, Leave):
             allocator.leave(client, message.report, message.unspent, message.unspent_units)
             del account.connections[client]

@@ -37,7 +37,7 @@ ROUNDING_S = 1e-6
 
 BUCKET_RESERVE = 0.05
 """The part of a bucket that is left alone."""
-WINDOW_RESERVE = 0.004
+WINDOW_RESERVE = 0.015
 """The part of a window's calls that is left alone."""
 FIRST_SHARE = 0.25
 """The share of a task of which nothing is measured, where others may use the same account."""
@@ -49,19 +49,28 @@ SHARE_PERIOD_S = 2.0
 """Seconds over which a share is measured, at least."""
 SAMPLE_S = 3.0
 """Seconds between two answers whose times are compared, at least: many times are whole seconds."""
+WINDOW_PACE = 3.0
+"""The pace in a window, as a multiple of the one that would use it up at its end: all at once is not polite,
+and much is on its way when little is left."""
+PACE_BURST_S = 0.1
+"""Seconds of that pace that may begin at once."""
 TURN_SHARE = 0.1
 """The part of a new window that may begin before an answer says that it is one."""
 UNSEEN_ESTIMATE = 0.01
 """The part of a limit that a call of unknown weight is reserved."""
-MEAN_CALLS = 64
+MEAN_CALLS = 512
 """Calls over which the mean weight is taken, about."""
+CERTAIN = 2.0
+"""The standard deviations by which what runs may be heavier than its estimate."""
 MAX_CHANGES = 4
 """Limits that a service may name in turn within `CHANGES_S`: more are those of several services."""
 CHANGES_S = 120.0
 UNPROVEN_HOLD_S = 60.0
 """Seconds for which calls are held back because of headers alone; then one finds out."""
-MARKS = 512
+MARKS = 1024
 """Times at which it is known how much had begun by then."""
+MARK_S = 0.005
+"""Seconds between two of them, at least."""
 MAX_QUOTAS = 16
 """Limits of one service that are followed."""
 
@@ -78,18 +87,24 @@ class _Begun:
 
     def add(self, amount: float, now: float) -> None:
         self.total += amount
-        if self._at and now - self._at[-1] < 1e-3:
+        if self._at and now - self._at[-1] < MARK_S:
             self._sums[-1] = self.total
         else:
             self._at.append(now)
             self._sums.append(self.total)
 
+    def correct(self, amount: float, began: float) -> None:
+        """What began at a time was more by `amount` than was thought."""
+        self.total += amount
+        for place in range(len(self._at) - 1, -1, -1):
+            if self._at[place] < began - MARK_S:
+                break
+            self._sums[place] += amount
+
     def by(self, then: float) -> float:
-        """The sum at a time; that of the oldest known time for one before it."""
-        place = bisect_right(self._at, then + 1e-9)
-        if place == len(self._at):
-            return self.total
-        return self._sums[place - 1] if place else 0.0 if len(self._at) < MARKS else self._sums[0]
+        """The sum at a time, at most; that of the oldest known time for one before it."""
+        place = bisect_right(self._at, then - MARK_S)
+        return self._sums[place - 1] if place else self._sums[0] if len(self._at) == MARKS else 0.0
 
 
 class Quota:
@@ -99,7 +114,8 @@ class Quota:
     """
 
     __slots__ = (
-        *("_answered_from", "_bucket", "_changed_at", "_changes", "_level", "_level_at", "_period"),
+        *("_answered_from", "_bucket", "_changed_at", "_changes", "_level", "_level_at", "_longest_reset", "_next_at"),
+        *("_period", "_reserved"),
         *("_sample", "begun", "is_unsteady", "is_used_up", "kind", "limit", "rate", "share", "total_rate"),
         "turn_at",
     )
@@ -120,6 +136,11 @@ class Quota:
         self._bucket = 0.0
         self._level = 0.0
         self._level_at = now
+        # The longest time until a turn that was said, which is about that of a window; what begins next.
+        self._longest_reset = 0.0
+        self._next_at = -math.inf
+        # Of all that has begun since the beginning, or is to begin.
+        self._reserved = 0.0
         self._answered_from = -math.inf
         self._changes, self._changed_at = 0, now
         # An answer to compare the next ones with: time, remaining, reset.
@@ -133,13 +154,13 @@ class Quota:
         return self._bucket > 0.0 and self.rate is not None
 
     @property
-    def reserve(self) -> float:
+    def kept_back(self) -> float:
         """The part of the limit that is left alone."""
         return self.limit * BUCKET_RESERVE if self.is_bucket else math.floor(self.limit * WINDOW_RESERVE)
 
     @property
     def _most(self) -> float:
-        return self.share * (self.limit - self.reserve)
+        return self.share * (self.limit - self.kept_back)
 
     def level(self, now: float) -> float:
         """What may begin now; below 0 where more has begun than should have."""
@@ -155,6 +176,8 @@ class Quota:
     def ready_in(self, amount: float, now: float) -> float:
         """0.0 if `amount` may begin now, otherwise the seconds after which to ask again."""
         level = self.level(now)
+        if self._next_at > now and not self.is_bucket:
+            return self._next_at - now + ROUNDING_S
         # What is heavier than all of it may begin when nothing else does.
         lacking = min(amount, max(self._most, 0.0)) - level
         if lacking <= 1e-9:
@@ -163,14 +186,28 @@ class Quota:
             return lacking / (self.rate * self.share) + ROUNDING_S
         return max(self.turn_at - now, 0.0) + ROUNDING_S if self.turn_at < math.inf else math.inf
 
-    def add(self, amount: float, now: float) -> None:
-        """`amount` begins, or, below 0, is given back."""
+    def reserve(self, amount: float, now: float) -> None:
+        """`amount` is to begin soon, or, below 0, is not to begin after all."""
         level = self.level(now)
         self._level, self._level_at = level - amount, now
-        self.begun.add(amount, now)
+        self._reserved += amount
+        if self._longest_reset > 0.0 and amount > 0.0:
+            pace = WINDOW_PACE * self.share * self.limit / self._longest_reset
+            self._next_at = max(self._next_at, now - PACE_BURST_S) + amount / pace
 
-    def observe(self, reading: LimitReading, began: float, now: float) -> None:
-        """Take what an answer says to a call that began at `began`."""
+    def correct(self, amount: float, began: float, now: float) -> None:
+        """What began at a time was more by `amount` than was thought."""
+        if began > self._answered_from:
+            # No answer has told it yet.
+            self._level, self._level_at = self.level(now) - amount, now
+        self._reserved += amount
+        self.begun.correct(amount, began)
+
+    def observe(self, reading: LimitReading, began: float, now: float, mean: float, spread: float) -> None:
+        """Take what an answer says to a call that began at `began`.
+
+        mean, spread: of what calls use, and its standard deviation.
+        """
         if reading.limit != self.limit:
             self._change(reading, now)
         if self.is_unsteady or began < self._answered_from:
@@ -184,9 +221,16 @@ class Quota:
             self._bucket, self.rate = 1.0, self.limit / reading.window
         else:
             self._compare(left, reset, now)
+            self._longest_reset = max(self._longest_reset, reset)
             self.turn_at = now + reset + max(reading.resolution, FINE_S)
         self._measure(left, began, now)
-        self._level = self.share * (left - self.reserve) - (self.begun.total - self.begun.by(began))
+        since = max(0.0, self._reserved - self.begun.by(began))
+        unsure = 0.0
+        if mean > 0.0:
+            # What others have begun since is known by this user's share alone.
+            others = self.share * mean**2 if self.share < 1.0 else 0.0
+            unsure = CERTAIN * math.sqrt((spread**2 + others) * since / mean)
+        self._level = self.share * (left - self.kept_back) - since - unsure
         self._level_at = now
 
     def _change(self, reading: LimitReading, now: float) -> None:
@@ -198,6 +242,7 @@ class Quota:
         self.is_unsteady = self._changes > MAX_CHANGES
         self.limit = reading.limit
         self.rate, self._sample, self._period = None, None, None
+        self._longest_reset = 0.0
         self._bucket = 0.0
 
     def _compare(self, left: float, reset: float, now: float) -> None:
@@ -269,13 +314,15 @@ class LearnedLimits:
         31
     """
 
-    __slots__ = ("_begun_at", "_calls", "_first_share", "_means", "_quotas", "_units", "readings")
+    __slots__ = ("_begun_at", "_calls", "_first_share", "_means", "_quotas", "_squares", "_units", "readings")
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self._first_share = 1.0 if is_alone else FIRST_SHARE
         self._quotas: dict[tuple[LimitKind, str], Quota] = {}
         # Tokens of a unit, in the mean; by kind, where usage was reported.
         self._means: dict[LimitKind, float] = {}
+        # The squares of how far calls are from it, for a unit, in the mean.
+        self._squares: dict[LimitKind, float] = {}
         self._calls = 0.0
         self._units = 1.0
         self._begun_at = -math.inf
@@ -307,22 +354,34 @@ class LearnedLimits:
         ]
         return min(rooms, default=math.inf)
 
-    def begin(self, units: float, now: float, calls: int = 1) -> None:
-        """Calls of so many units each begin: what they will use is reserved, by estimate."""
+    def reserve(self, units: float, now: float, calls: int = 1) -> None:
+        """Calls of so many units each are to begin soon: what they will use is reserved, by estimate."""
         self._begun_at = now
         self._units += (units - self._units) / MEAN_CALLS
         for quota in self._quotas.values():
-            quota.add(calls * self.estimate(quota, units), now)
+            quota.reserve(calls * self.estimate(quota, units), now)
+
+    def note_begun(self, units: float, now: float, calls: int = 1) -> None:
+        """Calls for which there was a reservation begin."""
+        for quota in self._quotas.values():
+            quota.begun.add(calls * self.estimate(quota, units), now)
+
+    def begin(self, units: float, now: float) -> None:
+        """A call begins now."""
+        self.reserve(units, now)
+        self.note_begun(units, now)
 
     def give_back(self, units: float, now: float, calls: int = 1) -> None:
-        """Calls of so many units each, which had begun, were not made."""
+        """Calls for which there was a reservation do not begin."""
         for quota in self._quotas.values():
-            quota.add(-calls * self.estimate(quota, units), now)
+            quota.reserve(-calls * self.estimate(quota, units), now)
 
-    def use(self, units: float, usage: tuple[float, float, float], now: float, calls: int = 1) -> None:
+    def use(
+        self, units: float, usage: tuple[float, float, float], began: float, now: float, calls: int = 1
+    ) -> None:
         """Calls of so many units in all have used tokens; what was reserved beyond them is given back.
 
-        usage: tokens of input, of output, and in all.
+        usage: tokens of input, of output, and in all. began: when the calls began, about.
         """
         input_tokens, output_tokens, tokens = usage
         tokens = tokens or input_tokens + output_tokens
@@ -331,11 +390,15 @@ class LearnedLimits:
         used = {"tokens": tokens, "input-tokens": input_tokens, "output-tokens": output_tokens}
         for quota in self._quotas.values():
             if quota.kind in used:
-                quota.add(used[quota.kind] - calls * self.estimate(quota, units / calls), now)
+                quota.correct(used[quota.kind] - calls * self.estimate(quota, units / calls), began, now)
         self._calls = min(self._calls + calls, MEAN_CALLS)
         for kind, amount in used.items():
-            mean = self._means.get(kind, 0.0)
-            self._means[kind] = mean + (amount / units - mean) * min(1.0, calls / self._calls)
+            weight, each = min(1.0, calls / self._calls), amount / units
+            mean = self._means.get(kind, each)
+            self._means[kind] = mean + (each - mean) * weight
+            # The mean of several differs less than each of them.
+            square, before = (each - mean) ** 2 * calls, self._squares.get(kind, 0.0)
+            self._squares[kind] = before + (square - before) * weight
 
     def observe(self, readings: Sequence[LimitReading], began: float, now: float) -> None:
         """Take the limits that an answer names to a call that began at `began`."""
@@ -348,7 +411,9 @@ class LearnedLimits:
                 quota = self._quotas[key] = Quota(reading, self._first_share, now)
                 # Calls of before, of which nobody has kept a count.
                 quota.begun.add(0.0, began)
-            quota.observe(reading, began, now)
+            mean = self.estimate(quota, self._units)
+            spread = math.sqrt(self._squares.get(quota.kind, 0.0)) * self._units
+            quota.observe(reading, began, now, mean, spread)
         self.readings += bool(readings)
 
     def estimate(self, quota: Quota, units: float) -> float:

@@ -59,6 +59,9 @@ LEAVE_TIMEOUT_S = 2.0
 """For the last report to be taken."""
 
 
+NOTHING_USED = Used(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class TaskAccount:
     """Calls and units that a task was granted, has used, and may still use. It has no clock.
 
@@ -271,7 +274,7 @@ class Lessons:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._named: tuple[tuple[LimitReading, ...], float] | None = None
-        self._used = Used(0, 0.0, 0.0, 0.0, 0.0)
+        self._used = NOTHING_USED
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Say them on this loop from now on."""
@@ -284,10 +287,10 @@ class Lessons:
             self._named = tuple(readings), began
         self._say_soon()
 
-    def use(self, units: float, usage: tuple[float, float, float]) -> None:
-        """A call has used tokens."""
-        calls, all_units, *tokens = self._used
-        self._used = Used(calls + 1, all_units + units, *map(float.__add__, tokens, map(float, usage)))
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """A call that began `age` seconds ago has used tokens."""
+        calls, *sums = self._used
+        self._used = Used(calls + 1, *map(sum, zip(sums, (units, *usage, age), strict=True)))
         self._say_soon()
 
     def close(self) -> None:
@@ -302,9 +305,9 @@ class Lessons:
 
     def _say_now(self) -> None:
         self._timer = None
-        used, self._used = self._used, Used(0, 0.0, 0.0, 0.0, 0.0)
+        used, self._used = self._used, NOTHING_USED
         if used.calls:
-            self._say(used)
+            self._say(used._replace(age=used.age / used.calls))
         if self._named is not None:
             (readings, began), self._named = self._named, None
             self._say(Named(readings, max(0.0, self._clock() - began)))
@@ -518,12 +521,12 @@ class LeasedLimiter:
         elif self.limits.learn:
             self._lessons.name(readings, age)
 
-    def use(self, units: float, usage: tuple[float, float, float]) -> None:
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
         """See `RateLimiter.use`."""
         if self._own is not None:
-            self._own.use(units, usage)
+            self._own.use(units, usage, age)
         elif self.limits.learn:
-            self._lessons.use(units, usage)
+            self._lessons.use(units, usage, age)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""

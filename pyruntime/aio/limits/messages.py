@@ -87,13 +87,17 @@ class Named(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Calls of so many units in all have used tokens: of input, of output, and in all."""
+    """Calls of so many units in all have used tokens: of input, of output, and in all.
+
+    age: seconds since they began, in the mean.
+    """
 
     calls: Count
     units: Amount
     input_tokens: Amount
     output_tokens: Amount
     tokens: Amount
+    age: Amount
 
 
 class Leave(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any
 
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
-from pillarbox.aio.limits.messages import Granted, UsageReport
+from pillarbox.aio.limits.messages import Granted, UsageReport, Used
 from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Codec
 
@@ -129,8 +129,12 @@ class QuotaAllocator:
         self.used += used - client.used
         self.committed += granted - client.granted - (back - client.back)
         self.cost += cost - client.cost
-        if self._learned is not None and back > client.back:
-            self._learned.give_back(self._weight_of(client), self._clock(), back - client.back)
+        if self._learned is not None:
+            now, weight = self._clock(), self._weight_of(client)
+            if used > client.used:
+                self._learned.note_begun(weight, now, used - client.used)
+            if back > client.back:
+                self._learned.give_back(weight, now, back - client.back)
         client.granted, client.used, client.back, client.cost = granted, used, back, cost
 
     def want(self, name: str, received: int, calls: int, units: float) -> None:
@@ -148,14 +152,15 @@ class QuotaAllocator:
         """The service has named its limits in its answer to a call that a client began `age` seconds ago."""
         if self._learned is not None:
             now = self._clock()
-            # The call was granted before it began, and others after it.
-            self._learned.observe(readings, now - age - self.limits.life, now)
+            self._learned.observe(readings, now - age, now)
 
-    def use(self, calls: int, units: float, usage: tuple[float, float, float]) -> None:
-        """So many calls of a client, of so many units in all, have used tokens: see `RateLimiter.use`."""
-        if self._learned is not None and calls:
-            units = units if self._weights is not None else float(calls)
-            self._learned.use(units, usage, self._clock(), calls)
+    def use(self, used: Used) -> None:
+        """Calls of a client have used tokens: see `RateLimiter.use`."""
+        if self._learned is not None and used.calls:
+            now = self._clock()
+            units = used.units if self._weights is not None else float(used.calls)
+            tokens = used.input_tokens, used.output_tokens, used.tokens
+            self._learned.use(units, tokens, now - used.age, now, used.calls)
 
     def _weight_of(self, client: Client) -> float:
         return client.units if self._weights is not None else 1.0
@@ -279,7 +284,7 @@ class QuotaAllocator:
         if self._learned is not None:
             room = self._learned.room(self._weight_of(client), now) / (2 * sharers)
             calls = calls if room >= calls else max(1, int(room))
-            self._learned.begin(self._weight_of(client), now, calls)
+            self._learned.reserve(self._weight_of(client), now, calls)
         for bucket, amount in some:
             bucket.take(calls * amount, now)
         return calls, 0.0

@@ -254,8 +254,11 @@ class RateLimiter(Protocol):
     def learn(self, readings: Sequence[LimitReading], age: float) -> None:
         """The service has named its limits in its answer to a call that began `age` seconds ago."""
 
-    def use(self, units: float, usage: tuple[float, float, float]) -> None:
-        """A call of so many units has used so many tokens of input, of output, and in all."""
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """A call of so many units that began `age` seconds ago has used tokens.
+
+        usage: those of input, of output, and in all.
+        """
 
     def cool_down(self, seconds: float | None) -> None:
         """The service is overloaded: nothing is let through for so long (None: for the default time)."""
@@ -385,10 +388,11 @@ class LocalLimiter:
             # Not within the call that has just reported it.
             self._loop.call_soon(self._wake)
 
-    def use(self, units: float, usage: tuple[float, float, float]) -> None:
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
         """See `RateLimiter.use`."""
         if self._learned is not None:
-            self._learned.use(units, usage, self._clock())
+            now = self._clock()
+            self._learned.use(units, usage, now - age, now)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""

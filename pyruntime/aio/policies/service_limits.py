@@ -95,7 +95,8 @@ class ServiceLimitsPolicy(CallPolicy):
         limiter = self._load.limiter
         if self._learns and limiter is not None:
             used = usage.input_tokens, usage.output_tokens, usage.tokens
-            limiter.use(self._load.units_in(calls), used)
+            age = max(0.0, self._services.clock() - calls[0].began)
+            limiter.use(self._load.units_in(calls), used, age)
 
     def _reason(self, reading: Reading, limits: Sequence[LimitReading]) -> str | None:
         """Return what is used up, in words; None where that is not certain."""
