@@ -1,1 +1,1 @@
-"""How much of a service's limits jobs use, and how much of what they ask is refused; in virtual time."""
+"""Benchmarks of limits in virtual time: the used part of what a service allows, and the refused calls."""

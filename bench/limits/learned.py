@@ -89,7 +89,7 @@ def main() -> None:
                 )
                 print(table[-1], flush=True)
     columns = [Column(f"{given.tasks} tasks", right=False), Column("used")]
-    print_table(columns + [Column("refused"), Column("refused in the first minute")], table)
+    print_table([*columns, Column("refused"), Column("refused in the first minute")], table)
 
 
 if __name__ == "__main__":

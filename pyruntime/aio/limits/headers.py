@@ -38,7 +38,7 @@ MAX_ITEMS = 16
 MAX_AMOUNT = 1e12
 """Calls or tokens of a limit, at most: a larger one limits nothing."""
 MAX_RESET_S = 32 * 86_400.0
-"""Seconds until a quota is there again, at most: longer than a month is no limit of a rate."""
+"""Seconds until a quota is there again, at most: what takes longer than a month does not limit a rate."""
 EPOCH_FROM_S = 1e9
 """From here on a number of seconds is a time since 1970."""
 WHOLE_SECOND_S = 1.0
@@ -56,7 +56,8 @@ class LimitReading(NamedTuple):
     limit, where a service has several of a kind.
 
         >>> from pillarbox.aio.limits.headers import read_limits
-        >>> [limit] = read_limits({"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "7"})
+        >>> said = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "7"}
+        >>> [limit] = read_limits(said)
         >>> limit.kind, limit.limit, limit.remaining, limit.reset
         ('requests', 60.0, 0.0, 7.0)
     """
@@ -126,9 +127,10 @@ def read_limits(headers: object, now: float | None = None) -> tuple[LimitReading
     date = _moment(found.get(_DATE, ""))
     now = now if date is None else date
     readings: dict[tuple[LimitKind, str], LimitReading] = {}
-    for kind, *names in _TRIPLES:
-        if (kind, "") not in readings and names[1] in found:
-            reading = _of_three(kind, *(found.get(name) for name in names), now)
+    for kind, limit, remaining, reset in _TRIPLES:
+        if (kind, "") not in readings and remaining in found:
+            said = found.get(limit), found[remaining], found.get(reset)
+            reading = _of_three(kind, *said, now)
             if reading is not None:
                 readings[kind, ""] = reading
     if _FIELD in found:
@@ -169,7 +171,7 @@ def _known(headers: Any) -> dict[str, str]:
                 twice.add(key)
             found[key] = text
     except Exception:
-        # Whatever it is, it is no mapping.
+        # Whatever it is, it is not a mapping.
         return {}
     return {key: text for key, text in found.items() if key not in twice}
 
@@ -195,7 +197,7 @@ def _of_three(
 
 def _of_fields(field: str, policy: str) -> list[LimitReading]:
     """The limits of `RateLimit`, whose quotas and windows `RateLimit-Policy` has."""
-    policies = {name: parameters for name, parameters in _items(policy)}
+    policies = dict(_items(policy))
     readings = []
     for name, parameters in _items(field):
         quota = policies.get(name, {})
@@ -204,10 +206,8 @@ def _of_fields(field: str, policy: str) -> list[LimitReading]:
         window, reset = _amount(quota.get("w")), _amount(parameters.get("t"))
         if unit not in _UNITS or most is None or left is None or not 0.0 < most <= MAX_AMOUNT or left > most:
             continue
-        if (
-            reset is not None
-            and reset > MAX_RESET_S
-            or (window is not None and not 0 < window <= MAX_RESET_S)
+        if (reset is not None and reset > MAX_RESET_S) or (
+            window is not None and not 0 < window <= MAX_RESET_S
         ):
             continue
         if reset is None and window is None:

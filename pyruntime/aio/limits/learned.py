@@ -43,8 +43,10 @@ FIRST_SHARE = 0.25
 """The share of a task of which nothing is measured, where others may use the same account."""
 LEAST_SHARE = 0.01
 """No task has less: it could not learn that there is more."""
-EVEN_OUT = 0.03
-"""The part of a measured share that is given up, a third of it for all alike."""
+EVEN_OUT = 0.08
+"""The part of a measured share that is given up; what all get alike draws unequal shares together."""
+EVEN_SHARE = 0.013
+"""The share that all get alike."""
 SHARE_PERIOD_S = 2.0
 """Seconds over which a share is measured, at least."""
 SAMPLE_S = 3.0
@@ -94,7 +96,7 @@ class _Begun:
             self._sums.append(self.total)
 
     def correct(self, amount: float, began: float) -> None:
-        """What began at a time was more by `amount` than was thought."""
+        """Correct by `amount` the estimate of calls that began at a time."""
         self.total += amount
         for place in range(len(self._at) - 1, -1, -1):
             if self._at[place] < began - MARK_S:
@@ -103,21 +105,20 @@ class _Begun:
 
     def by(self, then: float) -> float:
         """The sum at a time, at most; that of the oldest known time for one before it."""
-        place = bisect_right(self._at, then - MARK_S)
+        place = bisect_right(self._at, then + 1e-9)
         return self._sums[place - 1] if place else self._sums[0] if len(self._at) == MARKS else 0.0
 
 
 class Quota:
     """One limit of a service: what this user of the account may still begin of it.
 
-    share: of the account, at first. `is_unsteady`: what is said of it contradicts itself, and is not followed.
+    share: of the account, at first. `is_unsteady`: what is said of it contradicts itself; it is not followed.
     """
 
     __slots__ = (
-        *("_answered_from", "_bucket", "_changed_at", "_changes", "_level", "_level_at", "_longest_reset", "_next_at"),
-        *("_period", "_reserved"),
-        *("_sample", "begun", "is_unsteady", "is_used_up", "kind", "limit", "rate", "share", "total_rate"),
-        "turn_at",
+        *("_answered_from", "_bucket", "_changed_at", "_changes", "_level", "_level_at", "_longest_reset"),
+        *("_next_at", "_period", "_sample", "begun", "is_unsteady", "is_used_up", "kind", "limit", "rate"),
+        *("share", "total_rate", "turn_at"),
     )
 
     def __init__(self, reading: LimitReading, share: float, now: float) -> None:
@@ -139,8 +140,6 @@ class Quota:
         # The longest time until a turn that was said, which is about that of a window; what begins next.
         self._longest_reset = 0.0
         self._next_at = -math.inf
-        # Of all that has begun since the beginning, or is to begin.
-        self._reserved = 0.0
         self._answered_from = -math.inf
         self._changes, self._changed_at = 0, now
         # An answer to compare the next ones with: time, remaining, reset.
@@ -163,7 +162,7 @@ class Quota:
         return self.share * (self.limit - self.kept_back)
 
     def level(self, now: float) -> float:
-        """What may begin now; below 0 where more has begun than should have."""
+        """The amount that may begin now; below 0 where more has begun than should have."""
         if self.is_bucket and self.rate is not None:
             back = (now - self._level_at) * self.rate * self.share
             return min(self._level + back, max(self._most, self._level))
@@ -190,23 +189,24 @@ class Quota:
         """`amount` is to begin soon, or, below 0, is not to begin after all."""
         level = self.level(now)
         self._level, self._level_at = level - amount, now
-        self._reserved += amount
         if self._longest_reset > 0.0 and amount > 0.0:
             pace = WINDOW_PACE * self.share * self.limit / self._longest_reset
             self._next_at = max(self._next_at, now - PACE_BURST_S) + amount / pace
 
     def correct(self, amount: float, began: float, now: float) -> None:
-        """What began at a time was more by `amount` than was thought."""
+        """Correct by `amount` the estimate of calls that began at a time."""
         if began > self._answered_from:
             # No answer has told it yet.
             self._level, self._level_at = self.level(now) - amount, now
-        self._reserved += amount
         self.begun.correct(amount, began)
 
-    def observe(self, reading: LimitReading, began: float, now: float, mean: float, spread: float) -> None:
+    def observe(
+        self, reading: LimitReading, began: float, now: float, *, held: float, mean: float, spread: float
+    ) -> None:
         """Take what an answer says to a call that began at `began`.
 
-        mean, spread: of what calls use, and its standard deviation.
+        held: the amount that is reserved for calls that have not begun. mean, spread: of what calls use, and
+        its standard deviation.
         """
         if reading.limit != self.limit:
             self._change(reading, now)
@@ -224,7 +224,7 @@ class Quota:
             self._longest_reset = max(self._longest_reset, reset)
             self.turn_at = now + reset + max(reading.resolution, FINE_S)
         self._measure(left, began, now)
-        since = max(0.0, self._reserved - self.begun.by(began))
+        since = max(0.0, self.begun.total - self.begun.by(began)) + held
         unsure = 0.0
         if mean > 0.0:
             # What others have begun since is known by this user's share alone.
@@ -294,7 +294,7 @@ class Quota:
         self._period = now, left, begun
         self.total_rate = max(total, own) / passed
         measured = min(1.0, max(own, 0.0) / max(total, own, 1e-9))
-        measured = measured * (1.0 - EVEN_OUT) + EVEN_OUT / 3 if measured < 0.9 else 1.0
+        measured = measured * (1.0 - EVEN_OUT) + EVEN_SHARE
         self.share = max(LEAST_SHARE, self.share + 0.5 * (measured - self.share))
 
 
@@ -314,7 +314,7 @@ class LearnedLimits:
         31
     """
 
-    __slots__ = ("_begun_at", "_calls", "_first_share", "_means", "_quotas", "_squares", "_units", "readings")
+    __slots__ = ("_begun_at", "_calls", "_first_share", "_held", "_means", "_quotas", "_squares", "_units", "readings")
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self._first_share = 1.0 if is_alone else FIRST_SHARE
@@ -325,6 +325,8 @@ class LearnedLimits:
         self._squares: dict[LimitKind, float] = {}
         self._calls = 0.0
         self._units = 1.0
+        # Calls for which there is a reservation and that have not begun, and their units.
+        self._held: tuple[int, float] = 0, 0.0
         self._begun_at = -math.inf
         self.readings = 0
         """Answers that said something."""
@@ -357,14 +359,20 @@ class LearnedLimits:
     def reserve(self, units: float, now: float, calls: int = 1) -> None:
         """Calls of so many units each are to begin soon: what they will use is reserved, by estimate."""
         self._begun_at = now
+        self._hold(calls, calls * units)
         self._units += (units - self._units) / MEAN_CALLS
         for quota in self._quotas.values():
             quota.reserve(calls * self.estimate(quota, units), now)
 
     def note_begun(self, units: float, now: float, calls: int = 1) -> None:
         """Calls for which there was a reservation begin."""
+        self._hold(-calls, -calls * units)
         for quota in self._quotas.values():
             quota.begun.add(calls * self.estimate(quota, units), now)
+
+    def _hold(self, calls: int, units: float) -> None:
+        held = self._held
+        self._held = max(0, held[0] + calls), max(0.0, held[1] + units)
 
     def begin(self, units: float, now: float) -> None:
         """A call begins now."""
@@ -373,6 +381,7 @@ class LearnedLimits:
 
     def give_back(self, units: float, now: float, calls: int = 1) -> None:
         """Calls for which there was a reservation do not begin."""
+        self._hold(-calls, -calls * units)
         for quota in self._quotas.values():
             quota.reserve(-calls * self.estimate(quota, units), now)
 
@@ -413,7 +422,9 @@ class LearnedLimits:
                 quota.begun.add(0.0, began)
             mean = self.estimate(quota, self._units)
             spread = math.sqrt(self._squares.get(quota.kind, 0.0)) * self._units
-            quota.observe(reading, began, now, mean, spread)
+            held = self._held[0] if quota.kind == "requests" else self.estimate(quota, self._held[1])
+            quota.observe(reading, began, now, held=held, mean=mean, spread=spread)
+        self._begun_at = max(self._begun_at, began)
         self.readings += bool(readings)
 
     def estimate(self, quota: Quota, units: float) -> float:

@@ -281,7 +281,7 @@ class Lessons:
         self._loop = loop
 
     def name(self, readings: Sequence[LimitReading], age: float) -> None:
-        """The service has named its limits. Of answers until the next message that to the last call counts."""
+        """The service has named its limits. Of several answers the one to the last call is said."""
         began = self._clock() - age
         if self._named is None or began >= self._named[1]:
             self._named = tuple(readings), began

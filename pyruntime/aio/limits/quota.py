@@ -102,6 +102,7 @@ class QuotaAllocator:
         self.cost -= cost
         client = self.clients.setdefault(name, Client())
         self.committed += report.received - client.granted
+        self._give_back(client, client.granted - report.received)
         client.granted = report.received
         self._gone.pop(name, None)
         self._wanting.pop(name, None)
@@ -133,8 +134,7 @@ class QuotaAllocator:
             now, weight = self._clock(), self._weight_of(client)
             if used > client.used:
                 self._learned.note_begun(weight, now, used - client.used)
-            if back > client.back:
-                self._learned.give_back(weight, now, back - client.back)
+            self._give_back(client, back - client.back)
         client.granted, client.used, client.back, client.cost = granted, used, back, cost
 
     def want(self, name: str, received: int, calls: int, units: float) -> None:
@@ -161,6 +161,11 @@ class QuotaAllocator:
             units = used.units if self._weights is not None else float(used.calls)
             tokens = used.input_tokens, used.output_tokens, used.tokens
             self._learned.use(units, tokens, now - used.age, now, used.calls)
+
+    def _give_back(self, client: Client, calls: int) -> None:
+        """Note that so many calls that were granted to a client do not begin, as far as is known."""
+        if self._learned is not None and calls > 0:
+            self._learned.give_back(self._weight_of(client), self._clock(), calls)
 
     def _weight_of(self, client: Client) -> float:
         return client.units if self._weights is not None else 1.0
@@ -298,6 +303,7 @@ class QuotaAllocator:
 
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
+        self._give_back(client, client.held)
         self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.committed += used - (client.granted - client.back)

@@ -591,7 +591,7 @@ def _opened(
 def learning_limiter(
     clock: Callable[[], float], loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
 ) -> RateLimiter:
-    """The limiter of a task alone that is given no limit, and learns them; it has begun. See `open_limiter`."""
+    """Return a limiter of one task, started, that has no limits but those it learns: see `open_limiter`."""
     limiter = LocalLimiter(None, None, None, clock)
     limiter.start(loop, wake)
     return limiter

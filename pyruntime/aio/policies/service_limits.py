@@ -1,4 +1,4 @@
-"""What a service says of its limits: hands it to the limiter, and ends the calls where none is taken for long.
+"""Limits that a service names: the limiter gets them, and no row is called where none is taken for long.
 
 Confined to the mailbox thread.
 """

@@ -33,6 +33,7 @@ from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
@@ -108,6 +109,7 @@ TRIED = {
     RetryPolicy: {"begin", "accept", "again"},
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
+    ServiceLimitsPolicy: {"ended", "again"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
 }
@@ -120,6 +122,52 @@ def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
         assert overridden == tried, kind
     kinds = {each for each in CallPolicy.__subclasses__() if each.__module__.startswith("pillarbox.aio.")}
     assert kinds == {*TRIED}
+
+
+# -- limits of the service ---------------------------------------------------------------------------
+
+
+def service_limits(mode: Any) -> tuple[ServiceLimitsPolicy, LoadPolicy, Fake]:
+    fake, options = Fake(), Options(errors=mode)
+    load = LoadPolicy(options, None, fake.time)
+    policy = ServiceLimitsPolicy(options, load)
+    for each in (load, policy):
+        each.open(fake.services())
+    return policy, load, fake
+
+
+class PaymentRequired(Exception):
+    status = 402
+
+
+def test_refusals_that_agree_exhaust_the_load_and_are_made_again_for_nothing() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(IN_A_ROW):
+        assert load.exhausted is None and policy.again([call()], PaymentRequired()) is None
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted == "the credit of the account" and "gate" in fake.asked
+    assert load.may_begin(calls(1)) == math.inf
+    assert policy.again([call()], PaymentRequired()) == Again(0.0, "refusal")
+    assert policy.again([call()], ValueError()) is None
+
+
+def test_a_row_that_finishes_between_refusals_begins_their_count_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(2 * IN_A_ROW):
+        fake.finished += 1
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted is None
+
+
+def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
+    policy, load, fake = service_limits("column")
+    headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    first = call(began=fake.now)
+    policy.report_limits([first], {"ratelimit-limit": "60"})
+    assert load.limiter is None and fake.asked == []
+    policy.report_limits([first], headers)
+    assert load.limiter is not None and fake.asked == ["gate"]
+    assert 0.0 < load.may_begin(calls(1)) <= 60.0
 
 
 # -- retry ------------------------------------------------------------------------------------------
