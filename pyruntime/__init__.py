@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
+    from pillarbox.aio.limits.shared import Shared
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.retry import Retry, RetryBudget
     from pillarbox.aio.usage import AskAgain, Result, Usage
@@ -61,6 +62,7 @@ __all__ = [
     "Result",
     "Retry",
     "RetryBudget",
+    "Shared",
     "Step",
     "Timeout",
     "TooManyFailures",
@@ -79,6 +81,7 @@ _MODULES = {
     "aio.batching": ["Batch"],
     "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
+    "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
     "aio.errors": [
         *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),

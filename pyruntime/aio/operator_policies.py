@@ -20,6 +20,7 @@ from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
+from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policy import PolicyStack, copies_of
 
 
@@ -32,7 +33,7 @@ class OperatorPolicies:
 
     __slots__ = (
         *("convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results", "looks_beside_costs"),
-        *("rejects", "retry", "service_limits", "stack", "users"),
+        *("rejects", "retry", "service_limits", "slots", "stack", "users"),
     )
 
     def __init__(
@@ -44,6 +45,8 @@ class OperatorPolicies:
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry, clock)
+        shared = options.shared_slots()
+        self.slots = None if shared is None else SlotPolicy(shared)
         self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
         self.costs = CostPolicy(
             options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
@@ -53,8 +56,10 @@ class OperatorPolicies:
         self.convert = self.fit.convert
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
+        slots = () if self.slots is None else (self.slots,)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), limits, self.load], again_last=retry
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), limits, *slots, self.load],
+            again_last=retry,
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""
@@ -65,6 +70,24 @@ class OperatorPolicies:
         attends = self.retry or self.load.observes_answers or stack.choose or stack.begin or stack.finish
         self.is_plain = not (self.looks_at_results or attends or (self.users and stack.ended))
         """True if a call has one attempt, and ends when it ends."""
+
+    @property
+    def found(self) -> int | None:
+        """Calls in flight, at most, as found so far or leased; None where their number is given."""
+        return self.load.found if self.slots is None else self.slots.limit
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to share what is shared. wake: called when a shared limiter may have more."""
+        self.load.start(wake)
+        if self.slots is not None:
+            self.slots.start()
+
+    async def closed(self) -> None:
+        """Close the policies, and give back what was granted and not used."""
+        self.stack.close()
+        if self.slots is not None:
+            await self.slots.closed()
+        await self.load.closed()
 
     def for_calls(self) -> tuple[Callable[[], bool], Callable[[Sequence[Call], object], None]]:
         """The functions `waits_for_service` and `report_limits` of `CallServices`."""

@@ -88,7 +88,7 @@ class CallScheduler:
         self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
         self.slots = Slots(
             options.max_capacity,
-            lambda: policies.load.found,
+            lambda: policies.found,
             lambda changed: WorkerRoom(
                 options.max_capacity, name, loop, self._guarding(changed), operator.stop
             ),
@@ -120,7 +120,7 @@ class CallScheduler:
 
     def start(self) -> None:
         """Let calls begin."""
-        self.policies.load.start(self._ask_again)
+        self.policies.start(self._ask_again)
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -142,8 +142,7 @@ class CallScheduler:
         try:
             await self.runner.close()
         finally:
-            self.policies.stack.close()
-            await self.policies.load.closed()
+            await self.policies.closed()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""

@@ -45,6 +45,8 @@ from pillarbox.aio.limits.messages import (
 )
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
+from pillarbox.aio.limits.slot_lease import SlotLease
+from pillarbox.aio.limits.slots import LEASE_S, SLOTS, SlotService
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.agreement import AGREEMENT, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
@@ -436,6 +438,10 @@ class CoordinatorHandle(SharedLimits):
             return self.open(Limits.of(rate, max_calls, max_cost))
         return self.open(Limits(max_calls=max_calls, max_cost=max_cost), LocalLimiter(rate, None, None))
 
+    def open_slots(self, calls: int) -> SlotLease:
+        """See `SharedLimits`."""
+        return SlotLease(replace(self.handle, service=SLOTS), self.name or "shared", calls, self.patience)
+
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""
         if name is None and self.name is not None:
@@ -552,6 +558,8 @@ class Coordinator(RpcServer, SharedLimits):
             if state is not None:
                 self._secret = self._own_secret or bytes.fromhex(state["secret"])
                 self._port = self._port or state["port"]
+            # Tasks of before may be cut off, with slots that they have not given back.
+            self._others[SLOTS] = SlotService(quiet_s=0.0 if state is None else LEASE_S)
             self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
 
@@ -583,6 +591,10 @@ class Coordinator(RpcServer, SharedLimits):
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         """See `SharedLimits`."""
         return self._tasks_handle().open_for(rate, max_calls, max_cost)
+
+    def open_slots(self, calls: int) -> SlotLease:
+        """See `SharedLimits`."""
+        return self._tasks_handle().open_slots(calls)
 
     def _tasks_handle(self) -> CoordinatorHandle:
         return CoordinatorHandle(self.handle(), None, self._patience)

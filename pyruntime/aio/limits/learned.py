@@ -314,7 +314,17 @@ class LearnedLimits:
         31
     """
 
-    __slots__ = ("_begun_at", "_calls", "_first_share", "_held", "_means", "_quotas", "_squares", "_units", "readings")
+    __slots__ = (
+        "_begun_at",
+        "_calls",
+        "_first_share",
+        "_held",
+        "_means",
+        "_quotas",
+        "_squares",
+        "_units",
+        "readings",
+    )
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self._first_share = 1.0 if is_alone else FIRST_SHARE

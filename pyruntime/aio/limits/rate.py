@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.shared import SharedSlots
 from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Positive
@@ -512,6 +513,15 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
+    def open_slots(self, calls: int) -> SharedSlots:
+        """The slots of one task, of so many for all of them. Any thread; connects when it is started.
+
+        Raises ValueError where only rates and budgets are shared.
+        """
+        raise ValueError(
+            f"capacity=Shared({calls}): {type(self).__name__} shares no slots; give a Coordinator"
+        )
+
     def agreement(self) -> RpcHandle | None:
         """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
         return None
@@ -534,6 +544,12 @@ class RunBudget(SharedLimits):
         limiter = _opened(self.shared, rate, max_calls, max_cost)
         limiter.count_before(self.run, self.calls, self.cost)
         return limiter
+
+    def open_slots(self, calls: int) -> SharedSlots:
+        """See `SharedLimits`. Raises ValueError where nothing is shared."""
+        if self.shared is None:
+            raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")
+        return self.shared.open_slots(calls)
 
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""

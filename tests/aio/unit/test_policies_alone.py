@@ -34,6 +34,7 @@ from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
+from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
@@ -110,6 +111,7 @@ TRIED = {
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
     ServiceLimitsPolicy: {"ended", "again"},
+    SlotPolicy: {"may_begin", "ended"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
 }
@@ -168,6 +170,46 @@ def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
     policy.report_limits([first], headers)
     assert load.limiter is not None and fake.asked == ["gate"]
     assert 0.0 < load.may_begin(calls(1)) <= 60.0
+
+
+# -- slots -------------------------------------------------------------------------------------------------
+
+
+class FakeSlots:
+    """Slots that are given by hand; keeps what was asked of them."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.asked: list[str] = []
+
+    def start(self, in_flight: Any, changed: Any, fail: Any) -> None:
+        self.asked.append("start")
+        self.changed = changed
+
+    def want(self) -> None:
+        self.asked.append("want")
+
+    def release(self) -> None:
+        self.asked.append("release")
+
+    async def close(self) -> None:
+        self.asked.append("close")
+
+
+def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.start()
+    assert policy.may_begin(calls(1)) == math.inf and policy.limit == 1
+    slots.limit = 3
+    slots.changed()
+    assert fake.asked == ["changed", "wake"]
+    assert policy.may_begin(calls(1)) == 0.0 and policy.limit == 3
+    assert slots.asked == ["start", "want"]
+    fake.in_flight = 2
+    assert policy.may_begin(calls(1)) == 0.0
+    assert slots.asked == ["start", "want", "want"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
