@@ -315,14 +315,7 @@ class LearnedLimits:
     """
 
     __slots__ = (
-        "_begun_at",
-        "_calls",
-        "_first_share",
-        "_held",
-        "_means",
-        "_quotas",
-        "_squares",
-        "_units",
+        *("_begun_at", "_calls", "_first_share", "_held", "_means", "_quotas", "_squares", "_units"),
         "readings",
     )
 

@@ -1,8 +1,8 @@
 """The slots of one task, leased from a coordinator. Confined to the task's mailbox thread."""
 
 # A slot is kept while rows wait for it, so that a call costs no message. What no call has used between two
-# looks goes back to others. A task that is cut off goes on for some seconds, as connections break for a moment
-# more often than coordinators die; then it begins no call, long before its lease is over.
+# looks goes back to others. A task that is cut off goes on for some seconds, as connections break for a
+# moment more often than coordinators die; then it begins no call, long before its lease is over.
 
 from __future__ import annotations
 

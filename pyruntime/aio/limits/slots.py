@@ -5,9 +5,9 @@ of the server's loop; messages are values, for any thread.
 """
 
 # A slot is a lease that lasts as long as the connection of its task, and some time longer. It is not a number
-# of calls, as the leases of `quota` are: a call takes a slot and gives it back. So what a task holds is said in
-# differences, "two more", "one back", over a connection that keeps their order, and anew in full by the task
-# when it connects again: what was on its way to it then has not reached it, and it holds no more than it says.
+# of calls, as the leases of `quota` are: a call takes a slot and gives it back. So what a task holds is said
+# in differences, "two more", "one back", over a connection that keeps their order, and anew in full by the
+# task when it connects again: what was on its way to it then has not reached it.
 #
 # Slots are asked back, and not taken: a call that runs is in its slot. Who holds more than a fair share is
 # asked for as much as those lack who have less. With more tasks than slots these go round: who has held one
@@ -153,7 +153,7 @@ class SlotAllocator:
         self.holders.pop(name, None)
 
     def allocate(self) -> tuple[dict[str, int], dict[str, int], float]:
-        """Give slots to those who want some, the poorest first; and ask for some where they are held unfairly.
+        """Give slots to those who want some, the poorest first; ask for some where they are held unfairly.
 
         Returns the slots granted, the slots to which tasks are asked to come down, both by name, and the
         seconds after which to ask again.

@@ -106,7 +106,7 @@ def test_a_task_that_comes_late_is_given_slots_of_those_that_have_more() -> None
     assert slots.allocate()[0] == {"a": 6}
     slots.register("b", 0, 6)
     for _ in range(10):
-        granted, asked, _ = slots.allocate()
+        _, asked, _ = slots.allocate()
         for name, count in asked.items():
             slots.give_back(name, slots.holders[name].held - count)
     assert {name: holder.held for name, holder in slots.holders.items()} == {"a": 3, "b": 3}
@@ -175,22 +175,21 @@ def test_every_row_is_called_and_no_slot_is_lost() -> None:
 def test_slots_of_a_task_that_is_cut_off_are_not_used_by_others() -> None:
     service = Busy((500.0, 500.0))
 
-    async def job(rows: int, results: list[Any]) -> None:
+    async def job(rows: int) -> list[int]:
         options = Options(capacity=Shared(2), limits=VirtualLimits(), ordered=False)
-        async for result in async_map(range(rows), service, options=options):
-            results.append(result)
+        return [each async for each in async_map(range(rows), service, options=options)]
 
     async def script() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, NetLoop)
         async with VirtualCoordinator(slot_lease_s=20.0) as coordinator:
-            first = asyncio.ensure_future(job(2, []))
+            first = asyncio.ensure_future(job(2))
             await asyncio.sleep(1.0)
             assert service.in_flight == 2
             await loop.cut()
             first.cancel()
             await asyncio.wait([first])
-            second = asyncio.ensure_future(job(2, []))
+            second = asyncio.ensure_future(job(2))
             await asyncio.sleep(10.0)
             assert service.in_flight == 0
             await asyncio.sleep(15.0)
