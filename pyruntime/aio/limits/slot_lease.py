@@ -138,11 +138,11 @@ class SlotLease:
             while not isinstance(message := TO_HOLDER.from_json(await connection.receive()), SlotsLeft):
                 if isinstance(message, SlotsGranted):
                     # spec: SlotLease!Receive
-                    self._held += message.count
+                    self._held += message.slots
                     self._waits_since = None
                     self._look_later()
                 elif isinstance(message, SlotsAsked):
-                    self._asked = message.count
+                    self._asked = message.slots
                     self.release()
                 self._changed()
         finally:

@@ -55,25 +55,25 @@ class OpenedSlots(NamedTuple):
 class WantSlots(NamedTuple):
     """A task wants so many slots in all."""
 
-    count: Count
+    slots: Count
 
 
 class SlotsBack(NamedTuple):
     """A task gives so many slots back."""
 
-    count: Count
+    slots: Count
 
 
 class SlotsGranted(NamedTuple):
     """A task has so many slots more."""
 
-    count: Count
+    slots: Count
 
 
 class SlotsAsked(NamedTuple):
     """A task is asked to hold so many slots only, as soon as calls have ended."""
 
-    count: Count
+    slots: Count
 
 
 class SlotsLeft(NamedTuple):
@@ -250,9 +250,9 @@ class SlotService(Service):
                     del account.connections[client]
                     connection.send(*TO_HOLDER.to_json(message))
                 elif isinstance(message, SlotsBack):
-                    allocator.give_back(client, message.count)
+                    allocator.give_back(client, message.slots)
                 else:
-                    allocator.want(client, message.count)
+                    allocator.want(client, message.slots)
                 self._pump(account)
         finally:
             if account.connections.get(client) is connection:
