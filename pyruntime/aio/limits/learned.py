@@ -314,10 +314,7 @@ class LearnedLimits:
         31
     """
 
-    __slots__ = (
-        *("_begun_at", "_calls", "_first_share", "_held", "_means", "_quotas", "_squares", "_units"),
-        "readings",
-    )
+    __slots__ = ("_begun_at", "_calls", "_first_share", "_held", "_means", "_quotas", "_squares", "_units")
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self._first_share = 1.0 if is_alone else FIRST_SHARE
@@ -331,8 +328,6 @@ class LearnedLimits:
         # Calls for which there is a reservation and that have not begun, and their units.
         self._held: tuple[int, float] = 0, 0.0
         self._begun_at = -math.inf
-        self.readings = 0
-        """Answers that said something."""
 
     @property
     def quotas(self) -> list[Quota]:
@@ -428,7 +423,6 @@ class LearnedLimits:
             held = self._held[0] if quota.kind == "requests" else self.estimate(quota, self._held[1])
             quota.observe(reading, began, now, held=held, mean=mean, spread=spread)
         self._begun_at = max(self._begun_at, began)
-        self.readings += bool(readings)
 
     def estimate(self, quota: Quota, units: float) -> float:
         """The amount of a limit that a call of so many units will use."""

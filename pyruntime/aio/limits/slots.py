@@ -118,12 +118,20 @@ class SlotAllocator:
         """Slots that are held, those of tasks that may come back among them."""
         return sum(holder.held for holder in self.holders.values())
 
-    def register(self, name: str, held: int, wanted: int) -> None:
-        """A task is there, first or again, and holds no more than it says."""
+    def register(self, name: str, held: int, wanted: int) -> int | None:
+        """A task is there, first or again, and holds no more than it says.
+
+        Returns the slots to which it is asked to come down, where others have got those that it had.
+        """
         # spec: SlotLease!Register
         holder = self.holders.setdefault(name, Holder())
         holder.held, holder.wanted, holder.asked = held, wanted, math.inf
         holder.gone_until, holder.since = None, self._clock()
+        excess = self.held - self.total
+        if excess <= 0 or not held:
+            return None
+        holder.asked = max(0, held - excess)
+        return int(holder.asked)
 
     def want(self, name: str, count: int) -> None:
         """A task wants so many slots in all."""
@@ -282,8 +290,10 @@ class SlotService(Service):
         if old is not None:
             old.abort()
         account.connections[client] = connection
-        account.allocator.register(client, opening.held, opening.wanted)
+        asked = account.allocator.register(client, opening.held, opening.wanted)
         connection.send(*TO_HOLDER.to_json(OpenedSlots()))
+        if asked is not None:
+            connection.send(*TO_HOLDER.to_json(SlotsAsked(asked)))
         self._pump(account)
         return account
 

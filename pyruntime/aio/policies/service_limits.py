@@ -31,6 +31,8 @@ from pillarbox.wire import Kind, Reading, read_error
 IN_A_ROW = 3
 """Refusals that have to agree where one alone may be a mistake."""
 REFUSED_STATUS = 429
+FAILED_AT = "_pillarbox_failed_at"
+"""The attribute by which a client of several addresses marks its errors: each address has its own limits."""
 
 
 class ServiceLimitsPolicy(CallPolicy):
@@ -64,7 +66,7 @@ class ServiceLimitsPolicy(CallPolicy):
         if not _is_refusal(reading):
             return
         limits = read_limits(headers_of(error), time.time())
-        if limits and self._learns:
+        if limits and self._learns and not hasattr(error, FAILED_AT):
             self._load.learn(calls, limits)
         why = self._reason(reading, limits)
         if why is None:

@@ -161,6 +161,18 @@ def test_a_row_that_finishes_between_refusals_begins_their_count_anew() -> None:
     assert load.exhausted is None
 
 
+def test_limits_in_an_error_of_one_of_several_addresses_are_not_learned() -> None:
+    policy, load, fake = service_limits("column")
+    refused = Overloaded(3.0)
+    refused.headers |= {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    refused._pillarbox_failed_at = "http://other/"  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is None
+    del refused._pillarbox_failed_at  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is not None
+
+
 def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
     policy, load, fake = service_limits("column")
     headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}

@@ -141,6 +141,19 @@ def test_slots_of_a_lost_task_come_back_when_its_lease_is_over() -> None:
     assert slots.allocate()[0] == {"b": 4}
 
 
+def test_a_task_whose_slots_others_have_got_is_asked_to_come_down() -> None:
+    slots, clock = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.lost("a")
+    clock.advance(LEASE_S)
+    assert slots.register("b", 0, 3) is None
+    assert slots.allocate()[0] == {"b": 3}
+    assert slots.register("a", 3, 3) == 1
+    slots.give_back("a", 2)
+    assert slots.held == 4
+
+
 def test_a_coordinator_that_starts_again_grants_nothing_for_the_time_of_a_lease() -> None:
     clock = FakeClock(0.0)
     slots = SlotAllocator(4, clock, quiet_s=LEASE_S)
