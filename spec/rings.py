@@ -87,7 +87,10 @@ RINGS: Mapping[str, Ring] = {
     ),
     "limits": Ring(
         "limits that the tasks of several processes share",
-        ("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+        (
+            *("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+            *("aio.limits.slot_lease", "aio.limits.slots"),
+        ),
     ),
     "observe": Ring(
         "exporters, the report, live progress",
