@@ -215,6 +215,37 @@ def test_slots_of_a_task_that_is_cut_off_are_not_used_by_others() -> None:
     on_net(script)
 
 
+@pytest.mark.contract("Connections that break leave tasks their slots, and no others get them.")
+def test_connections_that_break_leave_tasks_their_slots() -> None:
+    service = Busy((0.2, 0.6))
+
+    async def job() -> list[int]:
+        options = Options(capacity=Shared(5), limits=VirtualLimits(), ordered=False)
+        return [each async for each in async_map(range(100), service, options=options)]
+
+    async def script() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator() as coordinator:
+            running = [asyncio.ensure_future(job()) for _ in range(6)]
+            for _ in range(10):
+                await asyncio.sleep(3.0)
+                await loop.cut()
+            for results in await asyncio.gather(*running):
+                assert sorted(results) == [*range(100)]
+            ended = loop.time()
+            # A task that was cut off as it ended has its lease still.
+            await asyncio.sleep(LEASE_S)
+            for account in coordinator.slots.accounts.values():
+                account.allocator.allocate()
+                assert account.allocator.held == 0
+            return ended
+
+    seconds = on_net(script)
+    assert service.most <= 5
+    assert service.used(5, seconds) >= 0.85
+
+
 @pytest.mark.contract("A shared capacity without a coordinator fails at the call, and says how to start one.")
 def test_a_shared_capacity_needs_a_coordinator() -> None:
     async def call(row: int) -> int:
