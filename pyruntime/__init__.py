@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ErrorInfo,
         NothingSucceeded,
         Outcome,
+        QuotaUsedUp,
         TooManyFailures,
     )
     from pillarbox.aio.limits.coordinator import Coordinator
@@ -57,6 +58,7 @@ __all__ = [
     "Options",
     "Outcome",
     "PillarboxError",
+    "QuotaUsedUp",
     "Rate",
     "Redact",
     "Result",
@@ -84,7 +86,8 @@ _MODULES = {
     "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
     "aio.errors": [
-        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
+        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "QuotaUsedUp"),
+        "TooManyFailures",
     ],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],

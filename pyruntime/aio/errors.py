@@ -287,7 +287,7 @@ class QuotaUsedUp(_ErrorOfFields):
     job goes on, and its other rows fail with `NotCalled`. A later run with the same ledger calls the rows
     that were not called.
 
-        >>> from pillarbox.aio.errors import QuotaUsedUp
+        >>> from pillarbox import QuotaUsedUp
         >>> print(QuotaUsedUp("the credit of the account", PermissionError("no credit")))
         the credit of the account is used up, and no row is called any more: PermissionError: no credit
 

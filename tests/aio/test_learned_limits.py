@@ -9,8 +9,7 @@ import pytest
 
 from bench.limits.learned import measure
 from bench.limits.service import Refused, Service
-from pillarbox import Errors, Outcome, Rate, Retry, async_map, current_call
-from pillarbox.aio.errors import QuotaUsedUp
+from pillarbox import Errors, Outcome, QuotaUsedUp, Rate, Retry, async_map, current_call
 from tests.aio.virtual import Failing, infos, now, play, run
 
 SPAN = 60.0, 180.0
