@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         ErrorInfo,
         NothingSucceeded,
         Outcome,
+        QuotaUsedUp,
         TooManyFailures,
     )
     from pillarbox.aio.hedge import Hedge
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
+    from pillarbox.aio.limits.shared import Shared
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
     from pillarbox.aio.policies.per_key import Limit
     from pillarbox.aio.retry import Retry, RetryBudget
@@ -60,11 +62,13 @@ __all__ = [
     "Options",
     "Outcome",
     "PillarboxError",
+    "QuotaUsedUp",
     "Rate",
     "Redact",
     "Result",
     "Retry",
     "RetryBudget",
+    "Shared",
     "Step",
     "Timeout",
     "TooManyFailures",
@@ -82,9 +86,11 @@ __all__ = [
 _MODULES = {
     "aio.batching": ["Batch"],
     "aio.concurrency": ["Adaptive"],
+    "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
     "aio.errors": [
-        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
+        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "QuotaUsedUp"),
+        "TooManyFailures",
     ],
     "aio.hedge": ["Hedge"],
     "aio.limits.coordinator": ["Coordinator"],

@@ -231,7 +231,8 @@ def async_map(
     Options:
     ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
     capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+        rate does not count. "auto" or an `Adaptive` finds the number at run time; a `Shared` is a number for
+        all tasks together, which needs `limits`.
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.

@@ -110,7 +110,10 @@ RINGS: Mapping[str, Ring] = {
     ),
     "limits": Ring(
         "limits that the tasks of several processes share",
-        ("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+        (
+            *("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+            *("aio.limits.slot_lease", "aio.limits.slots"),
+        ),
         needs=frozenset({"rpc"}),
     ),
     "objects": Ring("ledgers in object stores, and the job that holds a run there", ("ledger.objects",)),

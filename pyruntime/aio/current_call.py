@@ -36,6 +36,7 @@ class CallServices(NamedTuple):
 
     bill_request: counts the usage of a request: calls, usage, seconds, whether the cost is known; for a
     thread with a running loop. waits_for_service: whether a call for which nothing was sent is made again.
+    report_limits: takes calls and the headers of an answer to them, on the thread of `loop`.
     suggest_rows: limits the rows of later batches; on the thread of `loop`.
     """
 
@@ -45,6 +46,7 @@ class CallServices(NamedTuple):
     redact: Redact
     bill_request: Callable[[Sequence[Call], Usage, float, bool], None]
     waits_for_service: Callable[[], bool]
+    report_limits: Callable[[Sequence[Call], object], None]
     suggest_rows: Callable[[float], None]
 
 
@@ -143,6 +145,32 @@ class CurrentCall:
         return a `Result`. knows_cost: False if `usage` has tokens alone, and no price.
         """
         self._services.bill_request(self._calls, usage, seconds, knows_cost)
+
+    def report_limits(self, headers: Any) -> None:
+        """Report the headers of an answer, from which the operator learns the limits of the service.
+
+        headers: any mapping, as clients of HTTP give them. The clients of `pillarbox.clients` report them by
+        themselves, and errors carry theirs. No effect beside a `Rate` without `learn=True`. Any thread.
+
+            >>> from pillarbox import async_map, current_call
+            >>> async def call(row):
+            ...     headers = {"ratelimit-limit": "60", "ratelimit-remaining": "59", "ratelimit-reset": "60"}
+            ...     current_call().report_limits(headers)
+            ...     return row
+            >>> list(async_map([1, 2], call))
+            [1, 2]
+        """
+        services = self._services
+        try:
+            is_here = asyncio.get_running_loop() is services.loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            services.report_limits(self._calls, headers)
+            return
+        # The loop may have ended, of a thread that goes on.
+        with suppress(RuntimeError):
+            services.loop.call_soon_threadsafe(services.report_limits, self._calls, headers)
 
     def suggest_rows(self, share: float) -> None:
         """Limit later batches of the function to this multiple of the rows of this call.

@@ -21,6 +21,8 @@ from pillarbox.aio.policies.hedge import HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
+from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policy import PolicyStack, copies_of
 
 
@@ -34,7 +36,7 @@ class OperatorPolicies:
 
     __slots__ = (
         *("by_key", "convert", "costs", "errors", "fit", "hedge", "is_plain", "load", "looks_at_results"),
-        *("looks_beside_costs", "rejects", "retry", "stack", "users"),
+        *("looks_beside_costs", "rejects", "retry", "service_limits", "slots", "stack", "users"),
     )
 
     def __init__(
@@ -48,7 +50,12 @@ class OperatorPolicies:
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
         self.load = LoadPolicy(options, self.retry, clock)
-        self.costs = CostPolicy(options.budget, meter, self.load.spend, clock, options.errors.redaction)
+        shared = options.shared_slots()
+        self.slots = None if shared is None else SlotPolicy(shared)
+        self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
+        self.costs = CostPolicy(
+            options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
+        )
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert
@@ -62,8 +69,10 @@ class OperatorPolicies:
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )
         hedge = () if self.hedge is None else (self.hedge,)
+        slots = () if self.slots is None else (self.slots,)
+        behind = (limits, *slots, self.load, *hedge, *by_key)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load, *hedge, *by_key],
+            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), *behind],
             again_last=retry,
         )
         self.rejects = options.retry is not None and options.retry.result is not None
@@ -80,6 +89,28 @@ class OperatorPolicies:
         """Counts of hedges, by the fields of `Totals`. Any thread."""
         hedge = self.hedge
         return {} if hedge is None else {"hedged": hedge.hedged, "hedges_won": hedge.won}
+
+    @property
+    def found(self) -> int | None:
+        """Calls in flight, at most, as found so far or leased; None where their number is given."""
+        return self.load.found if self.slots is None else self.slots.limit
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to share what is shared. wake: called when a shared limiter may have more."""
+        self.load.start(wake)
+        if self.slots is not None:
+            self.slots.start()
+
+    async def closed(self) -> None:
+        """Close the policies, and give back what was granted and not used."""
+        self.stack.close()
+        if self.slots is not None:
+            await self.slots.closed()
+        await self.load.closed()
+
+    def for_calls(self) -> tuple[Callable[[], bool], Callable[[Sequence[Call], object], None]]:
+        """The functions `waits_for_service` and `report_limits` of `CallServices`."""
+        return self.load.waits_for_service, self.service_limits.report_limits
 
     def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
         """The states that a restart needs: of the retries, and of the user's policies."""

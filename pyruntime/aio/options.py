@@ -25,6 +25,7 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.hedge import Hedge, check_hedge
 from pillarbox.aio.limits.rate import Rate, SharedLimits
+from pillarbox.aio.limits.shared import Shared, SharedSlots
 from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
@@ -316,7 +317,8 @@ class Options:
 
     ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
     capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+        rate does not count. "auto" or an `Adaptive` finds the number at run time; a `Shared` is a number for
+        all tasks together, which needs `limits`.
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
@@ -352,7 +354,7 @@ class Options:
     """
 
     ordered: bool
-    capacity: int | Adaptive
+    capacity: int | Adaptive | Shared
     timeout: Timeout
     retry: Any
     rate: Rate | None
@@ -374,7 +376,7 @@ class Options:
         self,
         *,
         ordered: bool = True,
-        capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY,
+        capacity: int | Literal["auto"] | Adaptive | Shared = DEFAULT_CAPACITY,
         timeout: float | Timeout | None = None,
         retry: Any = None,
         rate: Rate | None = None,
@@ -444,6 +446,11 @@ class Options:
                 "max_calls, max_cost: rows that are not called must be marked, "
                 "so errors may not be 'fail': use 'column', 'null' or 'drop'"
             )
+        if isinstance(self.capacity, Shared) and self.limits is None:
+            raise ValueError(
+                f"capacity={self.capacity!r}: tasks share slots by way of a coordinator: start one on the "
+                "driver, `with Coordinator() as coordinator:`, and give limits=coordinator.named('service')"
+            )
         if self.dedupe is not None and self.dedupe.across_tasks:
             self.dedupe.check_across_tasks(self.ledger)
         if self.ledger is not None and self.ledger.uid is None:
@@ -460,7 +467,15 @@ class Options:
     @property
     def max_capacity(self) -> int:
         """Calls in flight, at most, whatever is found."""
+        if isinstance(self.capacity, Shared):
+            return self.capacity.calls
         return self.capacity if isinstance(self.capacity, int) else self.capacity.most
+
+    def shared_slots(self) -> SharedSlots | None:
+        """Return the slots of one task, of a capacity that is shared; None for one that is not."""
+        if not isinstance(self.capacity, Shared) or self.limits is None:
+            return None
+        return self.limits.open_slots(self.capacity.calls)
 
     @property
     def rows_in_flight(self) -> int:
@@ -485,11 +500,13 @@ class Options:
         )
 
 
-def _check_capacity(capacity: Any) -> int | Adaptive:
+def _check_capacity(capacity: Any) -> int | Adaptive | Shared:
     if isinstance(capacity, str):
         check_choice("capacity", capacity, ("auto",))
         return Adaptive()
-    return capacity if isinstance(capacity, Adaptive) else check_positive_int("capacity", capacity)
+    if isinstance(capacity, Adaptive | Shared):
+        return capacity
+    return check_positive_int("capacity", capacity)
 
 
 def _check_instance(name: str, value: Any, kind: type, shown: str | None = None) -> Any:
@@ -525,7 +542,7 @@ class CommonOptionNames(TypedDict, total=False):
     """The options that every function takes by name, but for those on which the type of a result depends."""
 
     # From `Options`, but ordered, batch, errors, budget:
-    capacity: int | Literal["auto"] | Adaptive
+    capacity: int | Literal["auto"] | Adaptive | Shared
     timeout: float | Timeout | None
     retry: Any
     rate: Rate | None

@@ -93,7 +93,7 @@ class CallScheduler:
         self._finish_call = self.route.of_calls()
         self.slots = Slots(
             options.max_capacity,
-            lambda: policies.load.found,
+            lambda: policies.found,
             lambda changed: WorkerRoom(
                 options.max_capacity, name, loop, self._guarding(changed), operator.stop
             ),
@@ -125,7 +125,7 @@ class CallScheduler:
 
     def start(self) -> None:
         """Let calls begin."""
-        self.policies.load.start(self._ask_again)
+        self.policies.start(self._ask_again)
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -147,8 +147,7 @@ class CallScheduler:
         try:
             await self.runner.close()
         finally:
-            self.policies.stack.close()
-            await self.policies.load.closed()
+            await self.policies.closed()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
@@ -169,7 +168,7 @@ class CallScheduler:
                 self.options.timeout,
                 self.options.errors.redaction,
                 self.bill_request,
-                self.policies.load.waits_for_service,
+                *self.policies.for_calls(),
                 self.suggest_rows,
             ),
             gen_ai=self.meter.gen_ai,

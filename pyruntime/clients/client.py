@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from pillarbox.aio.current_call import running_call
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
@@ -142,7 +143,14 @@ class Client:
         response = await self._request(opened, method, url, headers, body, vectors)
         if response.status == UNAUTHORIZED and await opened.headers.renew(used):
             response = await self._request(opened, method, url, headers, body, vectors)
+        if self._has_one_address and (call := running_call()) is not None:
+            call.report_limits(response.headers)
         return response
+
+    @property
+    def _has_one_address(self) -> bool:
+        """True if all requests go to one place: of several each has limits of its own."""
+        return isinstance(getattr(self, "base_url", None) or getattr(self, "url", None), str)
 
     async def _request(
         self,

@@ -6,6 +6,7 @@ Confined to the mailbox thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,14 @@ from typing import Any
 from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.errors import CallFailed, ServiceResting
-from pillarbox.aio.limits.rate import LimiterStatistics, RateLimiter, SlidingCounts, open_limiter
+from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.rate import (
+    LimiterStatistics,
+    RateLimiter,
+    SlidingCounts,
+    learning_limiter,
+    open_limiter,
+)
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.breaker import BEGUN, REFUSED, SPORADIC_SHARE, WINDOW_S, CircuitBreaker
 from pillarbox.aio.policies.retry import RetryPolicy
@@ -28,9 +36,8 @@ class LoadPolicy(CallPolicy):
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
     clock: seconds, by which the limits of this task alone go.
 
-    A limiter with a rate is held back with the first refusals that are more than chance; one without is told
-    of an overload that is new to this task, and no more: each task that shares the limiter finds a pace of
-    its own, which the cool-downs of all others would only interrupt.
+    A limiter with a rate is held back with the first refusals that are more than chance; one without only for
+    an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
     """
 
     def __init__(
@@ -44,16 +51,15 @@ class LoadPolicy(CallPolicy):
         self.limiter: RateLimiter | None = open_limiter(
             rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break, clock=clock
         )
+        self._gone: str | None = None  # what is used up for good, in words
         self._retry = retry
         self._clock = clock
         self._adaptive: Adaptive | None = options.adaptive
         self._controller: AdaptiveController | None = None
-        self._is_paced = rate is not None
+        self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
-        # Where there is no breaker, since the first refusal.
-        self._counts: SlidingCounts | None = None
-        # Calls and cost of the lives before, of which a snapshot has told.
-        self._spent_before = 0, 0.0
+        self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
+        self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
         if self.limiter is None and self._adaptive is None and not self.can_break:
@@ -90,7 +96,17 @@ class LoadPolicy(CallPolicy):
     @property
     def exhausted(self) -> str | None:
         """The limit that lets no call through any more; None while some may."""
-        return None if self.limiter is None else self.limiter.exhausted
+        return self._gone if self.limiter is None else self._gone or self.limiter.exhausted
+
+    def exhaust(self, why: str) -> None:
+        """Have no call begin any more: `why` is used up."""
+        self._gone = why
+        self._have_gate()
+
+    def _have_gate(self) -> None:
+        # spec: Feeding!GateAppears
+        self.skips -= {"may_begin"}
+        self._services.gate_appears()
 
     def units_of(self, row: Any) -> float:
         """The weight of a row at the limiter. Raises what the user's function raises."""
@@ -99,7 +115,9 @@ class LoadPolicy(CallPolicy):
     def may_begin(self, calls: Sequence[Call]) -> float:
         """Ask the breaker, then the limiter, which grants the units of `calls`; their weights are known."""
         breaker, limiter = self.breaker, self.limiter
-        units = float(len(calls)) if self._units is None else sum([call.units or 0.0 for call in calls])
+        if self._gone is not None:
+            return math.inf
+        units = self.units_in(calls)
         if breaker is None:
             wait = 0.0 if limiter is None else limiter.admit(units)
             if wait == 0.0 and self._counts is not None:
@@ -114,6 +132,10 @@ class LoadPolicy(CallPolicy):
             breaker.count_granted(now)
         return wait
 
+    def units_in(self, calls: Sequence[Call]) -> float:
+        """The weight of calls together; their weights are known."""
+        return float(len(calls)) if self._units is None else sum([call.units or 0.0 for call in calls])
+
     def spend(self, cost: float) -> None:
         """Count what a call has cost against the budget."""
         if self.limiter is not None:
@@ -126,6 +148,13 @@ class LoadPolicy(CallPolicy):
                 self.limiter.give_back(1.0 if call.units is None else call.units)
 
     # -- what the service says ----------------------------------------------------------------
+
+    def learn(self, calls: Sequence[Call], readings: Sequence[LimitReading]) -> None:
+        """Take the limits that the service named in an answer to `calls`, which run or have just ended."""
+        if self.limiter is None:
+            self.limiter = learning_limiter(self._clock, self._services.loop, self._services.wake)
+            self._have_gate()
+        self.limiter.learn(readings, max(0.0, self._services.clock() - calls[0].began))
 
     def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
         """Report an attempt to the adaptive limit, the breaker and the limiter."""
@@ -209,10 +238,8 @@ class LoadPolicy(CallPolicy):
             self.breaker = CircuitBreaker(
                 services.loop.time, retry.backoff, retry.max_outage, answered, reached, services.in_flight()
             )
-            # spec: Feeding!GateAppears
-            self.skips -= {"may_begin"}
             self.needs_answers = True
-            services.gate_appears()
+            self._have_gate()
         return self.breaker
 
     def is_refusal(self, error: BaseException) -> bool:

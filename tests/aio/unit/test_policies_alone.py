@@ -37,6 +37,8 @@ from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
+from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
+from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
@@ -123,6 +125,8 @@ TRIED = {
     RetryPolicy: {"begin", "accept", "again"},
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
+    ServiceLimitsPolicy: {"ended", "again"},
+    SlotPolicy: {"may_begin", "ended"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
     KeyPolicy: {"finish"},
@@ -137,6 +141,104 @@ def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
         assert overridden == tried, kind
     kinds = {each for each in CallPolicy.__subclasses__() if each.__module__.startswith("pillarbox.aio.")}
     assert kinds == {*TRIED}
+
+
+# -- limits of the service ---------------------------------------------------------------------------
+
+
+def service_limits(mode: Any) -> tuple[ServiceLimitsPolicy, LoadPolicy, Fake]:
+    fake, options = Fake(), Options(errors=mode)
+    load = LoadPolicy(options, None, fake.time)
+    policy = ServiceLimitsPolicy(options, load)
+    for each in (load, policy):
+        each.open(fake.services())
+    return policy, load, fake
+
+
+class PaymentRequired(Exception):
+    status = 402
+
+
+def test_refusals_that_agree_exhaust_the_load_and_are_made_again_for_nothing() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(IN_A_ROW):
+        assert load.exhausted is None and policy.again([call()], PaymentRequired()) is None
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted == "the credit of the account" and "gate" in fake.asked
+    assert load.may_begin(calls(1)) == math.inf
+    assert policy.again([call()], PaymentRequired()) == Again(0.0, "refusal")
+    assert policy.again([call()], ValueError()) is None
+
+
+def test_a_row_that_finishes_between_refusals_begins_their_count_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(2 * IN_A_ROW):
+        fake.finished += 1
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted is None
+
+
+def test_limits_in_an_error_of_one_of_several_addresses_are_not_learned() -> None:
+    policy, load, fake = service_limits("column")
+    refused = Overloaded(3.0)
+    refused.headers |= {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    refused._pillarbox_failed_at = "http://other/"  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is None
+    del refused._pillarbox_failed_at  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is not None
+
+
+def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
+    policy, load, fake = service_limits("column")
+    headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    first = call(began=fake.now)
+    policy.report_limits([first], {"ratelimit-limit": "60"})
+    assert load.limiter is None and fake.asked == []
+    policy.report_limits([first], headers)
+    assert load.limiter is not None and fake.asked == ["gate"]
+    assert 0.0 < load.may_begin(calls(1)) <= 60.0
+
+
+# -- slots -------------------------------------------------------------------------------------------------
+
+
+class FakeSlots:
+    """Slots that are given by hand; keeps what was asked of them."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.asked: list[str] = []
+
+    def start(self, in_flight: Any, changed: Any, fail: Any) -> None:
+        self.asked.append("start")
+        self.changed = changed
+
+    def want(self) -> None:
+        self.asked.append("want")
+
+    def release(self) -> None:
+        self.asked.append("release")
+
+    async def close(self) -> None:
+        self.asked.append("close")
+
+
+def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.start()
+    assert policy.may_begin(calls(1)) == math.inf and policy.limit == 1
+    slots.limit = 3
+    slots.changed()
+    assert fake.asked == ["changed", "wake"]
+    assert policy.may_begin(calls(1)) == 0.0 and policy.limit == 3
+    assert slots.asked == ["start", "want"]
+    fake.in_flight = 2
+    assert policy.may_begin(calls(1)) == 0.0
+    assert slots.asked == ["start", "want", "want"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
