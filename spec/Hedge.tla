@@ -179,16 +179,19 @@ HungSpec ==
         /\ WF_vars(\E c \in 2..Calls : Answer(r, c))
 
 -----------------------------------------------------------------------------
-(* A row has one result, and a ledger one record of it.                                                             *)
+(* A row has one result.                                                                                            *)
 OneResult == \A r \in Rows : h.results[r] <= 1
+
+(* A ledger has one record of a row.                                                                                *)
 OneRecord == \A r \in Rows : h.records[r] <= 1
 
 (* Never more calls in flight than there are slots, cancelled ones included.                                         *)
 CapacityHolds == InFlight <= Capacity
 
-(* A row runs as long as one of its calls does, and no longer: none is lost, and none fails while a call of it may       *)
-(* still answer.                                                                                                   *)
+(* A row runs as long as one of its calls does, and no longer: none is lost.                                          *)
 RunsWithItsCalls == ~closed => \A r \in Rows : state[r] = "running" <=> live[r] # {}
+
+(* No row fails while a call of it may still answer.                                                                *)
 NoneFailsEarly == ~h.lost
 
 (* All calls of an attempt are one attempt.                                                                         *)
@@ -197,13 +200,16 @@ PairIsOneAttempt == \A r \in Rows : attempts[r] <= Attempts
 (* Only what runs is hedged.                                                                                       *)
 DueRuns == \A r \in due : state[r] = "running" /\ calls[r] < Calls
 
-(* No more hedges than the calls have paid for, and none while calls are held back.                                   *)
+(* No more hedges begin than the calls have paid for.                                                                *)
 BudgetHolds == h.hedges * Every <= Start * Every + h.begun
+
+(* No hedge begins while calls are held back.                                                                        *)
 NoneWhileHeld == ~h.early
 
 (* Each answer is paid for, late ones too.                                                                         *)
 AllBilled == h.billed = h.answers
 
+(* A call that ends behind the close changes nothing of its row.                                                     *)
 NothingAfterClose ==
     [][closed => h' = h /\ state' = state /\ attempts' = attempts /\ calls' = calls /\ live' = live]_vars
 

@@ -150,10 +150,8 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
         options["batch"] = Batch(dice.randint(1, 6), linger=dice.choice([0.0, 0.2]))
     if kind == "one" and dice.random() < 0.4:
         # For the model a row with its hedges is one call.
-        afters: list[float | str] = [0.05, 0.6, "p50"]
-        after = dice.choice(afters)
-        calls = dice.randint(2, 3)
-        options["hedge"] = Hedge(after, dice.choice([0.1, 1.0]), calls=calls, idempotent=True)
+        after: float | str = dice.choice([0.05, 0.6]) if dice.random() < 0.7 else "p50"
+        options["hedge"] = Hedge(after, dice.choice([0.1, 1.0]), calls=dice.randint(2, 3), idempotent=True)
     lives = dice.choice([0, 1, 2, 3])
     stops = lives and dice.random() < 0.3
     snapshot: TaskSnapshot | None = None

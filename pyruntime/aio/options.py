@@ -439,7 +439,7 @@ class Options:
         if self.hedge is not None and self.batch is not None:
             raise ValueError(
                 f"hedge={self.hedge!r}, batch={self.batch!r}: a hedge is for calls with one row; leave "
-                "one of them out: batch=None where it is a client's own"
+                "one of them out. async_udf(client, batch=None) calls a client of embeddings with one text"
             )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(

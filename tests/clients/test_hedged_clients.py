@@ -49,5 +49,5 @@ def test_a_post_must_be_said_to_do_no_harm() -> None:
 
 def test_texts_in_batches_are_not_hedged() -> None:
     client = Embeddings("http://127.0.0.1:1/v1", "any-model")
-    with pytest.raises(ValueError, match=r"batch=None where it is a client's own"):
+    with pytest.raises(ValueError, match=r"async_udf\(client, batch=None\)"):
         async_map(["a"], client, batch=client.batch, hedge=Hedge())
