@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
+    from pillarbox.aio.endpoints import Endpoints
     from pillarbox.aio.errors import (
         CallFailed,
         CallTimeout,
@@ -49,6 +50,7 @@ __all__ = [
     "Collector",
     "Coordinator",
     "Dedupe",
+    "Endpoints",
     "ErrorInfo",
     "Errors",
     "Ledger",
@@ -80,6 +82,7 @@ _MODULES = {
     "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
     "aio.current": ["current_call"],
+    "aio.endpoints": ["Endpoints"],
     "aio.errors": [
         *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
     ],

@@ -45,8 +45,8 @@ KEYS = {"about", "right", "wrong", "file", "and"}
 PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
     "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler",
-    "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers", "clients",
-    "coordinator", "job",
+    "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers", "endpoints",
+    "clients", "coordinator", "job",
 )  # fmt: skip
 
 

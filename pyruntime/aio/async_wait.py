@@ -253,6 +253,7 @@ class AsyncWaitOperator(Operator):
             policies=scheduler.policies.stack.statistics(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
+            **scheduler.policies.endpoint_counts.tables(),
         )
 
     @property

@@ -3,17 +3,21 @@
 # The order. Policies of the user come first, so that one of them may answer, hold back or decide before the
 # options do. A result is billed before anything looks at it, as it was paid for whatever becomes of it; it is
 # refused (`Retry.result`) before it is converted. Of an attempt that failed, the function's own wish comes
-# before an outage, which is not charged to the row, and that before `Retry`.
+# before an outage, which is not charged to the row, and that before `Retry`. The fault of one endpoint of
+# several comes before all of these: it is settled at another endpoint.
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from pillarbox.aio.current_call import EndpointServices
+from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.load import LoadPolicy
@@ -29,7 +33,8 @@ class OperatorPolicies:
     """
 
     __slots__ = (
-        *("convert", "costs", "errors", "fit", "is_plain", "load", "looks_at_results", "looks_beside_costs"),
+        *("convert", "costs", "endpoint_counts", "endpoint_services", "errors", "fit", "is_plain", "load"),
+        *("looks_at_results", "looks_beside_costs"),
         *("rejects", "retry", "stack", "users"),
     )
 
@@ -48,8 +53,16 @@ class OperatorPolicies:
         self.convert = self.fit.convert
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
+        self.endpoint_counts = counts = EndpointCounts()
+        self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
+        endpoints = (
+            ()
+            if options.endpoints is None
+            else (EndpointPolicy(options.endpoints, self.load, counts, clock),)
+        )
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), self.load], again_last=retry
+            [*self.users, *retry, self.fit, *endpoints, RepeatPolicy(self.retry), self.load],
+            again_last=retry,
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""

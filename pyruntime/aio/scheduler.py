@@ -164,7 +164,7 @@ class CallScheduler:
                 self.options.timeout,
                 self.options.errors.redaction,
                 self.bill_request,
-                self.policies.load.waits_for_service,
+                self.policies.endpoint_services,
                 self.suggest_rows,
             ),
             gen_ai=self.meter.gen_ai,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from pillarbox.clients.addresses import transport_options
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
@@ -56,6 +57,8 @@ class Client:
     _in_order: ClassVar[frozenset[str]] = frozenset({"body", "params"})
     """The fields whose names are sent in the order in which they are given."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
+    _addresses_field: ClassVar[str] = "base_url"
+    """The name of the field with the addresses."""
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -95,7 +98,8 @@ class Client:
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
-            opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
+            http = transport_options(getattr(self, self._addresses_field, None), self.http)
+            opened = self._connections[loop] = Connections(open_transport(http), self._headers())
         opened.users += 1
         try:
             if not opened.headers.current:
