@@ -122,7 +122,9 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
     if not isinstance(fn, list | tuple):
         resolved = resolve_options(options, given)
         check_no_state(resolved)
-        check_function(fn, in_batches=resolved.batch is not None)
+        check_function(
+            fn, in_batches=resolved.batch is not None, gets_endpoints=resolved.endpoints is not None
+        )
         return [Stage(fn, resolved)]
     if not fn:
         raise ValueError("fn=[]: must hold one function at least")
@@ -177,7 +179,9 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     resolved = resolve_options(base, own)
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
-    check_function(step.fn, in_batches=resolved.batch is not None)
+    check_function(
+        step.fn, in_batches=resolved.batch is not None, gets_endpoints=resolved.endpoints is not None
+    )
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 
 

@@ -50,6 +50,8 @@ class Client:
     """
 
     http: Http
+    has_own_endpoints: ClassVar[bool] = True
+    """Requests go to its own addresses, and to no endpoint of the options."""
     gives_one_row: ClassVar[bool] = True
     """A list that a call gives is a value, not several rows, as that of a function is."""
     _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})

@@ -265,3 +265,9 @@ def test_a_transport_that_cannot_connect_to_an_address_is_refused(http: Http) ->
         Chat(endpoints, "m", prompt="{text}", http=http)
     with pytest.raises(ValueError, match="resolve=True: only the transport aiohttp"):
         HttpLookup(endpoints, http=http)
+
+
+def test_a_client_refuses_endpoints_beside_its_own_address() -> None:
+    client = HttpLookup("http://host/{row}")
+    with pytest.raises(TypeError, match="endpoints: HttpLookup sends requests to its own addresses"):
+        async_map([{"row": 1}], client, endpoints=Endpoints("http://one"))

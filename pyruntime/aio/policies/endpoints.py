@@ -82,7 +82,8 @@ class EndpointPolicy(CallPolicy):
 
     def choose(self, calls: Sequence[Call]) -> Endpoint:
         """Choose the endpoint of an attempt, another one than those that have failed its rows."""
-        before = self._attempts.get(calls[0])
+        known = self._attempts
+        before = next((known[call] for call in calls if call in known), None) if known else None
         if before is None:
             journey = Journey(self.pool)
         else:
@@ -98,9 +99,8 @@ class EndpointPolicy(CallPolicy):
         assert chosen is not None
         attempt = _Attempt(journey, len(calls))
         for call in calls:
-            if before is not None:
-                self._drop(call)
-            self._attempts[call] = attempt
+            self._drop(call)
+            known[call] = attempt
         return chosen
 
     def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
