@@ -31,8 +31,6 @@ QUOTA_PER_S = 50
 CAPACITY = 30
 ROWS = 12_000
 ATTEMPT_S = 2.0
-ORDERED = False
-"""True to have rows leave in order: then a row that hangs holds up those behind it."""
 CASES = ("dead", "503", "slow", "hangs", "429")
 WAYS = ("client", "function")
 
@@ -106,7 +104,7 @@ def serving(case: str) -> Iterator[tuple[list[str], list[int]]]:
         process.join()
 
 
-def options(case: str) -> dict[str, Any]:
+def options(case: str, ordered: bool) -> dict[str, Any]:
     """The options of the job."""
     timeout = Timeout(attempt=ATTEMPT_S) if case == "hangs" else None
     return {
@@ -114,17 +112,17 @@ def options(case: str) -> dict[str, Any]:
         "retry": Retry(3, initial=0.0),
         "timeout": timeout,
         "errors": "column",
-        "ordered": ORDERED,
+        "ordered": ordered,
     }
 
 
-def by_client(urls: list[str], rows: int, case: str) -> list[Any]:
+def by_client(urls: list[str], rows: int, given: dict[str, Any]) -> list[Any]:
     """The results of a client with a list of addresses."""
     client = HttpLookup([url + "/{row}" for url in urls], http=Http(proxy="direct"))
-    return [*async_map([{"row": row} for row in range(rows)], client, **options(case))]
+    return [*async_map([{"row": row} for row in range(rows)], client, **given)]
 
 
-def by_function(urls: list[str], rows: int, case: str) -> list[Any]:
+def by_function(urls: list[str], rows: int, given: dict[str, Any]) -> list[Any]:
     """The results of a function that gets the endpoint of each attempt."""
     import aiohttp
 
@@ -147,26 +145,28 @@ def by_function(urls: list[str], rows: int, case: str) -> list[Any]:
             async with self.session.get(f"{call.endpoint.url}/{row}") as answer:
                 return await answer.json()
 
-    return [*async_map(range(rows), Asks(), endpoints=Endpoints(urls), **options(case))]
+    return [*async_map(range(rows), Asks(), endpoints=Endpoints(urls), **given)]
 
 
-def run(way: str, case: str, rows: int, with_ill: bool) -> dict[str, Any]:
+def run(way: str, case: str, rows: int, ordered: bool, with_ill: bool) -> dict[str, Any]:
     """Measure one job."""
     with serving(case) as (urls, requests):
         began = time.monotonic()
-        results = (by_client if way == "client" else by_function)(urls if with_ill else urls[:2], rows, case)
+        results = (by_client if way == "client" else by_function)(
+            urls if with_ill else urls[:2], rows, options(case, ordered)
+        )
         seconds = time.monotonic() - began
     found = [each.result if hasattr(each, "error") else each for each in results]
     lost = rows - len({row for row in found if isinstance(row, int)})
     return {"rows_per_s": rows / seconds, "lost": lost, "ill": requests[2]}
 
 
-def measured(ways: list[str], cases: list[str], rows: int) -> Iterator[dict[str, Any]]:
+def measured(ways: list[str], cases: list[str], rows: int, ordered: bool) -> Iterator[dict[str, Any]]:
     """Measure each case, beside the same without the ill endpoint."""
     for way in ways:
         for case in cases:
-            others = run(way, case, rows, with_ill=False)
-            found = run(way, case, rows, with_ill=True)
+            others = run(way, case, rows, ordered, with_ill=False)
+            found = run(way, case, rows, ordered, with_ill=True)
             yield {
                 "way": way,
                 "case": case,
@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--cases", nargs="*", default=[*CASES], choices=CASES)
     parser.add_argument("--ways", nargs="*", default=[*WAYS], choices=WAYS)
+    parser.add_argument("--ordered", action="store_true", help="a row that hangs holds up those behind it")
     given = parser.parse_args()
     columns = [Column("function", right=False), Column("the third endpoint", right=False)]
     columns += [Column("rows/s of two"), Column("rows/s of three"), Column("share"), Column("rows lost")]
@@ -196,7 +197,7 @@ def main() -> None:
             str(found["lost"]),
             str(found["ill"]),
         ]
-        for found in measured(given.ways, given.cases, given.rows)
+        for found in measured(given.ways, given.cases, given.rows, given.ordered)
     ]
     print_table(columns, rows)
 

@@ -191,7 +191,6 @@ class Endpoint:
         self._clock = clock
         now = clock()
         self._changed_at = now
-        # Since the latency was forgotten.
         self._answers = 0
         self._latency = 0.0
         self._answered_at = -math.inf
@@ -220,7 +219,7 @@ class Endpoint:
 
     @property
     def latency(self) -> float | None:
-        """Seconds of an answer, averaged over the last ones; None without any in the last 10 s."""
+        """Seconds of an answer, averaged over the last ones; None if it is not known."""
         return self.known_latency(self._clock()) or None
 
     @property
@@ -246,8 +245,11 @@ class Endpoint:
     def answered(self, now: float, seconds: float, is_return: bool) -> None:
         """Note an answer after so many seconds. is_return: it ends a rest."""
         self._counts.add(ANSWERED, now)
-        self._answers = 1 if now - self._answered_at >= FORGET_LATENCY_S else self._answers + 1
-        if self._answers > 1:
+        self._answers += 1
+        if now - self._answered_at >= FORGET_LATENCY_S and self._answers > ANSWERS_TO_KNOW:
+            # Of the one call that was to find out.
+            self._latency = seconds
+        elif self._answers > 1:
             share = max(LATENCY_SHARE, 1.0 / (self._answers - 1))
             self._latency += share * (seconds - self._latency)
         self._answered_at = now
@@ -285,10 +287,9 @@ class Endpoint:
         return self._pace.ready_in(now, grows=True)
 
     def known_latency(self, now: float) -> float:
-        """The latency, 0.0 for an unknown one."""
-        if self._answers < ANSWERS_TO_KNOW or now - self._answered_at >= FORGET_LATENCY_S:
-            return 0.0
-        return self._latency
+        """The latency, 0.0 for an unknown one; a forgotten one is unknown to one call, which finds out."""
+        is_forgotten = now - self._answered_at >= FORGET_LATENCY_S and not self.in_flight
+        return 0.0 if is_forgotten or self._answers < ANSWERS_TO_KNOW else self._latency
 
     def age_told(self, now: float) -> float:
         """The part of the age of the oldest call in flight that counts as latency."""

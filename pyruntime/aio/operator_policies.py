@@ -56,9 +56,7 @@ class OperatorPolicies:
         self.endpoint_counts = counts = EndpointCounts()
         self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
         endpoints = (
-            ()
-            if options.endpoints is None
-            else (EndpointPolicy(options.endpoints, self.load, counts, clock),)
+            () if options.endpoints is None else (EndpointPolicy(options.endpoints, self.load, counts),)
         )
         self.stack = stack = PolicyStack(
             [*self.users, *retry, self.fit, *endpoints, RepeatPolicy(self.retry), self.load],

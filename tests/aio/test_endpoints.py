@@ -109,7 +109,8 @@ def test_one_endpoint_that_fails_costs_its_share(reply: Reply, options: dict[str
     assert done.error is None and lost(done, 3600) == 0
     # An adaptive capacity has a pace of its own.
     _, of_two = job(Service(), 3600, ordered=False, **{**options, "endpoints": Endpoints(URLS[1:])})
-    assert of_two / seconds > 0.95
+    # The last row may be at the slow endpoint, for a second.
+    assert seconds < of_two / 0.95 + (1.0 if reply is slowly else 0.0)
     assert sum(service.requests.values()) == done.statistics().calls
 
 

@@ -14,17 +14,16 @@ A client of a service with several addresses chooses by itself, within a call: `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, Verdict, pool_of
 from pillarbox.aio.endpoints import Endpoint, Endpoints
-from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policy import Again, CallPolicy, PolicyServices
-from pillarbox.wire import read_error
+from pillarbox.wire import Kind, read_error
 
 
 class _Attempt:
@@ -41,17 +40,13 @@ class _Attempt:
 class EndpointPolicy(CallPolicy):
     """Chooses the endpoint of each attempt, and has refused rows called again at another one.
 
-    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each. clock:
-    seconds, by which attempts are measured.
+    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each.
     """
 
-    def __init__(
-        self, endpoints: Endpoints, load: LoadPolicy, counts: EndpointCounts, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, load: LoadPolicy, counts: EndpointCounts) -> None:
         self._endpoints = endpoints
         self._load = load
         self._counts = counts
-        self._clock = clock
         self._reports = "ended" not in load.skips
         # By this policy from now on.
         load.skips |= {"ended"}
@@ -59,7 +54,6 @@ class EndpointPolicy(CallPolicy):
         # attempt is reported next.
         self._attempts: dict[Call, _Attempt] = {}
         self._leaving: dict[Call, _Attempt] = {}
-        self._resting: ServiceResting | None = None
         self.pool: EndpointPool
 
     def open(self, services: PolicyServices) -> None:
@@ -117,8 +111,7 @@ class EndpointPolicy(CallPolicy):
                 verdict = self._settle(attempt, error)
                 is_settled = verdict.moves
                 if verdict.waits and self._load.waits_for_service():
-                    self._resting = self.pool.resting(self.pool.clock())
-                    error = self._resting
+                    error = self.pool.resting(self.pool.clock())
         self._leaving.clear()
         if self._reports and not is_settled and (error is not None or self._load.needs_answers):
             self._load.ended(calls, error, seconds)
@@ -130,7 +123,11 @@ class EndpointPolicy(CallPolicy):
             if not journey.is_out:
                 return Verdict(False, False, read_error(error).kind, False)
             seconds = self.pool.clock() - journey.began
-            verdict = attempt.verdict = journey.failed(error)
+            verdict = journey.failed(error)
+            if verdict.kind is Kind.LATE:
+                # It may have been made: `Retry` decides, that of a probe too.
+                verdict = verdict._replace(moves=False)
+            attempt.verdict = verdict
             self._counts.count(self.pool, journey.at, seconds, verdict.is_fault)
         return verdict
 
@@ -148,7 +145,7 @@ class EndpointPolicy(CallPolicy):
         # Later attempts may go to any endpoint but the last one.
         attempt.journey.tried.clear()
         if verdict.waits and self._load.waits_for_service():
-            return self._load.again(calls, self._resting or self.pool.resting(self.pool.clock()))
+            return self._load.again(calls, self.pool.resting(self.pool.clock()))
         return None
 
     def finish(self, call: Call, result: Any) -> None:

@@ -34,7 +34,7 @@ def opened(fake: Clock, *urls: str, retry: Retry | None = RETRY, **more: Any) ->
     endpoints = Endpoints([*urls], **more)
     decides = None if retry is None else RetryPolicy(retry, fake.time)
     load = LoadPolicy(Options(retry=retry), decides, fake.time)
-    policy: Any = EndpointPolicy(endpoints, load, EndpointCounts(), fake.time)
+    policy: Any = EndpointPolicy(endpoints, load, EndpointCounts())
     load.open(fake.services())
     policy.open(fake.services())
     policy.load, policy.counts = load, policy._counts
@@ -223,6 +223,16 @@ def test_a_fault_that_may_be_of_the_row_is_left_to_retry_which_goes_elsewhere() 
         url, decision = refuse(policy, row, error)
         assert decision is None
         assert answer(policy, row, fake) != url
+
+
+def test_a_probe_that_times_out_is_left_to_retry() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO)
+    dead, _ = refuse(policy, call(), DEAD)
+    fake.now += FIRST_REST_S
+    row = call()
+    assert refuse(policy, row, TimeoutError()) == (dead, None)
+    assert answer(policy, row, fake, 0.0) != dead
 
 
 def test_one_endpoint_is_a_matter_of_the_operator() -> None:
