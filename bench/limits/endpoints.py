@@ -28,8 +28,8 @@ SLOWER = 10
 """The factor by which a slow endpoint is slower."""
 QUOTA_PER_S = 50
 """Requests a second that an endpoint with a quota takes."""
-CAPACITY = 30
-ROWS = 12_000
+CAPACITY = 16
+ROWS = 6_000
 ATTEMPT_S = 2.0
 CASES = ("dead", "503", "slow", "hangs", "429")
 WAYS = ("client", "function")
