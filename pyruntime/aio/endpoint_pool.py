@@ -160,14 +160,23 @@ class EndpointPool:
         one, two = _two_of(left)
         waits = one.pace_wait(now), two.pace_wait(now)
         if not any(waits):
-            return _less_loaded(one, two, now)
+            return self._of_two(one, two, left, now)
         ready = [each for each in left if each.pace_wait(now) == 0.0]
         if not ready:
             return min(left, key=lambda each: each.pace_wait(now))
         if len(ready) == 1:
             return ready[0]
         one, two = _two_of(ready)
-        return _less_loaded(one, two, now)
+        return self._of_two(one, two, ready, now)
+
+    def _of_two(self, one: Endpoint, two: Endpoint, left: Sequence[Endpoint], now: float) -> Endpoint:
+        """The less loaded of two; the slower one only where it is the least loaded of all that are left."""
+        chosen, is_slower = _less_loaded(one, two, now)
+        if is_slower and len(left) > 2:
+            # The other one may have more than its share by chance.
+            for each in left:
+                chosen, _ = _less_loaded(chosen, each, now)
+        return chosen
 
     def _soonest(self, now: float) -> Endpoint:
         return min(self.all, key=lambda each: each.health.ready_in(now))
@@ -379,20 +388,26 @@ def _two_of(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, Endpoint]:
     return endpoints[first], endpoints[second + (second >= first)]
 
 
-def _less_loaded(one: Endpoint, two: Endpoint, now: float) -> Endpoint:
-    """The less loaded of two endpoints: calls in flight for its weight, and latency where it tells."""
+def _less_loaded(one: Endpoint, two: Endpoint, now: float) -> tuple[Endpoint, bool]:
+    """The less loaded of two endpoints: calls in flight for its weight, and latency where it tells.
+
+    And True if it is the one with the longer latency.
+    """
     first, second = one.known_latency(now), two.known_latency(now)
     # Where one of them is not known, it is taken for as fast as the other one.
     is_known = bool(first or second)
     slow_one = max(first or second, one.age_told(now), LEAST_LATENCY_S) if is_known else 0.0
     slow_two = max(second or first, two.age_told(now), LEAST_LATENCY_S) if is_known else 0.0
-    if max(slow_one, slow_two) > LATENCY_TELLS * min(slow_one, slow_two):
+    tells = max(slow_one, slow_two) > LATENCY_TELLS * min(slow_one, slow_two)
+    if tells:
         load_one = (one.in_flight + 1) / one.weight * slow_one
         load_two = (two.in_flight + 1) / two.weight * slow_two
     else:
         load_one, load_two = one.in_flight / one.weight, two.in_flight / two.weight
     # By turns where they are equal.
-    return one if (load_one, one.turn) <= (load_two, two.turn) else two
+    if (load_one, one.turn) <= (load_two, two.turn):
+        return one, tells and slow_one > slow_two
+    return two, tells and slow_two > slow_one
 
 
 # -- the pools of a process --------------------------------------------------------------------------
