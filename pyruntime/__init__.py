@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
+    from pillarbox.aio.endpoints import Endpoints
     from pillarbox.aio.errors import (
         CallFailed,
         CallTimeout,
@@ -53,6 +54,7 @@ __all__ = [
     "Collector",
     "Coordinator",
     "Dedupe",
+    "Endpoints",
     "ErrorInfo",
     "Errors",
     "Hedge",
@@ -88,6 +90,7 @@ _MODULES = {
     "aio.concurrency": ["Adaptive"],
     "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
+    "aio.endpoints": ["Endpoints"],
     "aio.errors": [
         *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "QuotaUsedUp"),
         "TooManyFailures",

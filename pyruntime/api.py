@@ -242,6 +242,8 @@ def async_map(
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
     budget: a `Budget` that limits the calls and the cost of the whole job.
+    endpoints: the `Endpoints` of the service that the function calls: each attempt gets one of them, which
+        the function finds as `current_call().endpoint`. Clients have their own.
     ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.

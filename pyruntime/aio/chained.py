@@ -89,7 +89,9 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     resolved = resolve_options(base, own)
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
-    check_function(step.fn, in_batches=resolved.batch is not None)
+    check_function(
+        step.fn, in_batches=resolved.batch is not None, gets_endpoints=resolved.endpoints is not None
+    )
     check_hedged(step.fn, resolved.hedge)
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 

@@ -43,8 +43,11 @@ class ResultConverter(Protocol):
         """
 
 
-def check_function(fn: Any, *, in_batches: bool = False) -> None:
-    """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`."""
+def check_function(fn: Any, *, in_batches: bool = False, gets_endpoints: bool = False) -> None:
+    """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`.
+
+    gets_endpoints: each call has an endpoint that `fn` is to use, not addresses of its own.
+    """
     if isinstance(fn, list | tuple):
         raise TypeError(
             f"fn={shorten(fn)}: must be one function here; only `async_map` takes a list of several"
@@ -58,6 +61,11 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
         raise TypeError(
             f"fn={shorten(fn)}: an async generator cannot be called with batches; make it an async function "
             "that returns a list with one result for each row"
+        )
+    if gets_endpoints and getattr(fn, "has_own_endpoints", False) is True:
+        raise TypeError(
+            f"endpoints: {type(fn).__name__} sends requests to its own addresses; give the Endpoints to it, "
+            "in place of the address"
         )
     parse_of(fn)
     parameter = collector_parameter(fn)

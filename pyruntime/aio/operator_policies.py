@@ -3,7 +3,8 @@
 # The order. Policies of the user come first, so that one of them may answer, hold back or decide before the
 # options do. A result is billed before anything looks at it, as it was paid for whatever becomes of it; it is
 # refused (`Retry.result`) before it is converted. Of an attempt that failed, the function's own wish comes
-# before an outage, which is not charged to the row, and that before `Retry`.
+# before an outage, which is not charged to the row, and that before `Retry`. The fault of one endpoint of
+# several comes before all of these: it is settled at another endpoint.
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.current_call import EndpointServices
+from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.hedge import HedgePolicy
@@ -35,8 +39,9 @@ class OperatorPolicies:
     """
 
     __slots__ = (
-        *("by_key", "convert", "costs", "errors", "fit", "hedge", "is_plain", "load", "looks_at_results"),
-        *("looks_beside_costs", "rejects", "retry", "service_limits", "slots", "stack", "users"),
+        *("by_key", "convert", "costs", "endpoint_counts", "endpoint_services", "errors", "fit", "hedge"),
+        *("is_plain", "load", "looks_at_results", "looks_beside_costs", "rejects", "retry"),
+        *("service_limits", "slots", "stack", "users"),
     )
 
     def __init__(
@@ -65,6 +70,11 @@ class OperatorPolicies:
         by_key = () if self.by_key is None else (self.by_key,)
         self.users = tuple(copies_of(options.policies))
         retry = () if self.retry is None else (self.retry,)
+        self.endpoint_counts = counts = EndpointCounts()
+        self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
+        endpoints = (
+            () if options.endpoints is None else (EndpointPolicy(options.endpoints, self.load, counts),)
+        )
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )
@@ -72,7 +82,7 @@ class OperatorPolicies:
         slots = () if self.slots is None else (self.slots,)
         behind = (limits, *slots, self.load, *hedge, *by_key)
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, RepeatPolicy(self.retry), *behind],
+            [*self.users, *retry, self.fit, *endpoints, RepeatPolicy(self.retry), *behind],
             again_last=retry,
         )
         self.rejects = options.retry is not None and options.retry.result is not None
@@ -108,9 +118,9 @@ class OperatorPolicies:
             await self.slots.closed()
         await self.load.closed()
 
-    def for_calls(self) -> tuple[Callable[[], bool], Callable[[Sequence[Call], object], None]]:
-        """The functions `waits_for_service` and `report_limits` of `CallServices`."""
-        return self.load.waits_for_service, self.service_limits.report_limits
+    def for_calls(self) -> tuple[EndpointServices, Callable[[Sequence[Call], object], None]]:
+        """The values `endpoints` and `report_limits` of `CallServices`."""
+        return self.endpoint_services, self.service_limits.report_limits
 
     def snapshot(self) -> tuple[Any, tuple[Any, ...]]:
         """The states that a restart needs: of the retries, and of the user's policies."""

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.hedge import Hedge, check_hedge
 from pillarbox.aio.limits.rate import Rate, SharedLimits
 from pillarbox.aio.limits.shared import Shared, SharedSlots
@@ -328,6 +329,8 @@ class Options:
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
     budget: a `Budget` that limits the calls and the cost of the whole job.
+    endpoints: the `Endpoints` of the service that the function calls: each attempt gets one of them, which
+        the function finds as `current_call().endpoint`. Clients have their own.
     ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
@@ -362,6 +365,7 @@ class Options:
     batch: Batch | None
     errors: Errors
     budget: Budget
+    endpoints: Endpoints | None
     ledger: Ledger | None
     limits: SharedLimits | None
     buffer: Buffer
@@ -384,6 +388,7 @@ class Options:
         batch: Batch | None = None,
         errors: ErrorMode | Errors = "fail",
         budget: Budget | None = None,
+        endpoints: Endpoints | None = None,
         ledger: Ledger | None = None,
         limits: SharedLimits | None = None,
         buffer: Buffer | None = None,
@@ -407,6 +412,7 @@ class Options:
             "batch": _check_instance("batch", batch, Batch),
             "errors": errors if isinstance(errors, Errors) else Errors(errors),
             "budget": Budget() if budget is None else _check_instance("budget", budget, Budget),
+            "endpoints": _check_instance("endpoints", endpoints, Endpoints),
             "ledger": _check_instance("ledger", ledger, Ledger),
             "limits": _check_instance("limits", limits, SharedLimits, "Coordinator"),
             "buffer": Buffer() if buffer is None else _check_instance("buffer", buffer, Buffer),
@@ -547,6 +553,7 @@ class CommonOptionNames(TypedDict, total=False):
     retry: Any
     rate: Rate | None
     hedge: Hedge | None
+    endpoints: Endpoints | None
     ledger: Ledger | None
     limits: SharedLimits | None
 

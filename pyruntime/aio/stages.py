@@ -98,7 +98,7 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
         return stages
     resolved = resolve_options(options, given)
     check_no_state(resolved)
-    check_function(fn, in_batches=resolved.batch is not None)
+    check_function(fn, in_batches=resolved.batch is not None, gets_endpoints=resolved.endpoints is not None)
     check_hedged(fn, resolved.hedge)
     return [Stage(fn, resolved)]
 

@@ -103,6 +103,20 @@ class Totals:
     """The things that have been waited for, for some seconds now, in words."""
     policies: Mapping[str, float] = _of("table", "Counts of the policies of calls", "policy", "name")
     """See `CallPolicy.statistics`."""
+    endpoint_calls: Mapping[str, int] = _of(
+        "table", "Requests that ended, by endpoint", "endpoint_calls", "server_address"
+    )
+    """By host and port, where a service has several endpoints."""
+    endpoint_errors: Mapping[str, int] = _of(
+        "table", "Requests that ended with a fault of the endpoint", "endpoint_errors", "server_address"
+    )
+    endpoint_seconds: Mapping[str, float] = _of(
+        "table", "Time of requests, by endpoint", "endpoint_duration", "server_address", "seconds"
+    )
+    endpoint_resting: Mapping[str, int] = _of(
+        "levels", "Operators for which the endpoint rests", "endpoint_resting", "server_address"
+    )
+    """0 for an endpoint that takes calls. See `Endpoints`."""
     latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
     call_latency: LatencySnapshot = _of(  # noqa: RUF009
         "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"

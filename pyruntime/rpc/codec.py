@@ -22,9 +22,9 @@ Read = Callable[[Any], Any]
 class Codec:
     """Writes messages of these classes, and reads them.
 
-    Fields may be bool, int, float (finite), str, `Count` and `Amount` of `pillarbox.validate`, others that are
-    `Annotated` so, another such class, tuples and mappings from str of these, each of these or None. Raises TypeError for a field of
-    another type.
+    Fields may be bool, int, float (finite), str, `Count` and `Amount` of `pillarbox.validate` and others that
+    are `Annotated` so, another such class, tuples and mappings from str of these, each of these or None.
+    Raises TypeError for a field of another type.
     """
 
     def __init__(self, *classes: type) -> None:

@@ -57,7 +57,7 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     The function itself still goes the way of Spark's own, which also knows broadcast variables.
     Raises TypeError.
     """
-    check_function(fn, in_batches=options.batch is not None)
+    check_function(fn, in_batches=options.batch is not None, gets_endpoints=options.endpoints is not None)
     check_hedged(fn, options.hedge)
     if never_returns(fn) and collector_parameter(fn) is None:
         log.warning(

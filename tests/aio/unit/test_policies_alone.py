@@ -31,6 +31,7 @@ from pillarbox import (
 from pillarbox.aio.errors import CallTimeout, Failed, ResultRejected
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
 from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
@@ -131,8 +132,9 @@ TRIED = {
     FitPolicy: {"accept"},
     KeyPolicy: {"finish"},
     HedgePolicy: {"begin", "ended"},
+    EndpointPolicy: {"may_begin", "choose", "ended", "again", "finish"},
 }
-"""The moments of each policy, which the tests below call."""
+"""The moments of each policy, which the tests below call; those of endpoints `test_endpoint_policy.py`."""
 
 
 def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
