@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Adaptive, Batch, Endpoints, Options, Retry, Timeout, async_map, current_call
+from pillarbox import Adaptive, Batch, Endpoints, Hedge, Options, Retry, Timeout, async_map, current_call
 from tests.aio.virtual import lost, now, play, run
 from tests.search import examples
 
@@ -306,3 +306,76 @@ def test_no_row_is_lost_while_endpoints_come_and_go(
     # What the process knows is what there was: nothing is in flight.
     assert {each.in_flight for each in chosen} == {0}
     assert sum(done.statistics().endpoint_calls.values()) >= 1
+
+
+# -- hedges -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_hedge_goes_to_another_endpoint_than_the_slow_call_of_its_row(ordered: bool) -> None:
+    service = Service()
+    service.replies[URLS[0]] = hangs
+    pairs: dict[Any, list[str]] = {}
+
+    async def fn(row: Any) -> Any:
+        pairs.setdefault(row, []).append(current_call().endpoint.url)
+        return await service(row)
+
+    job, _ = run(
+        fn,
+        200,
+        endpoints=Endpoints(URLS),
+        hedge=Hedge(1.0, budget=1.0, calls=2, idempotent=True),
+        ordered=ordered,
+        capacity=20,
+    )
+    assert sorted(job.results) == [*range(200)]
+    assert URLS[0] in service.requests
+    # Of each row that was hedged one call hung, and its hedge was elsewhere.
+    hedged = [urls for urls in pairs.values() if len(urls) > 1]
+    assert hedged and all(urls[0] == URLS[0] and urls[1] != URLS[0] for urls in hedged)
+    assert not +service.in_flight
+
+
+@settings(max_examples=examples(60))
+@given(
+    seconds=st.lists(st.sampled_from([0.05, 0.1, 1.0, 5.0]), min_size=3, max_size=3),
+    failing=st.sampled_from([None, *URLS]),
+    after=st.sampled_from([0.08, 0.5]),
+    seed=st.integers(0, 2**16),
+)
+def test_whatever_hedged_calls_do_no_endpoint_keeps_a_call(
+    seconds: list[float], failing: str | None, after: float, seed: int
+) -> None:
+    random.seed(seed)
+    service = Service()
+    for url, each in zip(URLS, seconds, strict=True):
+        service.replies[url] = takes(each)
+    if failing is not None:
+        service.replies[failing] = refuses(503)
+    seen: list[Any] = []
+
+    async def fn(row: Any) -> Any:
+        seen.append(current_call().endpoint)
+        return await service(row)
+
+    job, _ = run(
+        fn,
+        30,
+        endpoints=Endpoints(URLS),
+        hedge=Hedge(after, budget=1.0, idempotent=True),
+        capacity=5,
+        retry=Retry(3, initial=0.1),
+        timeout=Timeout(attempt=4.0),
+        errors="column",
+    )
+    assert len(job.results) == 30
+    assert {each.url: each.in_flight for each in seen} == dict.fromkeys({each.url for each in seen}, 0)
+
+
+def takes(seconds: float) -> Reply:
+    async def reply() -> None:
+        await asyncio.sleep(seconds)
+
+    return reply

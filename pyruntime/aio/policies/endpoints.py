@@ -22,7 +22,7 @@ from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, Verdict, pool_of
 from pillarbox.aio.endpoints import Endpoint, Endpoints
 from pillarbox.aio.policies.load import LoadPolicy
-from pillarbox.aio.policy import Again, CallPolicy, PolicyServices
+from pillarbox.aio.policy import Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.wire import Kind, read_error
 
 
@@ -54,6 +54,8 @@ class EndpointPolicy(CallPolicy):
         # attempt is reported next.
         self._attempts: dict[Call, _Attempt] = {}
         self._leaving: dict[Call, _Attempt] = {}
+        # The hedges of rows, each with an attempt of its own.
+        self._hedges: dict[Call, list[Call]] = {}
         self.pool: EndpointPool
 
     def open(self, services: PolicyServices) -> None:
@@ -76,10 +78,17 @@ class EndpointPolicy(CallPolicy):
 
     def choose(self, calls: Sequence[Call]) -> Endpoint:
         """Choose the endpoint of an attempt, another one than those that have failed its rows."""
-        known = self._attempts
+        known, first = self._attempts, calls[0]
+        if first.hedges is not None:
+            self._hedges.setdefault(first.hedges, []).append(first)
+        elif self._hedges:
+            for call in calls:
+                self._end_hedges(call)
         before = next((known[call] for call in calls if call in known), None) if known else None
         if before is None:
             journey = Journey(self.pool)
+            # A hedge goes where no other call of its row runs, if it can.
+            journey.tried = [*first.avoided]
         else:
             if before.journey.is_out:
                 # Taken back by the operator, before it had an outcome.
@@ -101,6 +110,13 @@ class EndpointPolicy(CallPolicy):
         """Report the attempt to its endpoint, and to the load policy unless that settles it."""
         first = calls[0]
         attempt = self._attempts.get(first) or self._leaving.get(first)
+        is_hedge = first.hedges is not None
+        if isinstance(error, CallSuperseded):
+            # Another call of its row was faster: it says nothing of its endpoint.
+            self._release(attempt)
+            if is_hedge:
+                self._drop(first)
+            return
         is_settled = False
         if attempt is not None:
             if error is None:
@@ -113,6 +129,8 @@ class EndpointPolicy(CallPolicy):
                 if verdict.waits and self._load.waits_for_service():
                     error = self.pool.resting(self.pool.clock())
         self._leaving.clear()
+        if is_hedge:
+            self._drop(first)
         if self._reports and not is_settled and (error is not None or self._load.needs_answers):
             self._load.ended(calls, error, seconds)
 
@@ -150,6 +168,8 @@ class EndpointPolicy(CallPolicy):
 
     def finish(self, call: Call, result: Any) -> None:
         """Forget the way of a row that leaves; free its endpoint where its attempt has no outcome."""
+        if self._hedges:
+            self._end_hedges(call)
         attempt = self._attempts.get(call)
         if attempt is None:
             return
@@ -157,8 +177,25 @@ class EndpointPolicy(CallPolicy):
             # Its answer is reported next.
             self._leaving[call] = attempt
         self._drop(call)
-        if call.error is not None and not attempt.rows and attempt.journey.is_out:
-            # spec: Addresses!Cancel
+        if call.error is not None and not attempt.rows:
+            self._release(attempt)
+
+    def _end_hedges(self, call: Call) -> None:
+        """Forget the hedges of an attempt that is over; one that has answered is reported next."""
+        for hedge in self._hedges.pop(call, ()):
+            attempt = self._attempts.get(hedge)
+            if attempt is None:
+                continue
+            self._drop(hedge)
+            if call.error is None:
+                self._leaving[hedge] = attempt
+            else:
+                self._release(attempt)
+
+    def _release(self, attempt: _Attempt | None) -> None:
+        """Free the endpoint of an attempt that has no outcome."""
+        # spec: Addresses!Cancel
+        if attempt is not None and attempt.journey.is_out:
             attempt.journey.release()
 
     def _drop(self, call: Call) -> None:
@@ -170,7 +207,7 @@ class EndpointPolicy(CallPolicy):
         """Free the endpoints of attempts that have no outcome: other tasks of the process use them."""
         # spec: Addresses!Close
         for attempt in (*self._attempts.values(), *self._leaving.values()):
-            if attempt.journey.is_out:
-                attempt.journey.release()
+            self._release(attempt)
+        self._hedges.clear()
         self._attempts.clear()
         self._leaving.clear()

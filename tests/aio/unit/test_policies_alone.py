@@ -60,6 +60,7 @@ class FakeCall:
     began: float = 0.0
     error: BaseException | None = None
     hedges: Any = None
+    avoided: tuple[Any, ...] = ()
 
     @property
     def charged(self) -> int:
