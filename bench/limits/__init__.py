@@ -1,0 +1,1 @@
+"""How well jobs do at services that refuse calls, or are full."""
