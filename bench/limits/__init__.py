@@ -1,1 +1,1 @@
-"""How well jobs do at services that refuse calls, or are full."""
+"""Rates of jobs at services that refuse calls, or are full."""

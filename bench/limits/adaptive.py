@@ -1,8 +1,8 @@
 """Jobs at services that refuse now and then, and at services with a knee: `python -m bench.limits.adaptive`.
 
 The operator that ships runs in virtual time against model services, so that an hour of calls takes seconds;
-`--real` asks the same models behind a socket on loopback. Prints two tables, and writes them to
-`out/bench/adaptive.json`; exits with 1 where a target is missed.
+`--only real` asks the same models behind a socket on loopback, in real time. Prints the figures, and writes
+them to `out/bench/adaptive.json`; exits with 1 where a target is missed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MOST_KNEES = 1.5
 MOST_TRIPS = 10.0
 CAPACITY = 50
 CALL_S = 0.05
+REAL_CALL_S = 0.25
+"""Seconds of a call in real time: those of the sockets beside it are few."""
 SHARES = (0.001, 0.005, 0.01, 0.03)
 COUNTED = 0.9
 """Share of the rows of the quickest task after which its rate is taken."""
@@ -84,7 +86,7 @@ class Progress:
 
 
 class Job(NamedTuple):
-    """What a job did: rows a second, cool-downs, and the share of its calls that was refused."""
+    """Counts of a job: rows a second, cool-downs, and the share of its calls that was refused."""
 
     rate: float
     cool_downs: int
@@ -114,7 +116,7 @@ def sporadic(share: float, retry_after: float | None, is_found: bool, tasks: int
 
 
 class Knee(NamedTuple):
-    """What a job did at a service with a knee.
+    """Counts of a job at a service with a knee.
 
     share: of the service's own limit, in steady state. trips: the longest time above 1.5 times the knee, in
     round trips of that time. refused: share of the calls. limits: the least and the most of the second half.
@@ -242,6 +244,76 @@ def measure_knees(knees: tuple[int, ...], latencies: tuple[float, ...], trips: i
     return lines
 
 
+class Loopback:
+    """A model service behind a socket: the status of each call, and seconds of Retry-After, in a line."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one call."""
+        row = int(await reader.readline())
+        try:
+            await self.service(row)
+            writer.write(b"200\n")
+        except Refused as refused:
+            writer.write(f"{refused.status} {refused.headers.get('Retry-After', '')}\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async def start(self) -> asyncio.Server:
+        """Listen on loopback."""
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0, backlog=1024)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self.server
+
+    async def __call__(self, row: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"{row}\n".encode())
+        status, *asked = (await reader.readline()).decode().split()
+        writer.close()
+        if status != "200":
+            raise Refused(int(status), float(asked[0]) if asked else None)
+        return row
+
+
+def measure_real(rows: int) -> list[dict[str, Any]]:
+    """The jobs of `measure_sporadic` with the most refusals, at a service behind a socket, in real time."""
+
+    async def run(share: float, retry_after: float | None, is_found: bool) -> Job:
+        service = Service(CAPACITY, REAL_CALL_S, 0.3, share=share, retry_after=retry_after)
+        there = Loopback(service)
+        server = await there.start()
+        options = Options(
+            capacity="auto" if is_found else CAPACITY,
+            retry=Retry(4),
+            errors="null",
+            ordered=False,
+            buffer=Buffer(10_000),
+        )
+        progress = Progress()
+        cool_downs = await progress.run(rows, there, options)
+        server.close()
+        return Job(progress.rate, cool_downs, service.refused / service.calls)
+
+    lines = []
+    for is_found in (False, True):
+        free = asyncio.run(run(0.0, None, is_found))
+        job = asyncio.run(run(SHARES[-1], 1.0, is_found))
+        lines.append(
+            {
+                "capacity": "auto" if is_found else CAPACITY,
+                "share": SHARES[-1],
+                "retry_after": 1.0,
+                "rate": job.rate / free.rate,
+                "cool_downs": job.cool_downs,
+                "held": job.rate / free.rate >= TARGET,
+            }
+        )
+        print(_line(lines[-1]), flush=True)
+    return lines
+
+
 def _line(line: dict[str, Any]) -> str:
     return "  ".join(
         f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
@@ -264,6 +336,8 @@ def main() -> int:
         found["sporadic"] = measure_sporadic(args.rows)
     if args.only in (None, "knees"):
         found["knees"] = measure_knees(tuple(args.knees), tuple(args.latencies), args.trips)
+    if args.only == "real":
+        found["real"] = measure_real(args.rows // 8)
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1))
     missed = [line for lines in found.values() for line in lines if not line["held"]]

@@ -34,7 +34,7 @@ class Service:
     """A service that works on `places` calls at once; the others wait, or are refused with 503.
 
     seconds: of a call, in the mean; log-normal with `sigma`. refuses: whether it refuses, instead of a queue.
-    share: of the calls, by chance, that it answers with `status` at once, whatever it does; with `retry_after`.
+    share: of the calls, by chance, that it answers with `status` at once, and with `retry_after`.
     moves: pairs of a time and of the places from then on.
     """
 
@@ -48,7 +48,7 @@ class Service:
     moves: Sequence[tuple[float, int]] = ()
     dice: random.Random = field(default_factory=lambda: random.Random(11))
     served: list[tuple[float, float]] = field(default_factory=list)
-    """When an answer left, and the seconds that its call had taken."""
+    """Pairs of the time at which an answer left and the seconds that its call had taken."""
     refused: int = 0
 
     def __post_init__(self) -> None:

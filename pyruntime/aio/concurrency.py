@@ -10,9 +10,9 @@ thread.
 # without refuses (503), and the limit stays just below what was refused.
 #
 # The latency without a queue is the difficulty: it changes, and the calls of a full service do not show it.
-# So a latency that is too long is never believed at once. The limit is halved for a window (a "look"): where
+# So a latency that is too long is never believed at once. The limit is lowered for a window (a "look"): where
 # the latency falls, calls have waited; where it does not, the service is slower, and the limit is put back.
-# A window has calls only that began after the last change of the limit, and as many as make its mean known.
+# A limit that was lowered by each long latency would go to nothing once the measured one is too short.
 #
 # A refusal that is about a rate (429) says nothing about calls in flight: one call after the other may be too
 # many a second. It does not come here where calls have a pace (`pillarbox.aio.policies.pace`).
@@ -82,16 +82,16 @@ SAME_MOMENT_S = 1e-6
 @naming_arguments
 @dataclass(frozen=True)
 class Adaptive:
-    """Adapt the number of calls in flight to what the service works on at once.
+    """Adapt the number of calls in flight to the number that the service works on at once.
 
     The limit begins at `start` and doubles in each window until the service shows that it is full: its
     latency grows, or it refuses calls with 503 or 529. A window has at least 8 calls, and as many as may be
-    in flight, which all began after the last change. From then on the limit is kept at 1.2 times the calls
-    that do not wait, or just below the limit that was refused. Where the latency is longer than that,
-    half of the calls are in flight for a window: if they are no faster, the service has become slower, and
-    the limit is put back. The latency without a queue is measured so every 250 round trips, too. More than
-    10 % refusals, beyond chance, cut the limit to 0.95 of it, at most once in a window; more than 10 % errors
-    beyond the usual share to 0.7. Fewer change nothing.
+    in flight. From then on the limit is kept at 1.1 times the calls that do not wait, or just below the limit
+    that was refused. Where the latency is 1.3 times as long as without a queue, fewer calls are in flight
+    for a window: if they take as long, the service has become slower, and the limit is put back. The
+    latency without a queue is also measured so every 250 round trips. More than 10 % refusals, beyond
+    chance, cut the limit to 0.95 of it, at most once in a window of calls that began after the last cut;
+    more than 10 % errors beyond the usual share to 0.7. Fewer change nothing.
 
     A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
     limit as it is.
@@ -154,13 +154,24 @@ class _Failures:
 
 
 class _Window:
-    """What ended since `since`, which is put off until `too_many` have ended.
+    """The calls that ended since `since`, which is put off until `too_many` have ended.
 
     A latency is had by Little's law, of the calls that may be in flight: those that ended are the short ones
     of those that began. Refusals count of calls only that began behind the change of the limit. Seconds.
     """
 
-    __slots__ = ("_changed", "_marked", "_squares", "_sum", "_too_many", "answered", "due", "last", "refused", "since")
+    __slots__ = (
+        "_changed",
+        "_marked",
+        "_squares",
+        "_sum",
+        "_too_many",
+        "answered",
+        "due",
+        "last",
+        "refused",
+        "since",
+    )
 
     def __init__(self, now: float, limit: int, too_many: int = 0) -> None:
         self.since = self.last = self._changed = now

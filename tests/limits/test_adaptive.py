@@ -10,11 +10,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pillarbox import Adaptive, Buffer, Retry
 from pillarbox.testing import FakeClock
 from tests.aio.virtual import Job, play
 from tests.limits.service_model import Caller, Service
+from tests.search import examples
 
 
 class TooManyRequests(Exception):
@@ -225,6 +228,37 @@ def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_the
     assert min(caller.last(0.5)) <= 0.75 * before
     caller.run(20.0)
     assert statistics.median(caller.last(10.0)) >= 0.8 * 32
+
+
+@pytest.mark.contract(
+    "Whatever ends how, the capacity stays in its bounds, and no cut is made by fewer than five calls."
+)
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    start=st.integers(1, 20),
+    ends=st.lists(
+        st.tuples(st.sampled_from(["answer", "refusal"]), st.floats(0.001, 5.0), st.floats(0.0, 1.0)),
+        max_size=400,
+    ),
+)
+def test_it_stays_in_its_bounds_and_few_refusals_do_not_cut_it(
+    start: int, ends: list[tuple[str, float, float]]
+) -> None:
+    clock = FakeClock(100.0)
+    controller = Adaptive(start=start, least=1, most=20).open(clock)
+    refusals = 0
+    for kind, seconds, passed in ends:
+        before = controller.limit
+        clock.advance(passed)
+        if kind == "answer":
+            controller.succeeded(seconds)
+        else:
+            refusals += 1
+            controller.failed(True, seconds)
+            assert controller.limit == before or refusals >= 5
+        if controller.limit != before:
+            refusals = 0
+        assert 1 <= controller.limit <= 20
 
 
 def test_a_limit_that_is_not_used_does_not_grow() -> None:

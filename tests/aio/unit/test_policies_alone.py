@@ -311,7 +311,7 @@ def test_a_rate_leaves_the_adaptive_limit_as_it_is_and_a_full_server_cuts_it() -
         fake = Fake(limit=16, in_flight=16)
         policy = load(fake, Retry(1), capacity=Adaptive(start=16))
         fake.now += 1.0
-        # As many as are no chance for the limit, and an answer between, so that the service is there.
+        # More than chance for the limit, and an answer between, so that the service is there.
         for _ in range(8):
             policy.ended(calls(1), None, 0.5)
             policy.ended(calls(1), Overloaded(None, status), 0.5)
