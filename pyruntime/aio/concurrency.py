@@ -318,7 +318,7 @@ class AdaptiveController:
         window = self._window
         # At a later moment: of calls that end at once, all count or none.
         if window.answered >= window.due and now > window.last + SAME_MOMENT_S:
-            self._judge(window, window.last)
+            self._judge(window, now)
             window = self._window
         window.add(seconds, now)
         if window.has(now - seconds) and self._failures.ended(self.limit, False):
