@@ -23,11 +23,16 @@ from pillarbox.aio.limits.rate import (
     open_limiter,
 )
 from pillarbox.aio.options import Options
-from pillarbox.aio.policies.breaker import BEGUN, REFUSED, SPORADIC_SHARE, WINDOW_S, CircuitBreaker
+from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
-from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
+
+FULL_STATUSES = (503, 529)
+"""Answers of a service that works on as many calls as it can; others that mean overload are of a rate."""
+FULL_AFTER_TRIPS = 2.0
+"""Round trips without an answer after which such a service is away instead."""
 
 
 class LoadPolicy(CallPolicy):
@@ -170,8 +175,11 @@ class LoadPolicy(CallPolicy):
             # It was neither answered nor refused.
             return
         overload = is_overload(error)
-        if self._controller is not None and not isinstance(error, ServiceResting):
-            self._controller.failed(overload)
+        # Where no pace is found, the calls in flight are all that can be lowered.
+        is_full = overload and (not self.can_break or status_of(error) in FULL_STATUSES)
+        is_resting = isinstance(error, ServiceResting)
+        if self._controller is not None and not is_resting and (is_full or not overload):
+            self._controller.failed(is_full, seconds)
             self._services.changed()
         if not overload:
             if self.can_break and is_unreached(error):
@@ -185,7 +193,7 @@ class LoadPolicy(CallPolicy):
         if self.can_break:
             self.open_breaker()
         if self.breaker is not None or self.limiter is not None:
-            self._cool_down(self._asked_delay(error), error)
+            self._cool_down(self._asked_delay(error), error, is_full)
 
     def _asked_delay(self, error: BaseException) -> float | None:
         """Seconds for which the service asked for no call; None where it did not, or where a hook raised.
@@ -197,8 +205,8 @@ class LoadPolicy(CallPolicy):
         except BaseException:
             return None
 
-    def _cool_down(self, asked: float | None, error: BaseException) -> None:
-        """Hold calls back after a refusal; few, which ask for nothing, hold back their own rows only."""
+    def _cool_down(self, asked: float | None, error: BaseException, is_full: bool) -> None:
+        """Hold calls back after refusals that are more than chance; fewer hold back their own rows only."""
         breaker, limiter = self.breaker, self.limiter
         if isinstance(error, ServiceResting):
             # Other tasks that share the limiter know their addresses by themselves.
@@ -207,18 +215,24 @@ class LoadPolicy(CallPolicy):
             return
         if breaker is not None:
             was_paced = breaker.is_paced
-            holds = breaker.overloaded(asked)
+            controller = self._controller
+            full_after = 0.0
+            if controller is not None and is_full:
+                # One controller for one load: the calls in flight are lowered, and no pace beside them.
+                trip = controller.round_trip
+                full_after = max(WINDOW_S, FULL_AFTER_TRIPS * trip if trip < math.inf else 0.0)
+            holds = breaker.overloaded(asked, self._services.in_flight(), full_after)
             if self._is_paced:
-                holds = holds or breaker.refused_share > SPORADIC_SHARE
+                holds = holds or (breaker.is_refusing and not full_after)
             else:
                 holds = holds and not was_paced
         else:
-            holds = asked is not None or self._count_refused() > SPORADIC_SHARE
+            holds = self._are_refused()
         if holds and limiter is not None:
             limiter.cool_down(asked)
 
-    def _count_refused(self) -> float:
-        """The share of the calls of the last second that were refused, with this one."""
+    def _are_refused(self) -> bool:
+        """Return True if many calls of the last second were refused, with this one."""
         now = self._services.loop.time()
         if self._counts is None:
             self._counts = SlidingCounts(2, WINDOW_S, now)
@@ -226,7 +240,7 @@ class LoadPolicy(CallPolicy):
             self._counts.add(BEGUN, now, min(self._services.begun(), 2 * self._services.limit()))
         self._counts.add(REFUSED, now)
         calls, refusals = self._counts.totals(now)
-        return refusals / max(1, calls)
+        return are_many(refusals, calls)
 
     def open_breaker(self) -> CircuitBreaker:
         """The breaker, made by the first error that needs one."""

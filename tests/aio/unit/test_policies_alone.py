@@ -383,17 +383,31 @@ def test_a_budget_of_cost_counts_what_is_spent_in_lives_before_too() -> None:
     assert policy.spent() == (4, pytest.approx(1.1))
 
 
-def test_an_overload_opens_a_breaker_and_the_row_is_called_again_uncharged() -> None:
+def refuse(policy: LoadPolicy, error: BaseException, times: int) -> None:
+    for _ in range(times):
+        policy.ended(calls(1), error, 0.1)
+
+
+def test_an_overload_opens_a_breaker_and_holds_back_its_own_row_only() -> None:
     fake = Fake(limit=10, in_flight=1)
     policy = load(fake, Retry(1, initial=1.0, jitter=False))
     assert policy.breaker is None and "may_begin" in policy.skips
     refused = Overloaded(5.0)
-    policy.ended(calls(1), refused, 0.1)
+    refuse(policy, refused, 1)
     assert policy.breaker is not None and fake.asked == ["gate"]
-    assert policy.breaker.is_cooling and policy.needs_answers and "may_begin" not in policy.skips
-    assert policy.may_begin(calls(1)) == pytest.approx(5.0, abs=1e-5)
+    assert policy.needs_answers and "may_begin" not in policy.skips
+    assert not policy.breaker.is_cooling and policy.may_begin(calls(1)) == 0.0
     assert policy.again([call()], refused) == Again(5.0, "refusal")
     assert policy.again([call()], OSError()) is None
+
+
+def test_overloads_that_are_many_hold_back_all_calls_for_as_long_as_the_service_asks() -> None:
+    fake = Fake(limit=10, in_flight=1)
+    policy = load(fake, Retry(1, initial=1.0, jitter=False))
+    refused = Overloaded(5.0)
+    refuse(policy, refused, 4)
+    assert policy.breaker is not None and policy.breaker.is_cooling
+    assert policy.may_begin(calls(1)) == pytest.approx(5.0, abs=1e-5)
     fake.now += 5.1
     # One call tries whether the service is well again.
     assert policy.may_begin(calls(1)) == 0.0
@@ -402,6 +416,36 @@ def test_an_overload_opens_a_breaker_and_the_row_is_called_again_uncharged() -> 
     assert not policy.breaker.is_outage
     counts = policy.limiter_statistics()
     assert counts is not None and (counts.granted, counts.cool_downs) == (1, 1)
+
+
+def test_slow_calls_that_are_refused_one_after_the_other_hold_back_all_calls() -> None:
+    fake = Fake(limit=1)
+    policy = load(fake, Retry(1))
+    for count in range(5):
+        assert policy.breaker is None or not policy.breaker.is_cooling, count
+        fake.now += 20.0
+        policy.ended(calls(1), Overloaded(60.0), 20.0)
+    assert policy.breaker is not None and policy.breaker.is_cooling
+
+
+def test_a_rate_leaves_the_adaptive_limit_as_it_is_and_a_full_server_cuts_it() -> None:
+    for status, cut in ((429, False), (503, True)):
+        fake = Fake(limit=16, in_flight=16)
+        policy = load(fake, Retry(1), capacity=Adaptive(start=16))
+        fake.now += 1.0
+        # More than chance for the limit, and an answer between, so that the service is there.
+        for _ in range(8):
+            policy.ended(calls(1), None, 0.5)
+            policy.ended(calls(1), Overloaded(None, status), 0.5)
+        assert policy.found is not None and (policy.found < 16) is cut
+        assert policy.breaker is not None and policy.breaker.is_cooling is not cut
+
+
+def test_a_full_server_without_any_answer_is_an_outage() -> None:
+    fake = Fake(limit=16, in_flight=16)
+    policy = load(fake, Retry(1), capacity=Adaptive(start=16))
+    refuse(policy, Overloaded(None, 503), 8)
+    assert policy.breaker is not None and policy.breaker.is_cooling
 
 
 def test_a_row_that_was_refused_for_too_long_is_final() -> None:
@@ -438,7 +482,7 @@ def test_rows_in_a_row_that_reach_no_service_are_an_outage() -> None:
 def test_an_error_that_is_an_answer_ends_an_outage_and_a_timeout_does_not() -> None:
     fake = Fake()
     policy = load(fake, Retry(2))
-    policy.ended(calls(1), Overloaded(1.0), 0.1)
+    refuse(policy, Overloaded(1.0), 4)
     fake.now += 1.1
     assert policy.breaker is not None and policy.may_begin(calls(1)) == 0.0
     policy.ended(calls(1), TimeoutError(), 0.1)
@@ -451,10 +495,11 @@ def test_an_adaptive_limit_follows_the_ends_of_attempts() -> None:
     fake = Fake()
     policy = load(fake, capacity=Adaptive(start=2, most=8))
     assert policy.found == 2 and policy.needs_answers
-    for _ in range(2):
+    # Two that begin at once, two behind them that are measured, and one more, by which they are known.
+    for _ in range(5):
         fake.now += 0.1
         policy.ended(calls(1), None, 0.2)
-    assert policy.found == 4 and fake.asked == ["changed", "changed"]
+    assert policy.found == 4 and fake.asked == ["changed"] * 5
     assert load(Fake()).found is None
 
 
@@ -462,10 +507,9 @@ def test_a_limiter_with_a_rate_is_cooled_down_by_refusals_that_are_more_than_cha
     fake = Fake(begun=10)
     policy = load(fake, rate=Rate(1e6, cool_down=3.0))
     assert not policy.can_break
-    policy.ended(calls(1), Overloaded(None), 0.1)
+    refuse(policy, Overloaded(1.0), 2)
     assert policy.may_begin(calls(1)) == 0.0
-    policy.ended(calls(1), Overloaded(None), 0.1)
-    policy.ended(calls(1), Overloaded(None), 0.1)
+    refuse(policy, Overloaded(None), 2)
     assert policy.may_begin(calls(1)) == pytest.approx(3.0, abs=1e-5)
 
 
