@@ -29,7 +29,7 @@ def budget_of_run(options: Options, run: str | None) -> Options:
     would have been. Raises LedgerError and OSError.
     """
     ledger = options.ledger
-    if ledger is None or run is None or not options.budget.limits_calls:
+    if ledger is None or run is None or not options.budget.counts:
         return options
     uid = str(ledger.uid)
     calls, cost = ledger.spent(run, uid)

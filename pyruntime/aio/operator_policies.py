@@ -27,6 +27,7 @@ from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
+from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
 from pillarbox.aio.policy import PolicyStack, copies_of
 
 
@@ -41,7 +42,7 @@ class OperatorPolicies:
     __slots__ = (
         *("by_key", "convert", "costs", "endpoint_counts", "endpoint_services", "errors", "fit", "hedge"),
         *("is_plain", "load", "looks_at_results", "looks_beside_costs", "rejects", "retry"),
-        *("service_limits", "slots", "stack", "users"),
+        *("service_limits", "slots", "stack", "time", "users"),
     )
 
     def __init__(
@@ -61,6 +62,8 @@ class OperatorPolicies:
         self.costs = CostPolicy(
             options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
         )
+        budget = options.budget
+        self.time = TimeBudgetPolicy(budget, self.load.exhaust) if budget.has_end else None
         self.errors = ErrorPolicy(options, meter, clock)
         self.fit = FitPolicy(converter)
         self.convert = self.fit.convert
@@ -80,7 +83,8 @@ class OperatorPolicies:
         )
         hedge = () if self.hedge is None else (self.hedge,)
         slots = () if self.slots is None else (self.slots,)
-        behind = (limits, *slots, self.load, *hedge, *by_key)
+        time = () if self.time is None else (self.time,)
+        behind = (limits, *time, *slots, self.load, *hedge, *by_key)
         self.stack = stack = PolicyStack(
             [*self.users, *retry, self.fit, *endpoints, RepeatPolicy(self.retry), *behind],
             again_last=retry,
@@ -110,6 +114,8 @@ class OperatorPolicies:
         self.load.start(wake)
         if self.slots is not None:
             self.slots.start()
+        if self.time is not None:
+            self.time.start()
 
     async def closed(self) -> None:
         """Close the policies, and give back what was granted and not used."""

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -190,6 +191,10 @@ class Budget:
     usage: a function of the row and the result (for `async_udf`: of the arguments and the result) that
         returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
         cost. Without `max_cost` the cost is only counted.
+    max_seconds: seconds after the first row, or for a DataFrame after the call of `async_map`, from which on no
+        call begins. Calls in flight end, and the other rows are not called. A later run begins anew.
+    until: the moment from which on no call begins: a datetime with its time zone, or a text such as
+        "2026-11-29T06:00:00+01:00".
 
         >>> from pillarbox import Budget, async_map
         >>> async def call(row):
@@ -208,9 +213,15 @@ class Budget:
     max_calls: int | None = None
     max_cost: float | None = None
     usage: Callable[..., Any] | None = None
+    max_seconds: float | None = dataclasses.field(default=None, kw_only=True)
+    until: datetime.datetime | str | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_function_or_none("usage", self.usage)
+        if self.max_seconds is not None:
+            check_positive_number("max_seconds", self.max_seconds)
+        if self.until is not None:
+            object.__setattr__(self, "until", _moment(self.until))
         if self.max_calls is not None:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
@@ -219,7 +230,33 @@ class Budget:
     @property
     def limits_calls(self) -> bool:
         """True if there may be rows that are not called at all."""
+        return self.counts or self.has_end
+
+    @property
+    def counts(self) -> bool:
+        """True if calls or their cost are limited, which the tasks of a job count together."""
         return not (self.max_calls is None and self.max_cost is None)
+
+    @property
+    def has_end(self) -> bool:
+        """True if there is a moment from which on no call begins."""
+        return not (self.max_seconds is None and self.until is None)
+
+    def time_left(self, now: float) -> tuple[float, str]:
+        """Seconds until no call begins any more, and the limit in words. now: seconds since 1970."""
+        left: list[tuple[float, str]] = []
+        if self.max_seconds is not None:
+            left.append((self.max_seconds, f"max_seconds={self.max_seconds:g}"))
+        if isinstance(self.until, datetime.datetime):
+            left.append((self.until.timestamp() - now, f"until={self.until.isoformat()}"))
+        return min(left)
+
+    def begun(self, now: float) -> Budget:
+        """The same budget for tasks that begin later: `max_seconds` counts from now. now: since 1970."""
+        if self.max_seconds is None:
+            return self
+        end = datetime.datetime.fromtimestamp(now + self.time_left(now)[0], datetime.timezone.utc)
+        return dataclasses.replace(self, max_seconds=None, until=end)
 
 
 @naming_arguments
@@ -449,7 +486,7 @@ class Options:
             )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(
-                "max_calls, max_cost: rows that are not called must be marked, "
+                "max_calls, max_cost, max_seconds, until: rows that are not called must be marked, "
                 "so errors may not be 'fail': use 'column', 'null' or 'drop'"
             )
         if isinstance(self.capacity, Shared) and self.limits is None:
@@ -504,6 +541,23 @@ class Options:
             budget=_spread_field(self.budget, "usage"),
             timeout=_spread_field(self.timeout, "fallback"),
         )
+
+
+def _moment(until: Any) -> datetime.datetime:
+    """The moment of `Budget.until`."""
+    moment = until
+    if isinstance(until, str):
+        try:
+            moment = datetime.datetime.fromisoformat(f"{until[:-1]}+00:00" if until[-1:] == "Z" else until)
+        except ValueError as error:
+            raise ValueError(f"until={until!r}: must be a time as in '2026-11-29T06:00:00+01:00'") from error
+    if not isinstance(moment, datetime.datetime):
+        raise TypeError(f"until={until!r}: must be a datetime.datetime with its time zone, or a text of one")
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"until={until!r}: must have a time zone, such as '+00:00' or tzinfo=datetime.timezone.utc"
+        )
+    return moment
 
 
 def _check_capacity(capacity: Any) -> int | Adaptive | Shared:

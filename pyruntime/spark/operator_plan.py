@@ -17,6 +17,7 @@ import inspect
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -224,8 +225,11 @@ def share_budget(options: Options, session: SparkSession | None) -> Options:
     the budget alone, and the rate is still that of each task. Elsewhere
     nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
     """
+    if options.budget.max_seconds is not None:
+        # Tasks begin at different times; the job has one end.
+        options = dataclasses.replace(options, budget=options.budget.begun(time.time()))
     budget = options.budget
-    if not budget.limits_calls or options.limits is not None:
+    if not budget.counts or options.limits is not None:
         return options
     name = "max_calls" if budget.max_calls is not None else "max_cost"
     given = f"{name}={getattr(budget, name)!r}"

@@ -40,6 +40,7 @@ from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
 from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
+from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
@@ -132,6 +133,7 @@ TRIED = {
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
     KeyPolicy: {"finish"},
+    TimeBudgetPolicy: set(),
     HedgePolicy: {"begin", "ended"},
     EndpointPolicy: {"may_begin", "choose", "ended", "again", "finish"},
 }
