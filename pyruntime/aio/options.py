@@ -191,8 +191,8 @@ class Budget:
     usage: a function of the row and the result (for `async_udf`: of the arguments and the result) that
         returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
         cost. Without `max_cost` the cost is only counted.
-    max_seconds: seconds after the first row, or for a DataFrame after the call of `async_map`, from which on no
-        call begins. Calls in flight end, and the other rows are not called. A later run begins anew.
+    max_seconds: seconds after the first row, or for a DataFrame after the call of `async_map`, from which on
+        no call begins. Calls in flight end, and the other rows are not called. A later run begins anew.
     until: the moment from which on no call begins: a datetime with its time zone, or a text such as
         "2026-11-29T06:00:00+01:00".
 
