@@ -343,7 +343,7 @@ ABOVE = {
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
     ),
-    "rows by key": of_calls("per_key", "policies_alone"),
+    "rows by key": of_calls("per_key", "key_and_time_policies"),
     "the hedges": of_calls("hedging"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),

@@ -51,9 +51,7 @@ class Keyed:
         return number
 
 
-@pytest.mark.contract(
-    convicts=["newest_row_of_key_first", "one_row_of_key_too_many", "key_never_goes_on"]
-)
+@pytest.mark.contract(convicts=["newest_row_of_key_first", "one_row_of_key_too_many", "key_never_goes_on"])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_rows_of_one_key_are_called_one_after_the_other_in_their_order_and_keys_side_by_side(
     ordered: bool,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, Options, Retry, async_map
-from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
 from tests.aio.virtual import Job, infos, now, play
 
 UTC = datetime.timezone.utc
@@ -103,35 +102,6 @@ def test_tasks_that_begin_later_have_the_end_of_the_job() -> None:
     assert begun.max_seconds is None and begun.time_left(1000.0)[0] == 60.0
     assert pickle.loads(pickle.dumps(begun)) == begun
     assert Budget(3).begun(1000.0) == Budget(3)
-
-
-def test_the_policy_sets_one_timer_and_cancels_it() -> None:
-    class Loop:
-        def __init__(self) -> None:
-            self.timers: list[tuple[float, Any]] = []
-            self.cancelled = 0
-
-        def call_later(self, seconds: float, fn: Any, *words: Any) -> Loop:
-            self.timers.append((seconds, lambda: fn(*words)))
-            return self
-
-        def cancel(self) -> None:
-            self.cancelled += 1
-
-    class Services:
-        loop = Loop()
-
-    said: list[str] = []
-    policy = TimeBudgetPolicy(Budget(max_seconds=7.0), said.append, lambda: 0.0)
-    services: Any = Services()
-    policy.open(services)
-    policy.start()
-    ((seconds, over),) = services.loop.timers
-    assert seconds == 7.0 and said == []
-    over()
-    assert said == ["max_seconds=7"]
-    policy.close()
-    assert services.loop.cancelled == 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from pillarbox import (
     CallFailed,
     Errors,
     Hedge,
-    Limit,
     NothingSucceeded,
     Options,
     Rate,
@@ -672,83 +671,6 @@ def test_fit_converts_a_result_and_refuses_one_that_does_not_fit() -> None:
 def test_fit_without_a_converter_has_no_moment() -> None:
     policy = FitPolicy(None)
     assert policy.skips == {"accept"} and policy.convert is None
-
-
-# -- rows by key ------------------------------------------------------------------------------------
-
-
-def keyed(at_once: int = 1) -> tuple[KeyPolicy, Fake, list[Any], list[list[Any]]]:
-    """A policy by the first letter of a row, with what it holds and what it has go on."""
-    fake, held, resumed = Fake(), [], []
-
-    def resume(rows: Sequence[Any], is_behind: bool) -> None:
-        resumed.append(["behind", *rows] if is_behind else [*rows])
-
-    policy = KeyPolicy(Limit(lambda row: row[0], at_once), held.append, resume)
-    policy.open(fake.services())
-    return policy, fake, held, resumed
-
-
-def test_rows_of_a_key_go_on_in_their_order_each_in_the_next_turn_of_the_loop() -> None:
-    policy, fake, held, resumed = keyed()
-    rows = [call(row=row) for row in ("a1", "a2", "b1", "a3")]
-    assert [policy.let_through(each) for each in rows] == [True, False, True, False]
-    assert held == [rows[1], rows[3]] and policy.statistics() == {"queued_by_key": 2.0}
-    policy.finish(rows[0], "result")
-    assert resumed == []
-    fake.turn()
-    policy.finish(rows[1], "result")
-    # Behind its result it may be told of again: a ledger has it.
-    policy.leave(rows[1])
-    fake.turn()
-    assert resumed == [[rows[1]], [rows[3]]] and policy.statistics() == {}
-    policy.finish(rows[3], "result")
-    assert policy.let_through(call(row="a4"))
-
-
-def test_what_is_let_through_in_one_turn_goes_on_together() -> None:
-    policy, fake, _, resumed = keyed(at_once=2)
-    rows = [call(row=f"a{number}") for number in range(5)]
-    assert [policy.let_through(each) for each in rows] == [True, True, False, False, False]
-    policy.finish(rows[1], "result")
-    policy.finish(rows[0], "result")
-    fake.turn()
-    assert resumed == [rows[2:4]]
-
-
-def test_a_row_does_not_overtake_one_of_its_key_that_has_not_begun() -> None:
-    policy, fake, _, resumed = keyed(at_once=2)
-    rows = [call(row=f"a{number}", attempt=number == 0) for number in range(3)]
-    assert [policy.let_through(each) for each in rows] == [True, True, False]
-    policy.finish(rows[0], "result")
-    fake.turn()
-    assert resumed == [["behind", rows[2]]]
-
-
-@pytest.mark.contract(convicts=["queued_row_takes_another_out"])
-def test_a_row_that_ends_in_the_queue_of_its_key_lets_nobody_through() -> None:
-    policy, fake, _, resumed = keyed()
-    rows = [call(row=f"a{number}") for number in range(4)]
-    for each in rows:
-        policy.let_through(each)
-    policy.leave(rows[2])
-    fake.turn()
-    assert resumed == []
-    for each in rows[:2]:
-        policy.finish(each, "result")
-        fake.turn()
-    assert resumed == [[rows[1]], [rows[3]]]
-
-
-def test_a_row_is_taken_out_behind_its_completion() -> None:
-    policy, fake, _, resumed = keyed()
-    rows = [call(row=f"a{number}") for number in range(2)]
-    for each in rows:
-        policy.let_through(each)
-    completed: list[Any] = []
-    policy.completing(lambda row, result: completed.append((row, result)))(rows[0], "found")
-    fake.turn()
-    assert completed == [(rows[0], "found")] and resumed == [[rows[1]]]
 
 
 # -- hedges -----------------------------------------------------------------------------------------
