@@ -29,7 +29,7 @@ def test_rows_of_a_partition_are_called_in_the_order_of_their_key(spark: SparkSe
         number = numbers[key] = numbers.get(key, -1) + 1
         await asyncio.sleep((row.id * 31 % 5) / 2000)
         running.discard(key)
-        return row.id, number, at_once
+        return row.id, number, int(at_once)
 
     options = Options(per_key=Limit(key=lambda row: row.id % 7), ordered=ordered, capacity=32)
     df = async_map(

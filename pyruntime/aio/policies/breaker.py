@@ -163,7 +163,7 @@ class CircuitBreaker:
                 if self._pace.is_set and refusals >= MANY_REFUSALS:
                     self._pace.slow_down(refusals / calls, now, self._answered(now))
                 return False
-        # spec: Adaptive!Trip
+        # spec: Adaptive!Throttle
         self._trip(now)
         self._cool_until = now + (self._backoff(self._trips_in_a_row) if asked is None else asked)
         return True
