@@ -44,7 +44,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean aarch64 test-cluster
+.PHONY: help env build kernel demo demo-lookup test-fast test test-slow test-all coverage test-spark test-spark-part test-spark-3.5 test-spark-4.0 test-spark-4.1 test-freethreaded spec fuzz chaos sanitize mutation options contracts long touched lint typing format docs bench bench-kernel bench-clients bench-small bench-limits figures bench-peers bench-sources s3-server otel-collector kafka-server model-servers wheels try-wheels first-minute sbom news release lock clean distclean aarch64 test-cluster
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -228,6 +228,9 @@ bench-clients: build  ## the clients beside AsyncOpenAI, baseten's, Daft, openai
 
 bench-small: build  ## small tasks beside Spark's identity, over TCP and Unix sockets: two minutes
 	@$(WITH_JAVA) $(PY) -m bench.small
+
+bench-limits: build  ## refusals, learned limits, shared capacity, hedges, endpoints, in virtual time and with servers (NAMES="adaptive")
+	@$(PY) -m bench.limits $(NAMES)
 
 figures: build  ## the figures of README beside other clients, with their picture: downloads 500 MB, ten minutes
 	@$(WITH_JAVA) $(PY) -m bench.figures $(if $(REUSE),--reuse)

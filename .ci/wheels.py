@@ -34,7 +34,20 @@ PLATFORM = f"manylinux_{GLIBC.replace('.', '_')}_x86_64"
 TARGET = f"x86_64-linux-gnu.{GLIBC}"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 NEITHER = "not spark and not server and not slow and not thorough"
-ABOVE = ("spark", "chaos", "examples", "embedding", "bench", "demo")
+ABOVE = (
+    "spark",
+    "cluster",
+    "chaos",
+    "examples",
+    "embedding",
+    "bench",
+    "demo",
+    "house",
+    "native",
+    "spec",
+    "servers",
+)
+"""Tests of what needs Spark, a compiler or Java, and of the project's files: none of them is in a wheel."""
 FREE = ("tests/kernel", "tests/testing", "tests/mailbox", "tests/aio")
 """The tests for a Python without a GIL, for which few other packages have wheels."""
 QUICK = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", NEITHER)

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable
 from bench import service
 from bench.table import Column, print_table
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
 from pillarbox.aio.row_inputs import CollectionInput
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream, TaskRun
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.task.checkpoint import CheckpointBarrier
 from pillarbox.task.protocols import MAX_WATERMARK, RowBatch
 

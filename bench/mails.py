@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 from bench.table import Column, print_table
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Errors, Options
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
 
 BY_TIME = {"_sample", "_measure"}

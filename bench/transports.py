@@ -122,8 +122,8 @@ def asking(name: str, way: str) -> Iterator[Ask]:
     if name == "pillarbox.rpc":
         import pickle
 
+        from pillarbox.loop_thread import new_event_loop
         from pillarbox.rpc.connection import connect
-        from pillarbox.rpc.loop_thread import new_event_loop
 
         handle, loop = pickle.loads(bytes.fromhex(way)), new_event_loop()
         opening = connect(handle)

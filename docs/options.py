@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pillarbox.aio.options import UNSET, Budget, Buffer, Dedupe, Errors, Options, Timeout
+from pillarbox.aio.policies.per_key import Limit
 
 ROOT = Path(__file__).resolve().parents[1]
-RARE = ("buffer", "dedupe", "latency", "where", "policies")
+RARE = ("buffer", "dedupe", "per_key", "latency", "where", "policies")
 """Options without a keyword of their own: they are given as `options=Options(buffer=...)`."""
-VALUES = (Timeout, Errors, Budget, Buffer, Dedupe)
+VALUES = (Timeout, Errors, Budget, Buffer, Dedupe, Limit)
 
 _COMMENT = re.compile(r"^( +)# From `Options`(?:, but ([\w, ]+))?:$")
 _PARAMETERS = {each.name: each for each in inspect.signature(Options).parameters.values()}
@@ -90,7 +91,8 @@ def _table(kind: type) -> str:
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for name, parameter in inspect.signature(kind).parameters.items():
         shown = f"`options=Options({name}=...)`" if kind is Options and name in RARE else f"`{name}`"
-        default = "" if parameter.default is UNSET else f"`{parameter.default!r}`"
+        is_given = parameter.default is UNSET or parameter.default is parameter.empty
+        default = "" if is_given else f"`{parameter.default!r}`"
         rows.append(f"| {shown} | {default} | {' '.join(told[name])} |")
     return "\n".join(rows)
 

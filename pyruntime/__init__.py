@@ -12,21 +12,26 @@ from pillarbox.lazy_names import at_first_use
 
 if TYPE_CHECKING:
     from pillarbox.aio.batching import Batch
-    from pillarbox.aio.chained import Step
     from pillarbox.aio.concurrency import Adaptive
     from pillarbox.aio.current import current_call
+    from pillarbox.aio.endpoints import Endpoints
     from pillarbox.aio.errors import (
         CallFailed,
         CallTimeout,
         ErrorInfo,
         NothingSucceeded,
         Outcome,
+        QuotaUsedUp,
         TooManyFailures,
     )
+    from pillarbox.aio.hedge import Hedge
     from pillarbox.aio.limits.coordinator import Coordinator
     from pillarbox.aio.limits.rate import Rate
+    from pillarbox.aio.limits.shared import Shared
     from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
+    from pillarbox.aio.policies.per_key import Limit
     from pillarbox.aio.retry import Retry, RetryBudget
+    from pillarbox.aio.stages import Step
     from pillarbox.aio.usage import AskAgain, Result, Usage
     from pillarbox.api import async_map
     from pillarbox.job import run
@@ -49,18 +54,23 @@ __all__ = [
     "Collector",
     "Coordinator",
     "Dedupe",
+    "Endpoints",
     "ErrorInfo",
     "Errors",
+    "Hedge",
     "Ledger",
+    "Limit",
     "NothingSucceeded",
     "Options",
     "Outcome",
     "PillarboxError",
+    "QuotaUsedUp",
     "Rate",
     "Redact",
     "Result",
     "Retry",
     "RetryBudget",
+    "Shared",
     "Step",
     "Timeout",
     "TooManyFailures",
@@ -77,16 +87,21 @@ __all__ = [
 # In its module each name is where its docstring says; the lazy import keeps `import pillarbox` light.
 _MODULES = {
     "aio.batching": ["Batch"],
-    "aio.chained": ["Step"],
     "aio.concurrency": ["Adaptive"],
+    "aio.limits.shared": ["Shared"],
     "aio.current": ["current_call"],
+    "aio.endpoints": ["Endpoints"],
     "aio.errors": [
-        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "TooManyFailures"),
+        *("CallFailed", "CallTimeout", "ErrorInfo", "NothingSucceeded", "Outcome", "QuotaUsedUp"),
+        "TooManyFailures",
     ],
+    "aio.hedge": ["Hedge"],
     "aio.limits.coordinator": ["Coordinator"],
     "aio.limits.rate": ["Rate"],
     "aio.options": ["Budget", "Buffer", "Dedupe", "Errors", "Options", "Timeout"],
+    "aio.policies.per_key": ["Limit"],
     "aio.retry": ["Retry", "RetryBudget"],
+    "aio.stages": ["Step"],
     "aio.usage": ["AskAgain", "Result", "Usage"],
     "api": ["async_map"],
     "job": ["run"],

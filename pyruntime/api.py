@@ -31,12 +31,10 @@ import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage, Step, form_of_failures, resolve_stages
-from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
@@ -47,11 +45,13 @@ from pillarbox.aio.options import (
     RowOptionNames,
 )
 from pillarbox.aio.row_inputs import check_rows
-from pillarbox.aio.stage_ledgers import open_ledgers
+from pillarbox.aio.stage_ledgers import open_ledgers, release_ledgers
+from pillarbox.aio.stages import Stage, Step, form_of_failures, resolve_stages
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger.keys import identity_of_source
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
+from pillarbox.providers import DEAD_LETTER_FILES, provided
 from pillarbox.thread_start import start_thread
 from pillarbox.validate import suggesting_options
 
@@ -231,14 +231,19 @@ def async_map(
     Options:
     ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
     capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+        rate does not count. "auto" or an `Adaptive` finds the number at run time; a `Shared` is a number for
+        all tasks together, which needs `limits`.
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    hedge: a `Hedge`: while the call of a row is slow another one is made, and the first good answer counts;
+        for async functions that may be called twice with one row without harm.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
     budget: a `Budget` that limits the calls and the cost of the whole job.
+    endpoints: the `Endpoints` of the service that the function calls: each attempt gets one of them, which
+        the function finds as `current_call().endpoint`. Clients have their own.
     ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
@@ -288,9 +293,17 @@ def _iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) 
             ledger.check()
         if options.errors.dead_letter is not None:
             places[stage.uid] = options.errors.dead_letter
-    return AsyncMapIterator(
-        stages, rows, DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
-    )
+    dead_letters: WritesDeadLetters | None = None
+    if places:
+        dead_letters = provided(DEAD_LETTER_FILES, "dead_letter")(places, has_source=len(stages) > 1)
+    return AsyncMapIterator(stages, rows, dead_letters)
+
+
+class WritesDeadLetters(Protocol):
+    """Puts failed items aside. For the thread that takes the results."""
+
+    def write(self, chunk: Chunk) -> None:
+        """Write the failed items among results. Raises OSError."""
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
@@ -309,7 +322,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self,
         stages: Sequence[Stage],
         rows: Iterable[Any] | AsyncIterable[Any],
-        dead_letters: DeadLetterFiles | None,
+        dead_letters: WritesDeadLetters | None,
     ) -> None:
         self._dead_letters = dead_letters
         self._form = form_of_failures(stages)
@@ -377,8 +390,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if (start := self._begin("for")) is not None:
             stages, rows = start
             stages = open_ledgers(stages)
-            self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
-            self._stream = _stream_of(stages, rows, thread)
+            try:
+                self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+                self._stream = _stream_of(stages, rows, thread)
+            except BaseException:
+                release_ledgers(stages)
+                raise
             # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = None if self._stream is None else self._stream.take()
@@ -444,7 +461,11 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             if any(stage.options.ledger is not None for stage in stages):
                 # It reads files or a bucket.
                 stages = await asyncio.to_thread(open_ledgers, stages)
-            self._stream = _stream_of(stages, rows, None)
+            try:
+                self._stream = _stream_of(stages, rows, None)
+            except BaseException:
+                release_ledgers(stages)
+                raise
             # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = None if self._stream is None else await self._stream.take_async()

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from pillarbox.aio.policy import FINAL, Again, CallPolicy, Found, PolicyServices
+from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, Found, PolicyServices
 
-__all__ = ["FINAL", "Again", "CallPolicy", "Found", "PolicyServices"]
+__all__ = ["FINAL", "Again", "CallPolicy", "CallSuperseded", "Found", "PolicyServices"]

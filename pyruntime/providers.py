@@ -4,13 +4,48 @@ A name is `module:attribute`, as entry points are written. Any thread.
 """
 
 # A function says by such a name how it becomes a column (`Chat.column_adapter`), so the core needs not know
-# the client. One name is the core's own: budgets of local jobs need a coordinator that the user has not made.
+# the client. The other names are the core's own, of what an option asks for: who leaves the option out never
+# imports the ring, and loses nothing where it is not there.
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+BATCH_SCHEDULER = "pillarbox.aio.batches.batch_scheduler:BatchScheduler"
+"""The scheduler of calls that have a batch of rows each."""
+BATCH_RUNNER = "pillarbox.aio.batches.batch_runner:batch_runner"
+"""A function that makes what runs such calls."""
+COLLECTOR_RUNNER = "pillarbox.aio.collector_runner:collector_runner"
+"""A function that makes what runs the calls of a function with a collector."""
+OPERATOR_SNAPSHOTS = "pillarbox.aio.operator_snapshots:OperatorSnapshots"
+"""A class that takes the state of an operator for a checkpoint, and puts it back."""
+RESOLVE_CHAIN = "pillarbox.aio.chained:resolve_chain"
+PLACES_OF_CHAIN = "pillarbox.aio.chained:places_of"
+"""Functions that give the functions of a list their options, and the operators of a task their places."""
+TIMERS = "pillarbox.task.timers:ProcessingTimeService"
+"""The timers of an operator, for one that asks for them."""
+GEN_AI_METER = "pillarbox.aio.gen_ai:GenAiMeter"
+"""The counts and spans of calls to generative AI."""
+EQUAL_CALLS = "pillarbox.aio.dedupe.equal_calls:equal_calls"
+"""A function that makes a `SharesCalls`, by which equal rows of a task share calls."""
+HELD_CLAIMS = "pillarbox.aio.dedupe.claimed_calls:HeldClaims"
+"""The claims of a session, by which equal rows of all tasks share calls."""
+CHECK_CLAIMS = "pillarbox.aio.dedupe.claims:check_claims"
+CHECK_CLAIMS_PLACE = "pillarbox.aio.dedupe.claims:check_place"
+"""Functions that raise LedgerError where an operating system, or a ledger, has no locks for claims."""
+BEGIN_EXECUTION = "pillarbox.ledger.upkeep:begin_execution"
+CACHE_PIN = "pillarbox.aio.cache_pin:CachePin"
+"""A function and a class that keep the records that an execution may ask a cache for; others go."""
+DEAD_LETTER_OF = "pillarbox.spark.dead_letters:dead_letter_of"
+DEAD_LETTER_FILES = "pillarbox.aio.dead_letter_files:DeadLetterFiles"
+"""Places for rows that failed for good, of a DataFrame and of other iterables."""
+OBJECT_FOLDER = "pillarbox.ledger.objects.object_folder:ObjectFolder"
+"""The folder of a ledger in an object store."""
+OWN_JOB = "pillarbox.ledger.objects.holding:own_job"
+PLANNED_JOB = "pillarbox.ledger.objects.holding:planned_job"
+"""Functions for jobs that hold their run, as `pillarbox.ledger.runs` calls them."""
 LOCAL_COORDINATOR = "pillarbox.aio.limits.coordinator:local_coordinator"
 """A function without arguments: the `SharedLimits` of this process for the tasks on this machine."""
 
@@ -27,7 +62,24 @@ def provided(name: str, option: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ModuleNotFoundError(
-            f"{option}: needs {module}, which is not installed; install all of Pillarbox",
-            name=error.name,
-        ) from None
+        raise _missing(module, option, error.name) from None
+
+
+def check_provided(name: str, option: str) -> None:
+    """Raise ModuleNotFoundError where the module of the object called `name` is not installed.
+
+    For the moment at which an option is given: it imports the package of the module only.
+    """
+    module = name.partition(":")[0]
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError as error:
+        raise _missing(module, option, error.name) from None
+    if found is None:
+        raise _missing(module, option, module)
+
+
+def _missing(module: str, option: str, name: str | None) -> ModuleNotFoundError:
+    return ModuleNotFoundError(
+        f"{option}: needs {module}, which is not installed; install all of Pillarbox", name=name
+    )

@@ -10,10 +10,15 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
 K = TypeVar("K", bound=type)
+
+# Types of fields that come from elsewhere, each with the words for its values and the check of one.
+Count = Annotated[int, "from 0 on", lambda value: value >= 0]
+Amount = Annotated[float, "from 0 on", lambda value: value >= 0.0]
+Positive = Annotated[float, "more than 0", lambda value: value > 0.0]
 
 # Alternatives to plain functions: a validation library would cost every worker its import, and its errors
 # tell of models and fields rather than of `capacity=0`; descriptors on the dataclasses would hide the order

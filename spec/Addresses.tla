@@ -1,14 +1,19 @@
 ------------------------------ MODULE Addresses ------------------------------
-(* The addresses of one service, as a client knows them: each has a breaker of its own. A request that an address    *)
-(* refuses goes to another one at once, and the address rests; after its rest one request probes. Only where no      *)
-(* address takes a request does the operator hold back all calls, until the first one takes one again.               *)
+(* The addresses of one service, as all operators of a process know them: each has a breaker of its own. A request   *)
+(* that an address refuses goes to another one at once, and the address rests; after its rest one request probes, of *)
+(* whichever operator. Only where no address takes a request does an operator hold back all its calls, until the     *)
+(* first one takes one again. An operator may end with requests out: their places are free then.                     *)
 (* An outcome counts in the period of its address in which its request began: a period ends when the address opens,  *)
 (* rests again or closes. Time is not here: a rest may end at any time. Nor are the thresholds by which a fault is   *)
-(* the address's: each refusal is. Module pillarbox.clients.addresses; the pause is in pillarbox.aio.throttle.       *)
+(* the address's: each refusal is. Nor load, latency, weight and pace: they order those that take a request, and any *)
+(* of these may be chosen. Modules pillarbox.aio.endpoint_health and endpoint_pool; the two ways to use them are     *)
+(* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints.                                                 *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
     Addrs, Calls,
+    Ops,        \* the operators: 1..n; call c is of operator 1 + c % n
+    Closes,     \* operators that end early, at most
     Changes,    \* changes of mind of the addresses, at most
     Cancels,    \* requests that are cancelled, at most
     Endless,    \* whether a call that was answered is made again, for ever
@@ -20,17 +25,21 @@ VARIABLES
     rested,     \* of each address that is open: whether its rest is over
     probing,    \* of each address: whether a request probes
     call,       \* of each call: where it is, see TypeOK
-    paused,     \* whether the operator holds back all calls
+    paused,     \* of each operator: whether it holds back all calls
+    closed,     \* the operators that have ended early
     changes, cancels
 
-vars == <<well, open, rested, probing, call, paused, changes, cancels>>
+vars == <<well, open, rested, probing, call, paused, closed, changes, cancels>>
 breaker == <<open, rested, probing>>
+
+Op(c) == 1 + (c % Ops)
 
 (* `fresh`: the request began in the present period of its address. `sound`: its address answered then. `tried`:     *)
 (* addresses that have refused it.                                                                                  *)
 TypeOK ==
     /\ well \in [Addrs -> BOOLEAN] /\ open \in [Addrs -> BOOLEAN] /\ rested \in [Addrs -> BOOLEAN]
-    /\ probing \in [Addrs -> BOOLEAN] /\ paused \in BOOLEAN
+    /\ probing \in [Addrs -> BOOLEAN] /\ paused \in [1..Ops -> BOOLEAN]
+    /\ closed \subseteq 1..Ops
     /\ call \in [Calls -> [at : {"new", "out", "held", "done", "lost"}, addr : Addrs, fresh : BOOLEAN,
                            sound : BOOLEAN, tried : SUBSET Addrs]]
 
@@ -38,24 +47,35 @@ New == [at |-> "new", addr |-> CHOOSE a \in Addrs : TRUE, fresh |-> FALSE, sound
 
 Init ==
     /\ well = [a \in Addrs |-> TRUE] /\ open = [a \in Addrs |-> FALSE] /\ rested = open /\ probing = open
-    /\ call = [c \in Calls |-> New] /\ paused = FALSE /\ changes = 0 /\ cancels = 0
+    /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ closed = {} /\ changes = 0 /\ cancels = 0
 
-CanTake(a) ==
+(* The requests that probe, in the eyes of an operator: of all of them.                                            *)
+Probes(o, a) ==
+    IF Mutant = "own_probes"
+    THEN \E c \in Calls : Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a /\ call[c].fresh
+    ELSE probing[a]
+CanTakeBy(o, a) ==
     \/ ~open[a]
     \/ /\ rested[a] \/ Mutant = "takes_while_it_rests"
-       /\ ~probing[a] \/ Mutant = "many_probes"
+       /\ ~Probes(o, a) \/ Mutant = "many_probes"
        /\ Mutant # "never_probed"
-Left(c) == {a \in Addrs \ call[c].tried : CanTake(a)}
+CanTake(a) == \E o \in 1..Ops : CanTakeBy(o, a)
+Left(c) == {a \in Addrs \ call[c].tried : CanTakeBy(Op(c), a)}
+
+(* A request that has failed before does not probe, where another address takes it.                                *)
+MayProbe(c, a) ==
+    \/ ~open[a] \/ call[c].tried = {} \/ Mutant = "failed_probes"
+    \/ \A b \in Left(c) : open[b]
 
 (* The requests that are out at `a` belong to a former period from now on.                                         *)
 Aged(a, calls) == [c \in Calls |-> IF calls[c].at = "out" /\ calls[c].addr = a
                                    THEN [calls[c] EXCEPT !.fresh = FALSE] ELSE calls[c]]
 
 Send(c, a) ==
-    /\ call[c].at = "new" /\ ~paused /\ a \in Left(c)
+    /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ a \in Left(c) /\ MayProbe(c, a)
     /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> well[a], tried |-> @.tried]]
     /\ probing' = [probing EXCEPT ![a] = open[a]]
-    /\ UNCHANGED <<well, open, rested, paused, changes, cancels>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, changes, cancels>>
 
 (* What an end of a request frees: the place of the probe, if it was that.                                         *)
 Freed(c) == LET a == call[c].addr IN IF call[c].fresh THEN [probing EXCEPT ![a] = FALSE] ELSE probing
@@ -72,7 +92,7 @@ Answer(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ probing' = Freed(c) /\ call' = after
                 /\ UNCHANGED <<open, rested>>
-        /\ UNCHANGED <<well, paused, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
 
 Refuse(c) ==
     LET a == call[c].addr
@@ -86,7 +106,7 @@ Refuse(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ call' = after
                 /\ UNCHANGED breaker
-        /\ UNCHANGED <<well, paused, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
 
 (* Its call has no more time, or nobody wants it: the operator has its outcome.                                    *)
 Cancel(c) ==
@@ -94,43 +114,55 @@ Cancel(c) ==
     /\ cancels' = cancels + 1
     /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "done", !.fresh = FALSE]]
     /\ probing' = IF Mutant = "cancelled_probe_stays" THEN probing ELSE Freed(c)
-    /\ UNCHANGED <<well, open, rested, paused, changes>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, changes>>
 
 (* No address takes the request, and none has seen it: nothing was sent, which counts as no attempt.               *)
 Pause(c) ==
-    /\ call[c].at = "new" /\ ~paused /\ call[c].tried = {}
+    /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried = {}
     /\ IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
-    /\ paused' = TRUE
+    /\ paused' = [paused EXCEPT ![Op(c)] = TRUE]
     /\ call' = [call EXCEPT ![c].at = "held"]
-    /\ UNCHANGED <<well, breaker, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
 
 (* Addresses have refused it, and no other one takes it: the operator makes it again.                              *)
 Fail(c) ==
-    /\ call[c].at = "new" /\ ~paused /\ call[c].tried # {} /\ Left(c) = {}
+    /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried # {} /\ Left(c) = {}
     /\ call' = [call EXCEPT ![c] = IF Mutant = "refused_is_lost" THEN [@ EXCEPT !.at = "lost"] ELSE New]
-    /\ UNCHANGED <<well, breaker, paused, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, paused, closed, changes, cancels>>
 
-Resume ==
-    /\ paused /\ \E a \in Addrs : CanTake(a)
-    /\ paused' = FALSE
-    /\ call' = [c \in Calls |-> IF call[c].at = "held" THEN New ELSE call[c]]
-    /\ UNCHANGED <<well, breaker, changes, cancels>>
+Resume(o) ==
+    /\ paused[o] /\ \E a \in Addrs : CanTakeBy(o, a)
+    /\ paused' = [paused EXCEPT ![o] = FALSE]
+    /\ call' = [c \in Calls |-> IF call[c].at = "held" /\ Op(c) = o THEN New ELSE call[c]]
+    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
+
+(* The task ends, with an error or since it is left: no request of it has an outcome.                              *)
+Close(o) ==
+    /\ o \notin closed /\ Cardinality(closed) < Closes
+    /\ closed' = closed \cup {o}
+    /\ paused' = [paused EXCEPT ![o] = FALSE]
+    /\ call' = [c \in Calls |-> IF Op(c) = o THEN [call[c] EXCEPT !.at = "done", !.fresh = FALSE] ELSE call[c]]
+    /\ probing' = [a \in Addrs |->
+                      probing[a] /\ (\/ Mutant = "closed_probe_stays"
+                                     \/ \A c \in Calls : ~(Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a
+                                                             /\ call[c].fresh))]
+    /\ UNCHANGED <<well, open, rested, changes, cancels>>
 
 RestEnds(a) ==
     /\ open[a] /\ ~rested[a]
     /\ rested' = [rested EXCEPT ![a] = TRUE]
-    /\ UNCHANGED <<well, open, probing, call, paused, changes, cancels>>
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels>>
 
 Change(a) ==
     /\ changes < Changes
     /\ changes' = changes + 1
     /\ well' = [well EXCEPT ![a] = ~@]
-    /\ UNCHANGED <<breaker, call, paused, cancels>>
+    /\ UNCHANGED <<breaker, call, paused, closed, cancels>>
 
 Next ==
     \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a)
     \/ \E a \in Addrs : RestEnds(a) \/ Change(a)
-    \/ Resume
+    \/ \E o \in 1..Ops : Resume(o) \/ Close(o)
 
 Spec == Init /\ [][Next]_vars
 
@@ -139,7 +171,7 @@ FairSpec ==
     /\ Spec
     /\ \A c \in Calls : WF_vars(Answer(c) \/ Refuse(c)) /\ WF_vars(Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a))
     /\ \A a \in Addrs : WF_vars(RestEnds(a)) /\ SF_vars(\E c \in Calls : Send(c, a))
-    /\ WF_vars(Resume)
+    /\ \A o \in 1..Ops : WF_vars(Resume(o))
 
 -----------------------------------------------------------------------------
 Out(a) == {c \in Calls : call[c].at = "out" /\ call[c].addr = a /\ call[c].fresh}
@@ -151,14 +183,19 @@ OnlyProbes == \A a \in Addrs : open[a] => Cardinality(Out(a)) <= IF rested[a] TH
 ProbeIsOut == \A a \in Addrs : probing[a] => open[a] /\ Out(a) # {}
 
 (* No call is forgotten, and none waits for a pause that is over.                                                  *)
-NoneLost == \A c \in Calls : call[c].at # "lost" /\ (call[c].at = "held" => paused)
+NoneLost == \A c \in Calls : call[c].at # "lost" /\ (call[c].at = "held" => paused[Op(c)])
 
 (* All calls are held back for the fault of all addresses only.                                                    *)
-PausedForAll == [][(paused' /\ ~paused) => \A a \in Addrs : ~CanTake(a)]_vars
+PausedForAll == [][\A o \in 1..Ops : (paused'[o] /\ ~paused[o]) => \A a \in Addrs : ~CanTakeBy(o, a)]_vars
+
+(* A request that has failed is not lost to a probe, while an address that is closed takes it.                     *)
+FailedDoesNotProbe ==
+    [][\A c \in Calls : (call[c].at = "new" /\ call'[c].at = "out" /\ call[c].tried # {} /\ open[call'[c].addr])
+        => \A b \in Addrs \ call[c].tried : open[b]]_vars
 
 (* What a request of a former period brings changes nothing of its address.                                        *)
 StaleSaysNothing ==
-    [][\A c \in Calls : (call[c].at = "out" /\ ~call[c].fresh /\ call'[c].at # "out")
+    [][\A c \in Calls : (call[c].at = "out" /\ ~call[c].fresh /\ call'[c].at # "out" /\ closed' = closed)
         => LET a == call[c].addr IN open'[a] = open[a] /\ rested'[a] = rested[a] /\ probing'[a] = probing[a]]_vars
 
 (* Where one address is well for good, every call gets its answer.                                                 *)

@@ -44,9 +44,9 @@ KEYS = {"about", "right", "wrong", "file", "and"}
 # Files of FOLDER, in the order of the table of `spec/README.md`.
 PARTS = (
     "lock_free_inbox", "oracle", "mail", "mailbox", "queue", "handover", "deadlines", "waits", "c_interface",
-    "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler",
-    "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers", "clients",
-    "coordinator", "job",
+    "collector", "modules", "processor", "task", "chain", "operator", "runners", "scheduler", "per_key",
+    "hedging", "ledger_session", "claims", "holder", "cache", "results", "rows", "stream", "fetchers",
+    "endpoints", "clients", "coordinator", "job",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Options, Retry, Timeout
+from pillarbox import AskAgain, Batch, Budget, Buffer, Dedupe, Hedge, Limit, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
@@ -144,8 +144,14 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
         options["dedupe"] = Dedupe(_third, memo=dice.choice([0, 5]))
     if dice.random() < 0.1:
         options["budget"] = Budget(max_calls=dice.randint(20, 60))
+    if dice.random() < 0.2:
+        options["per_key"] = Limit(_third, at_once=dice.randint(1, 2))
     if kind == "many":
         options["batch"] = Batch(dice.randint(1, 6), linger=dice.choice([0.0, 0.2]))
+    if kind == "one" and dice.random() < 0.4:
+        # For the model a row with its hedges is one call.
+        after: float | str = dice.choice([0.05, 0.6]) if dice.random() < 0.7 else "p50"
+        options["hedge"] = Hedge(after, dice.choice([0.1, 1.0]), calls=dice.randint(2, 3), idempotent=True)
     lives = dice.choice([0, 1, 2, 3])
     stops = lives and dice.random() < 0.3
     snapshot: TaskSnapshot | None = None

@@ -45,28 +45,42 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "wire_table": frozenset(),
     "wire": frozenset({"wire_table"}),
     "lacks": frozenset({"wire"}),
+    "loop_thread": frozenset({"lacks", "thread_start"}),
     "mailbox": frozenset({"kernel"}),
-    "task": frozenset({"kernel", "mailbox", "thread_start", "validate"}),
-    "rpc": frozenset({"lacks", "thread_start", "validate"}),
-    "ledger": frozenset({"kernel", "redaction", "thread_start", "validate"}),
+    "task": frozenset({"kernel", "mailbox", "providers", "validate"}),
+    "ledger": frozenset({"kernel", "providers", "redaction", "thread_start", "validate"}),
     "aio": frozenset(
         {
-            *("kernel", "lacks", "ledger", "mailbox", "redaction", "rpc", "task", "thread_start"),
-            *("user_frames", "validate", "wire"),
+            *("kernel", "lacks", "ledger", "loop_thread", "mailbox", "providers", "redaction", "task"),
+            *("thread_start", "user_frames", "validate", "wire"),
         }
     ),
     "spark": frozenset(
         {
-            *("aio", "kernel", "lacks", "ledger", "providers", "redaction", "rpc", "task", "thread_start"),
-            *("user_frames", "validate"),
+            *("aio", "kernel", "lacks", "ledger", "loop_thread", "providers", "redaction", "task"),
+            *("thread_start", "user_frames", "validate"),
         }
     ),
     "policies": frozenset({"aio"}),
-    "api": frozenset({"aio", "kernel", "ledger", "rpc", "spark", "thread_start", "validate"}),
+    "api": frozenset(
+        {"aio", "kernel", "ledger", "loop_thread", "providers", "spark", "thread_start", "validate"}
+    ),
 }
 """The core: by package, or by module that stands in none, the others that it imports."""
 
 RINGS: Mapping[str, Ring] = {
+    "batches": Ring(
+        "calls with a batch of rows each",
+        ("aio.batches",),
+        doors=("aio.batches.batch_execution", "aio.batches.batch_scheduler"),
+    ),
+    "chains": Ring("several functions in one task", ("aio.chained",), doors=("aio.chained",)),
+    "checkpoints": Ring(
+        "the states of operators, taken, restored, and as bytes",
+        ("aio.operator_snapshots", "aio.snapshots"),
+        doors=("aio.snapshots",),
+        needs=frozenset({"chains"}),
+    ),
     "clients": Ring(
         "clients of services: HTTP, embeddings, chats, lookups, and their columns on Spark",
         ("clients", "spark.answer_types", "spark.client_columns"),
@@ -74,25 +88,45 @@ RINGS: Mapping[str, Ring] = {
     "cluster": Ring(
         "the doctor's checks of the executors of a cluster",
         ("cluster_check", "executor_probe"),
-        needs=frozenset({"observe", "tools"}),
+        needs=frozenset({"observe", "rpc", "tools"}),
     ),
-    "estimates": Ring("the cost of a job, from a sample of its rows", ("spark.cost_estimate",)),
+    "collectors": Ring("functions that bring their results by a collector", ("aio.collector_runner",)),
+    "dead_letters": Ring(
+        "rows that failed for good, put aside in files",
+        ("aio.dead_letter_files", "spark.dead_letters"),
+        doors=("aio.dead_letter_files", "spark.dead_letters"),
+    ),
+    "dedupe": Ring("equal rows that share a call, of one task or of all", ("aio.dedupe",)),
+    "estimates": Ring(
+        "the cost of a job, from a sample of its rows", ("spark.cost_estimate",), needs=frozenset({"rpc"})
+    ),
     "job": Ring(
         "jobs in one process without Spark: checkpoints, sinks with two phases",
         ("job",),
-        needs=frozenset({"sources"}),
+        needs=frozenset({"chains", "checkpoints", "dead_letters", "sources"}),
     ),
     "legacy": Ring(
         "adapters for sources of earlier interfaces", ("sources.legacy",), needs=frozenset({"sources"})
     ),
     "limits": Ring(
         "limits that the tasks of several processes share",
-        ("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+        (
+            *("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+            *("aio.limits.slot_lease", "aio.limits.slots"),
+        ),
+        needs=frozenset({"rpc"}),
     ),
+    "objects": Ring("ledgers in object stores, and the job that holds a run there", ("ledger.objects",)),
     "observe": Ring(
         "exporters, the report, live progress",
-        ("aio.observe", "spark.progress", "spark.progress_channel"),
+        ("aio.gen_ai", "aio.observe", "spark.progress", "spark.progress_channel"),
         doors=("spark.progress",),
+        needs=frozenset({"rpc"}),
+    ),
+    "rpc": Ring(
+        "authenticated connections between processes, and what goes over them",
+        ("rpc",),
+        doors=("rpc.agreement", "rpc.codec", "rpc.connection", "rpc.server", "rpc.totals_json"),
     ),
     "sources": Ring(
         "sources, their connectors, and Spark's data source for them",
@@ -102,15 +136,25 @@ RINGS: Mapping[str, Ring] = {
             *("sources.fetching", "sources.reader"),
             *("sources.simple", "sources.source", "sources.split", "sources.split_coordinator"),
         ),
+        needs=frozenset({"timers"}),
     ),
-    "streams": Ring("calls that outlast a micro-batch", ("spark.stream",)),
+    "streams": Ring("calls that outlast a micro-batch", ("spark.stream",), needs=frozenset({"dead_letters"})),
     "testing": Ring(
-        "harnesses, models, suites, a stand-in service", ("testing",), needs=frozenset({"sources"})
+        "harnesses, models, suites, a stand-in service",
+        ("testing",),
+        needs=frozenset({"batches", "chains", "sources"}),
     ),
+    "timers": Ring("timers of operators", ("task.alarm", "task.timers"), doors=("task.alarm",)),
     "tools": Ring(
         "the command line: doctor, pack, java-home, ledger",
         ("__main__", "doctor", "java_home", "ledger.cli", "pack"),
         doors=("doctor",),
+        needs=frozenset({"upkeep"}),
+    ),
+    "upkeep": Ring(
+        "compaction of ledgers, and caches, which delete what is too old or too much",
+        ("aio.cache_pin", "ledger.upkeep"),
+        doors=("ledger.upkeep",),
     ),
 }
 """The rings around the core. Each may import all of the core."""

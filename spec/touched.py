@@ -23,9 +23,8 @@ from .long_runs import WRITTEN
 PARTS_BESIDE = ("bench", "examples", "fuzz", "spec")
 """Folders of the project, besides those of the package, that import it."""
 LOW_MODULES = (
-    *("dataclass_fields", "lacks", "lazy_names", "providers", "redaction", "secret_shapes", "thread_start"),
-    "user_frames",
-    *("validate", "wire", "wire_table"),
+    *("dataclass_fields", "lacks", "lazy_names", "loop_thread", "providers", "redaction", "secret_shapes"),
+    *("thread_start", "user_frames", "validate", "wire", "wire_table"),
 )
 """Modules that stand in no package of `pyruntime` and that packages import: parts of their own."""
 TOP = "pillarbox"
@@ -39,6 +38,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "kernel": ("tests/kernel", "tests/native"),
     "lacks": ("tests/aio",),
     "lazy_names": ("tests/house",),
+    "loop_thread": ("tests/aio", "tests/rpc"),
     "providers": ("tests/aio", "tests/spark/unit"),
     "redaction": ("tests/aio",),
     "secret_shapes": ("tests/aio",),

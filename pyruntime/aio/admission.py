@@ -9,18 +9,16 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
 from pillarbox.aio.call_sharing import without
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import chained_call
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, Failed
 from pillarbox.aio.held_bytes import HeldBytes
-from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.states import FinishedRow
@@ -30,13 +28,14 @@ from pillarbox.task.protocols import LeftOut, RowBatch
 class RowAdmission:
     """Makes a call of each row that has room; it waits for its slot, or has its result at once.
 
-    is_behind: rows come from another function of the chain. weights: counts rows; None where no bytes are
+    call_of: makes the call of a row that another function of a chain gave; None for the first function.
+    weights: counts rows; None where no bytes are
     limited. `restored` are rows of a snapshot that wait for their admission, with their states. `is_stuck`:
     rows wait in front of the operator. `has_ended`: no row comes any more.
     """
 
     __slots__ = (
-        *("has_ended", "is_stuck", "restored", "_emitter", "_is_behind", "_meter", "_queue"),
+        *("has_ended", "is_stuck", "restored", "_emitter", "_call_of", "_meter", "_queue"),
         *("_scheduler", "_waiting", "_weights"),
     )
 
@@ -46,12 +45,12 @@ class RowAdmission:
         emitter: ResultEmitter,
         weights: HeldBytes | None,
         *,
-        is_behind: bool,
+        call_of: Callable[[Any, int], Call] | None,
     ) -> None:
         self._scheduler = scheduler
         self._emitter = emitter
         self._weights = weights
-        self._is_behind = is_behind
+        self._call_of = call_of
         self._queue = scheduler.queue
         self._meter = scheduler.meter
         self._waiting = scheduler.waiting
@@ -102,7 +101,7 @@ class RowAdmission:
     def _admit(self, batch: RowBatch, room: int) -> None:
         """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
         size, weights = batch.row_bytes, self._weights
-        if self._is_behind or (weights is not None and size is None):
+        if self._call_of is not None or (weights is not None and size is None):
             self._admit_each(batch, room)
             return
         # The usual case, on the path of every row.
@@ -117,7 +116,8 @@ class RowAdmission:
     def _admit_each(self, batch: RowBatch, room: int) -> None:
         """Let rows in one by one: each is weighed, or comes from another function."""
         put, size = self._queue.put, batch.row_bytes
-        weights, is_behind = self._weights, self._is_behind
+        weights, call_of = self._weights, self._call_of
+        is_behind = call_of is not None
         calls: list[Call] = []
         admitted = 0
         position = batch.position
@@ -125,7 +125,7 @@ class RowAdmission:
             held = (
                 size_of(row.row if is_behind else row) if size is None and weights is not None else size or 0
             )
-            call = chained_call(Call, row, held) if is_behind else Call(row, held)
+            call = Call(row, held) if call_of is None else call_of(row, held)
             call.handle = put(call)
             admitted += 1
             if isinstance(call.row, LeftOut):
@@ -147,8 +147,12 @@ class RowAdmission:
 
     def _call(self, calls: list[Call], admitted: int) -> None:
         """Have rows called that need it; so many were let in."""
-        done = self._scheduler.sharing.admit_all(calls)
-        self._waiting.extend(without(calls, done))
+        scheduler = self._scheduler
+        done = scheduler.sharing.admit_all(calls)
+        calls = without(calls, done)
+        if scheduler.policies.by_key is not None:
+            calls = [call for call in calls if scheduler.let_through(call)]
+        self._waiting.extend(calls)
         self._count_in(admitted, done)
 
     def _take_left_out(self, batch: RowBatch, room: int) -> None:
@@ -166,12 +170,12 @@ class RowAdmission:
             if self._scheduler.is_closed:
                 return
             if isinstance(outcome, tuple):
-                self._scheduler.take_found(call, outcome[0])
+                self._scheduler.route.take_found(call, outcome[0])
             elif outcome is WAITING:
                 self._meter.shared += 1
             elif isinstance(outcome, Shared):
                 self._meter.shared += 1
-                self._scheduler.hand_on(call, outcome.result)
+                self._scheduler.route.hand_on(call, outcome.result)
             else:
                 self._scheduler.fail_call(call, CallFailed(0, outcome))
 

@@ -29,26 +29,26 @@ from functools import partial
 from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
-from pillarbox.aio.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, OperatorFunctions
-from pillarbox.aio.chained import ONLY_PLACE, ChainPlace
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.errors import TooManyFailures
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.function_runner import runner_of
+from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import Meter
-from pillarbox.aio.operator_snapshots import OperatorSnapshots
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.stages import ONLY_PLACE, Place
 from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.time_account import TimeAccount
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
+from pillarbox.providers import BATCH_SCHEDULER, OPERATOR_SNAPSHOTS, provided
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -83,7 +83,7 @@ class AsyncWaitOperator(Operator):
         watched: bool = False,
         convert: ResultConverter | None = None,
         uid: str | None = None,
-        place: ChainPlace = ONLY_PLACE,
+        place: Place = ONLY_PLACE,
         input_failure: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
         self.uid = uid
@@ -100,7 +100,8 @@ class AsyncWaitOperator(Operator):
         self._weights = weights = None if most is None else HeldBytes(options, most, kept_back)
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        make = CallScheduler if options.batch is None else BatchScheduler
+        hedged = CallScheduler if options.hedge is None else HedgingScheduler
+        make = hedged if options.batch is None else provided(BATCH_SCHEDULER, "batch")
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -111,11 +112,8 @@ class AsyncWaitOperator(Operator):
             convert=convert,
             session=ledger_session,
         )
-        is_behind = not place.is_first
-        self._admission = admission = RowAdmission(scheduler, emitter, weights, is_behind=is_behind)
-        self._snapshots = OperatorSnapshots(
-            scheduler, emitter, admission, ledger_session, weights, is_behind=is_behind
-        )
+        call_of = None if place.is_first else place.call_of
+        self._admission = admission = RowAdmission(scheduler, emitter, weights, call_of=call_of)
         self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, watched=watched)
         more_rows = admission.may_get_rows
         self._make_runner = partial(
@@ -198,7 +196,7 @@ class AsyncWaitOperator(Operator):
 
     def close(self) -> asyncio.Future[None] | None:
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
-        if self._runner is None or self._scheduler.loop.is_closed():
+        if self._scheduler.loop.is_closed():
             # In a loop that was closed before its tasks ended nothing can be waited for.
             self._scheduler.policies.stack.close()
             return None
@@ -209,7 +207,10 @@ class AsyncWaitOperator(Operator):
         failure = None
         # An error of closing itself loses nothing: all rows have left, or the task has failed before.
         with suppress(Exception):
-            await self._scheduler.closed()
+            if self._runner is None:
+                self._scheduler.policies.stack.close()
+            else:
+                await self._scheduler.closed()
             if self._ledger_session is not None:
                 failure = await self._ledger_session.close(self._is_whole)
         self._meter.fold()
@@ -251,8 +252,10 @@ class AsyncWaitOperator(Operator):
             capacity=scheduler.slots.limit,
             waits={} if wait is None else {wait: 1},
             policies=scheduler.policies.stack.statistics(),
+            **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
+            **scheduler.policies.endpoint_counts.tables(),
         )
 
     @property
@@ -310,11 +313,18 @@ class AsyncWaitOperator(Operator):
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         """Everything that was admitted and has not left, with what a restart must know of it."""
-        return self._snapshots.take()
+        state: AsyncWaitState = self._snapshots().take()
+        return state
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.
 
         Raises ValueError for the state of one with another order, and for another state.
         """
-        self._snapshots.restore(state, self.context.uid)
+        self._snapshots().restore(state, self.context.uid)
+
+    def _snapshots(self) -> Any:
+        """Make what takes and restores the state. Most tasks have no checkpoint."""
+        make = provided(OPERATOR_SNAPSHOTS, "a snapshot")
+        parts = self._scheduler, self._emitter, self._admission, self._ledger_session, self._weights
+        return make(*parts, is_behind=not self._place.is_first)

@@ -169,6 +169,9 @@ class AttemptLease:
         try:
             self._lookup.reader.refresh()
             self._results.look_at_news()
+            if self._is_closed:
+                # A row that was given its result has ended the job.
+                return
             if self._lookup.hits != self._hits_before:
                 # The other one gets on: its time begins anew.
                 self._hits_before = self._lookup.hits

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pillarbox.providers import BATCH_SCHEDULER, check_provided
 from pillarbox.validate import (
     check_bool,
     check_duration,
@@ -49,6 +50,7 @@ class Batch:
     arrow: bool = False
 
     def __post_init__(self) -> None:
+        check_provided(BATCH_SCHEDULER, "batch")
         check_positive_int("size", self.size)
         check_bool("arrow", self.arrow)
         check_duration("linger", self.linger)

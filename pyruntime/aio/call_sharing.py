@@ -8,17 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.equal_calls import EqualCalls, equal_calls
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import PolicyStack
+from pillarbox.providers import EQUAL_CALLS, provided
 
 LookUp: TypeAlias = Callable[[Sequence[Call]], Sequence[tuple[Call, Any]]]
 """Returns those of some calls that need not be made, with their outcomes."""
+
+
+class SharesCalls(Protocol):
+    """The calls that rows equal to theirs may join, and their results. Confined to the mailbox thread."""
+
+    def look_up(self, calls: Sequence[Call]) -> list[tuple[Call, Any]]:
+        """Look up rows that come; returns those that need not be called, with their outcomes."""
+
+    def joined(self, call: Call) -> Sequence[Call]:
+        """The rows that wait for the outcome of `call`."""
+
+    def resolve(self, call: Call, result: Any) -> Sequence[Call]:
+        """The rows that share the outcome of `call`, which no other joins any more."""
 
 
 class CallSharing:
@@ -32,7 +45,9 @@ class CallSharing:
     def __init__(self, options: Options, stack: PolicyStack, session: LedgerSession | None) -> None:
         self._stack = stack
         self.session = session
-        self.equals: EqualCalls | None = equal_calls(options.dedupe, options.buffer.max_bytes)
+        self.equals: SharesCalls | None = None
+        if options.dedupe is not None and not options.dedupe.across_tasks:
+            self.equals = provided(EQUAL_CALLS, "dedupe")(options.dedupe, options.buffer.max_bytes)
         """The calls that equal rows share; None where rows are not compared, or where the ledger does it."""
         self.records: LedgerRecords | None = None
         """Takes results until they are durable; None without a ledger."""

@@ -78,6 +78,16 @@ class Call:
         self.cost = 0.0
 
     @property
+    def hedges(self) -> Call | None:
+        """The call that this one hedges, which is its row's; None for a row's call."""
+        return None
+
+    @property
+    def avoided(self) -> tuple[Any, ...]:
+        """The endpoints of the calls that a hedge is to be faster than; none for a row's call."""
+        return ()
+
+    @property
     def charged(self) -> int:
         """Attempts that `Retry.attempts` counts; one must have failed."""
         return self.attempt - self.uncharged
@@ -98,6 +108,10 @@ class Call:
         if self.attempt > 1:
             return now - self.started
         return now - self.began if self.attempt else 0.0
+
+    def attempt_elapsed(self, now: float) -> float:
+        """Seconds that its present attempt has taken by `now`, on the operator's clock."""
+        return now - self.began
 
 
 Chunk: TypeAlias = list[tuple[Call, Any]]

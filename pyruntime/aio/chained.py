@@ -1,4 +1,4 @@
-"""Several functions in one task, one behind the other: their options, and what goes from one to the next.
+"""Several functions in one task, one behind the other: their options, and the rows between them.
 
 Each function is an `AsyncWaitOperator` of the task's chain. What one gives goes on as `ChainedRow`s: the
 record that the next function gets, and the row of the task's input that it comes from, with the places in
@@ -6,8 +6,7 @@ the results before. So whoever takes the results can say of each what it belongs
 operator has a key that is the same when the task runs again, in whatever order calls finish. A row that
 failed for good goes the same way, finished, so that it keeps its place.
 
-`Step`, `resolve_stages`, `as_record` and `as_fields` are for any thread; a `ChainPlace` is confined to the
-mailbox thread.
+`resolve_chain` and `as_record` are for any thread; a `ChainPlace` is confined to the mailbox thread.
 """
 
 # Alternatives, and why they are worse.
@@ -23,113 +22,35 @@ mailbox thread.
 # To take a row that has failed out of the stream and put it back behind the last function: it would lose its
 # place in the order. It takes an entry of each window on its way, finished.
 #
-# A function that was given alone is a list of one whose operator has no name (`ONLY_PLACE`): it takes the
-# same way, and nothing is said of a name.
-
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
-from pillarbox.aio.function import ResultConverter, check_function, gives_one_row
-from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.options import (
-    Options,
-    RowOptionNames,
-    resolve_options,
-)
+from pillarbox.aio.function import check_function, gives_one_row
+from pillarbox.aio.hedge import check_hedged
+from pillarbox.aio.options import Options, resolve_options
+from pillarbox.aio.row_fields import PLAIN_ROWS, fields_of_row
+from pillarbox.aio.stages import Identify, Stage, Step, check_no_state
 from pillarbox.ledger import Ledger
 from pillarbox.task.protocols import LeftOut, RowBatch
-from pillarbox.validate import suggesting_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 C = TypeVar("C", bound=Call)
 
 
-class Step:
-    """Function of a chain with its own options: an element of the list that `async_map` takes.
-
-    fn: as for `async_map` with this function alone; after another function it takes the rows that function
-        returns.
-    uid: the name of the operator in the chain, in `_error` and in a ledger; by default the function's name.
-    options: an `Options` that replaces all options given beside the list. Options by name take precedence.
-    The others: as for `async_map`.
-
-        >>> from pillarbox import Step, async_map
-        >>> async def fetch(number):
-        ...     return number * 10
-        >>> async def name(number):
-        ...     return f"item {number}"
-        >>> list(async_map([1, 2], [fetch, Step(name, capacity=2, retry=3)]))
-        ['item 10', 'item 20']
-
-    A value; any thread may use it. `async_map` raises TypeError or ValueError for a bad argument.
-    """
-
-    __slots__ = ("fn", "given", "options", "uid")
-
-    @suggesting_options(Options, RowOptionNames)
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        uid: str | None = None,
-        options: Options | None = None,
-        # From `Options`:
-        **given: Unpack[RowOptionNames],
-    ) -> None:
-        self.given: dict[str, Any] = {**given}
-        self.fn = fn
-        self.uid = uid
-        self.options = options
-
-    def __repr__(self) -> str:
-        return f"Step({shorten(self.fn)}, uid={self.uid!r})"
-
-
-class Stage(NamedTuple):
-    """A function as a task takes it, with its options.
-
-    uid: its name among those of a list; None for a function that was given alone. ledger_session, convert: as
-    `AsyncWaitOperator` says.
-    """
-
-    fn: Callable[..., Any]
-    options: Options
-    uid: str | None = None
-    ledger_session: LedgerSession | None = None
-    convert: ResultConverter | None = None
-
-    @property
-    def drops(self) -> bool:
-        """True if nothing comes of a row that failed for good in this function."""
-        return self.options.errors.mode == "drop"
-
-
-def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -> list[Stage]:
-    """The function, or those of a list, that `async_map` was given, each with its options. Any thread.
-
-    options, given: those beside a list hold for each of its functions, but where its `Step` says otherwise.
-    Raises TypeError or ValueError.
-    """
-    if not isinstance(fn, list | tuple):
-        resolved = resolve_options(options, given)
-        check_no_state(resolved)
-        check_function(fn, in_batches=resolved.batch is not None)
-        return [Stage(fn, resolved)]
-    if not fn:
+def resolve_chain(fns: Sequence[Any], options: Options | None, given: Mapping[str, Any]) -> list[Stage]:
+    """The functions of a list, each with its options, as `resolve_stages` gives them."""
+    if not fns:
         raise ValueError("fn=[]: must hold one function at least")
     beside = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
     if getattr(beside, "uid", None) is not None:
         raise ValueError("uid: each function of a list has its own; give it there: Step(fn, uid='embed-v1')")
-    stages = [_resolve_step(one if isinstance(one, Step) else Step(one), options, given) for one in fn]
+    stages = [_resolve_step(one if isinstance(one, Step) else Step(one), options, given) for one in fns]
     for stage in stages:
         check_no_state(stage.options)
     uids = [str(stage.uid) for stage in stages]
@@ -150,15 +71,6 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
     return stages
 
 
-def check_no_state(options: Options) -> None:
-    """Raise ValueError for an option of `async_stream`, which alone keeps its rows in a committed state."""
-    if options.errors.bad_state is not None:
-        raise ValueError(
-            f"bad_state={shorten(options.errors.bad_state)}: is for async_stream, which keeps its rows in "
-            "Spark's state store; leave it out"
-        )
-
-
 def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]) -> Stage:
     base, own = (options, {**beside, **step.given}) if step.options is None else (step.options, step.given)
     ledger = own["ledger"] if "ledger" in own else getattr(base, "ledger", None)
@@ -177,7 +89,10 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     resolved = resolve_options(base, own)
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
-    check_function(step.fn, in_batches=resolved.batch is not None)
+    check_function(
+        step.fn, in_batches=resolved.batch is not None, gets_endpoints=resolved.endpoints is not None
+    )
+    check_hedged(step.fn, resolved.hedge)
     return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 
 
@@ -195,12 +110,6 @@ def _check_together(stages: Sequence[Stage]) -> None:
             f"key: the functions have different ones ({keys}); it names columns of the input, by which a row "
             "is known in each of them: give it in the ledger beside the list"
         )
-
-
-def form_of_failures(stages: Sequence[Stage]) -> str:
-    """The form in which failed rows leave a chain: "column", "null", "drop" or "fail". Any thread."""
-    forms = {stage.options.errors.mode for stage in stages}
-    return next(form for form in ("column", "null", "drop", "fail") if form in forms)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -237,7 +146,7 @@ def chained_row(call: Call) -> ChainedRow:
 
 
 class ChainPlace(NamedTuple):
-    """The place of an operator among the functions of a task; by default the only one, without a name.
+    """The place of an operator among the functions of a task. A `Place`.
 
     drops: a row that failed for good here goes no further, and nobody puts it aside. identity: gives that of
     the source of a call of the first operator; None where no ledger behind asks for it. one_row: a list that
@@ -250,6 +159,10 @@ class ChainPlace(NamedTuple):
     drops: bool = False
     identity: Callable[[Call], bytes] | None = None
     one_row: bool = False
+
+    def call_of(self, row: ChainedRow, held: int) -> Call:
+        """The call of a row that the function in front gave."""
+        return chained_call(Call, row, held)
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
@@ -308,12 +221,6 @@ class ChainPlace(NamedTuple):
         if self.uid is not None and isinstance(failed, CallFailed | CallTimeout):
             where = f"in {self.uid!r} of the chain"
             failed.detail = where if failed.detail is None else f"{where}; {failed.detail}"
-
-
-ONLY_PLACE = ChainPlace()
-
-Identify = Callable[[Any], tuple[bytes, bytes]]
-"""Gives key and input of a row."""
 
 
 def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainPlace]:
@@ -410,7 +317,7 @@ def record_of(names: tuple[str, ...], values: tuple[Any, ...]) -> ResultRecord:
     return _record_class(names)(values)
 
 
-_BARE = frozenset({bool, bytes, float, int, str, tuple, type(None), ResultRecord})
+_BARE = PLAIN_ROWS | {ResultRecord}
 
 
 def as_record(result: Any) -> Any:
@@ -423,57 +330,5 @@ def as_record(result: Any) -> Any:
         return _record_class(names)(result.values()) if all(type(name) is str for name in names) else result
     if isinstance(result, ResultRecord):
         return result
-    fields = _fields_of(result)
+    fields = fields_of_row(result)
     return result if fields is None else _record_class(tuple(fields))(fields.values())
-
-
-def as_fields(result: Any) -> Any:
-    """A result in the form in which a ledger keeps it for the next function: rows with names as dicts."""
-    if type(result) is list:
-        return [as_fields(each) for each in result]
-    if type(result) in _BARE or type(result) is dict:
-        return result
-    fields = _fields_of(result)
-    return result if fields is None else fields
-
-
-def _fields_of(row: Any) -> dict[str, Any] | None:
-    """The values of a row by their names; None for one without."""
-    if isinstance(row, Mapping):
-        return dict(row) if all(type(name) is str for name in row) else None
-    if isinstance(row, tuple):
-        fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
-        return None if fields is None else dict(zip(fields, row, strict=True))
-    if getattr(type(row), "__is_view__", False):
-        return dict(zip(row.__names__, row, strict=True))
-    names = field_names(row)
-    if names is None:
-        return None
-    # Pydantic has what was given beyond its fields, where that is allowed, apart.
-    extra = getattr(row, "__pydantic_extra__", None) or {}
-    return {**{name: getattr(row, name) for name in names}, **extra}
-
-
-def field_names(row: Any) -> tuple[str, ...] | None:
-    """The names of the fields of an object that is a row; None for any other. Any thread.
-
-    Known are objects of dataclasses, attrs, Pydantic and msgspec.
-    """
-    kind: Any = type(row)
-    return _field_names(kind)
-
-
-@functools.lru_cache(maxsize=256)
-def _field_names(kind: Any) -> tuple[str, ...] | None:
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    if attributes is not None:
-        return tuple(attribute.name for attribute in attributes)
-    # In Pydantic 1 that of the fields has the name that Spark's rows have for it.
-    for name in ("__pydantic_fields__", "__fields__"):
-        fields = getattr(kind, name, None)
-        if isinstance(fields, dict):
-            return tuple(fields)
-    fields = getattr(kind, "__struct_fields__", None)
-    return fields if isinstance(fields, tuple) else None

@@ -4,48 +4,97 @@
 thread.
 """
 
+# The controller looks for the knee of a service: the calls in flight above which more of them only wait. A
+# service shows it in one of two ways. One with a queue becomes slower: latency x limit / latency without a
+# queue is the knee, as by Little's law the calls that do not wait are those that the service works on. One
+# without refuses (503), and the limit stays just below what was refused.
+#
+# The latency without a queue is the difficulty: it changes, and the calls of a full service do not show it.
+# So a latency that is too long is never believed at once. The limit is lowered for a window (a "look"): where
+# the latency falls, calls have waited; where it does not, the service is slower, and the limit is put back.
+# A limit that was lowered by each long latency would go to nothing once the measured one is too short.
+#
+# A refusal that is about a rate (429) says nothing about calls in flight: one call after the other may be too
+# many a second. It does not come here where calls have a pace (`pillarbox.aio.policies.pace`).
+
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pillarbox.validate import check_positive_int, naming_arguments
 
-MIN_SAMPLES = 64
-"""Latencies that a mean is made of, at least: fewer are noise."""
+MIN_SAMPLES = 8
+"""Latencies that a mean is made of, at least."""
+MAX_SAMPLES = 64
+"""Latencies, and as many as calls may be in flight, after which a mean is taken however they vary."""
+KNOWN_WITHIN = 0.05
+"""Standard error of a mean, as a share of it, that needs no more latencies."""
 FULL_SHARE = 0.75
 """Share of the limit that must have been in flight for the limit to be raised."""
-CUTS_TO_BELIEVE = 3
-"""Cuts in a row that did not help: then the service is slower than it was, and not overloaded by us."""
-PROBE_AFTER_TRIPS = 250.0
-"""Round trips after which the latency without a queue is measured again."""
-PROBE_SHARE = 0.25
-"""Share of the calls that are in flight while it is, for a few round trips."""
-DECREASE = 0.7
-"""Share of the limit that a sign of overload leaves."""
-LATENCY_FACTOR = 2.0
-"""Times the latency without a queue above which the mean latency is a sign."""
-MAX_ERROR_SHARE = 0.1
-"""Share of calls that may fail beyond what usually fails."""
-MAX_OVERLOAD_SHARE = 0.02
-"""Share of calls that the service may refuse: fewer are sporadic, or another client is to blame."""
-MIN_OVERLOAD_WINDOW = 16
-"""Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
+TARGET = 1.1
+"""Times the knee at which the limit is kept: a short queue, so that the service is never without work."""
+TRIGGER = 1.3
+"""Times the knee above which the limit is looked at."""
+LOOK_SHARE = 0.7
+"""Share of the calls that are in flight while the latency without a queue is measured, at most."""
+LEAST_LOOK_SHARE = 0.25
+"""The same at least: as many are meant to be in flight as do not wait."""
+NEXT_LOOK_SHARE = 0.5
+"""The same of those that are left, where they may wait as well."""
+SHOWS_SHARE = 0.76
+"""The same above which a latency that falls shows nothing about those that are left."""
+LONG = 1.6
+"""Times the latency of the calls before, above which those are of another time."""
+LOOK_SAMPLES = 32
+"""Latencies, and as many as are in flight then, after which their mean is taken however they vary."""
+WAITS_STILL = 0.25
+"""Of the way from a latency that falls as the calls do to one that does not: up to it the others may wait."""
+MAX_WINDOW = 256
+"""Latencies after which a window is over in which nothing has changed."""
+CERTAIN = 3.0
+"""Standard errors beyond which a latency is another."""
+LOOK_AFTER_TRIPS = 250.0
+"""Round trips after which it is measured again, whatever the latency is."""
+FIRST_LOOK_TRIPS = 16.0
+"""The same after the latency was found to be another; then for twice as long each time."""
+MAX_SHARE = 0.1
+"""Share of the calls of a window that may fail beyond what usually fails, or be refused by a full server."""
+MIN_REFUSALS = 5
+"""Refusals in a window, at least: fewer may be chance, whatever share they are."""
+CUTS = (0.95, 0.9, 0.8, 0.7)
+"""Shares of the limit that are left by the first cut, and by those behind it without a round trip between."""
+ERROR_CUT = 0.7
+"""Share of the limit that more errors than usual leave."""
+MAX_HELD_WINDOWS = 4
+"""Windows for which the limit stays below what was refused, at most; doubled when it is refused again."""
+SMALL_STEP = 0.2
+"""Share by which a limit may change without a round trip that is not measured."""
+SAME_KNEE = 0.05
+"""Share by which two refused limits differ, at most, to be of one knee."""
+SAME_MOMENT_S = 1e-6
+"""Seconds after a change within which a call that begins, as is computed, may have begun before it."""
 
 
 @naming_arguments
 @dataclass(frozen=True)
 class Adaptive:
-    """Adapt the number of calls in flight: additive increase, multiplicative decrease.
+    """Adapt the number of calls in flight to the number that the service works on at once.
 
-    The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
-    by one for each `limit` calls that succeed while the limit is in use. It is multiplied by 0.7, at most
-    once in a round trip, in three cases: the service answers "overloaded" (429) to more than 2 % of the
-    calls; more than 10 % of the calls fail beyond the usual share; the mean latency is above twice the
-    latency without a queue. That latency is measured again every 250 round trips, with a quarter of the calls
-    in flight, so that the limit follows a service that has become slower or faster.
+    The limit begins at `start` and doubles in each window until the service shows that it is full: its
+    latency grows, or it refuses calls with 503 or 529. A window has at least 8 calls, and as many as may be
+    in flight. From then on the limit is kept at 1.1 times the calls that do not wait, or just below the limit
+    that was refused. Where the latency is 1.3 times as long as without a queue, fewer calls are in flight
+    for a window: if they take as long, the service has become slower, and the limit is put back. The
+    latency without a queue is also measured so every 250 round trips. More than 10 % refusals, beyond
+    chance, cut the limit to 0.95 of it, at most once in a window of calls that began after the last cut;
+    more than 10 % errors beyond the usual share to 0.7. Fewer change nothing.
+
+    A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
+    limit as it is.
 
     start, least, most: calls in flight, 1 or more.
 
@@ -55,8 +104,9 @@ class Adaptive:
         >>> list(async_map([1, 2, 3], call, capacity=Adaptive(start=2, most=16)))
         [2, 3, 4]
 
-    AIMD is from Chiu and Jain (1989), latency as a sign from TCP Vegas (Brakmo, 1994), its use for calls from
-    Netflix's concurrency-limits, the probe and the tolerated share of losses from TCP BBR (Cardwell, 2016).
+    The latency as a sign is from TCP Vegas (Brakmo, 1994), its use for calls from Netflix's
+    concurrency-limits, the measurement with fewer calls in flight from TCP BBR (Cardwell, 2016), the way back
+    to a limit that was refused from BIC (Xu, 2004).
 
     A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the
     allowed values.
@@ -80,50 +130,157 @@ class Adaptive:
 
 
 class _Failures:
-    """The failures of the last outcomes, by which a limit is cut: errors, overloads of a round trip."""
+    """The errors of the last outcomes, beside those that are usual."""
 
-    __slots__ = ("_errors", "_looked_at", "_outcomes", "_overloads", "_usual_errors")
+    __slots__ = ("_errors", "_outcomes", "_usual")
 
     def __init__(self) -> None:
-        # Since the last look at errors.
-        self._outcomes = 0
-        self._errors = 0
-        self._usual_errors = 0.0
-        # Since the last look at overloads.
-        self._looked_at = 0
-        self._overloads = 0
+        self._outcomes = self._errors = 0
+        self._usual = 0.0
 
-    def ended(self, limit: int) -> bool:
+    def ended(self, limit: int, failed: bool) -> bool:
         """Count an attempt that has ended; True if more failed than usually do. limit: calls in flight."""
-        if self._looked_at >= max(MIN_OVERLOAD_WINDOW, limit):
-            self._looked_at = self._overloads = 0
-        self._looked_at += 1
         self._outcomes += 1
-        if self._outcomes < max(MIN_SAMPLES, limit):
+        self._errors += failed
+        if self._outcomes < max(MAX_SAMPLES, limit):
             return False
         share = self._errors / self._outcomes
         # Twice what chance makes of so few.
         chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
-        is_sign = share > self._usual_errors + MAX_ERROR_SHARE + chance
-        self._usual_errors += (share - self._usual_errors) / 4
+        is_sign = share > self._usual + MAX_SHARE + chance
+        self._usual += (share - self._usual) / 4
         self._outcomes = self._errors = 0
         return is_sign
 
-    def failed(self) -> None:
-        """Count an attempt that has ended as an error."""
-        self._errors += 1
 
-    def overloaded(self, limit: int, counts: bool) -> bool:
-        """Count an attempt that has ended as an overload, if it `counts`; True if these are too many."""
-        self._outcomes -= 1
-        self._overloads += counts
-        outcomes = max(MIN_OVERLOAD_WINDOW, limit)
-        # The share of a round trip that is borne, and what chance adds.
-        borne = MAX_OVERLOAD_SHARE * outcomes
-        if self._overloads <= borne + 2 * math.sqrt(borne * (1 - MAX_OVERLOAD_SHARE)):
+class _Window:
+    """The calls that ended since `since`, which is put off until `too_many` have ended.
+
+    A latency is had by Little's law, of the calls that may be in flight: those that ended are the short ones
+    of those that began. Refusals count of calls only that began behind the change of the limit. Seconds.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_marked",
+        "_squares",
+        "_sum",
+        "_too_many",
+        "answered",
+        "due",
+        "last",
+        "refused",
+        "since",
+    )
+
+    def __init__(self, now: float, limit: int, too_many: int = 0) -> None:
+        self.since = self.last = self._changed = now
+        self._too_many = too_many
+        self.answered = self.refused = 0
+        self._sum = self._squares = 0.0
+        self._marked = 0, now
+        self.due = limit
+        """Answers after which it is judged."""
+
+    def has(self, began: float) -> bool:
+        """Return True if a call that began then began behind the change of the limit."""
+        return began > self._changed + SAME_MOMENT_S
+
+    def add(self, seconds: float, now: float) -> None:
+        """Count an answer."""
+        if self._too_many > 0:
+            self._too_many -= 1
+            self.since = now
+        elif now > self.since + SAME_MOMENT_S:
+            self.answered += 1
+            self.last = now
+            self._sum += seconds
+            self._squares += seconds * seconds
+
+    def is_used(self, limit: int) -> bool:
+        """Return True if so many calls were in flight, or nearly."""
+        return self._sum >= FULL_SHARE * limit * (self.last - self.since)
+
+    def latency(self, limit: int) -> tuple[float, float]:
+        """Seconds of a call, and their standard error."""
+        count = self.answered
+        mean = self._sum / count
+        error = math.sqrt(max(0.0, self._squares / count - mean * mean) / count)
+        return (limit * (self.last - self.since) / count if self.is_used(limit) else mean), error
+
+    def mark(self, limit: int) -> None:
+        """Note that it was judged, and goes on until as many more have ended."""
+        self._marked = self.answered, self.last
+        self.due = self.answered + limit
+
+    def is_slower(self, limit: int) -> bool:
+        """Return True if the calls since the last mark were much slower than those before."""
+        count, at = self._marked
+        if count == 0 or not self.is_used(limit):
             return False
-        self._overloads = self._looked_at = 0
-        return True
+        before = (at - self.since) / count
+        return (self.last - at) / (self.answered - count) > LONG * before
+
+    def is_refused(self, limit: int) -> bool:
+        """Return True if more are refused than is borne, of those that ended and that are in flight."""
+        calls = self.answered + self.refused + limit
+        borne = MAX_SHARE * calls
+        return self.refused >= MIN_REFUSALS and self.refused > borne + 2 * math.sqrt(borne * (1 - MAX_SHARE))
+
+
+class _Look(NamedTuple):
+    """A measurement with fewer calls: the limit and seconds of a call before it, and before its last step."""
+
+    limit: int
+    seconds: float
+    limit_before: int
+    seconds_before: float
+
+
+class _Ceiling:
+    """The limit that the service has refused, and for how long none so high is tried."""
+
+    __slots__ = ("_held", "_last", "_step", "_windows", "limit")
+
+    def __init__(self) -> None:
+        self.limit = self._last = math.inf
+        self._windows = 1
+        self._held = 0
+        self._step = 1.0
+
+    def refused(self, limit: int) -> None:
+        """Note that a limit was refused; a second time, it is not tried again for twice as long."""
+        is_same = abs(limit - self._last) <= max(1.0, SAME_KNEE * self._last)
+        self._windows = min(2 * self._windows, MAX_HELD_WINDOWS) if is_same else 1
+        self.lower(limit)
+        self._last = float(limit)
+
+    def lower(self, limit: int) -> None:
+        """Have the limit grow slowly near `limit`."""
+        self.limit = float(limit)
+        self._held = 0
+        self._step = 1.0
+
+    def is_far(self, limit: float) -> bool:
+        """Return True if nothing near the limit was refused."""
+        return limit < self.limit - 1.0
+
+    def next(self, limit: float) -> float:
+        """Return the limit that follows one that was answered for a window."""
+        room = self.limit - 1.0
+        if limit < room:
+            # Half of the way: quick where it is far, and one by one near what was refused.
+            return limit if room == math.inf else min(room, limit + max(1.0, (room - limit) / 2))
+        self._held += 1
+        if self._held < self._windows:
+            return limit
+        self.limit = math.inf
+        return limit + 1.0
+
+    def beyond(self, limit: float) -> float:
+        """Return the limit that follows one above what was refused: in steps that double."""
+        self._step *= 2.0
+        return limit + self._step
 
 
 class AdaptiveController:
@@ -136,122 +293,172 @@ class AdaptiveController:
     def __init__(self, options: Adaptive, clock: Callable[[], float]) -> None:
         self.limit = options.start
         """Calls that may be in flight now."""
+        self.round_trip = math.inf
+        """Seconds of a call, as far as known."""
         self._options = options
         self._clock = clock
         self._exact = float(options.start)
         self._doubling = True
-        now = clock()
-        # Since the last raise.
-        self._since = now
-        self._successes = 0
-        self._seconds = 0.0
         self._failures = _Failures()
-        # The latency: smoothed, without a queue, and what the present measurement has.
-        self._latency = 0.0
-        self._samples = 0
+        self._window = _Window(clock(), options.start, options.start)
+        self._ceiling = _Ceiling()
+        # Seconds of a call that does not wait.
         self._base = math.inf
+        self._based_on = 0
+        # While it is measured.
+        self._look: _Look | None = None
+        self._look_at = math.inf
+        self._look_trips = LOOK_AFTER_TRIPS
+        # Cuts without a round trip between.
         self._cuts = 0
-        # Until then, or after so many outcomes, what ends was begun before the last cut.
-        self._settled_at = now
-        self._unsettled = 0
-        # Unknown until the length of a round trip is known.
-        self._probe_at = math.inf
-        self._before_probe: float | None = None
 
     def succeeded(self, seconds: float) -> None:
-        """An attempt succeeded after so many seconds."""
+        """Note that an attempt succeeded after so many seconds."""
         now = self._clock()
-        self._ended(now)
-        self._successes += 1
-        self._seconds += seconds
-        if self._unsettled <= 0:
-            self._samples += 1
-            # A plain mean at first, then one that forgets.
-            span = min(self._samples, max(MIN_SAMPLES, self.limit))
-            self._latency += (seconds - self._latency) / span
-            if self._samples >= max(MIN_SAMPLES, self.limit):
-                self._judge(now)
-        if self._successes >= (1 if self._doubling else self.limit) and self._before_probe is None:
-            self._grow(now)
+        window = self._window
+        # At a later moment: of calls that end at once, all count or none.
+        if window.answered >= window.due and now > window.last + SAME_MOMENT_S:
+            self._judge(window, now)
+            window = self._window
+        window.add(seconds, now)
+        if window.has(now - seconds) and self._failures.ended(self.limit, False):
+            self._cut(now, ERROR_CUT)
 
     def failed(self, overloaded: bool, seconds: float | None = None) -> None:
-        """An attempt failed; `overloaded` if the service said that it has too much to do.
+        """Note that an attempt failed; `overloaded` if the service said that it is full.
 
-        seconds: how long it was in flight; None where nobody knows, then as long as others.
+        seconds: how long it was in flight; None where that is not known, then as long as others.
         """
         now = self._clock()
-        self._ended(now)
-        self._seconds += self._latency if seconds is None else seconds
-        # Calls that were begun before the last cut say nothing about the limit that is now.
+        if seconds is None:
+            seconds = 0.0 if self.round_trip == math.inf else self.round_trip
+        window = self._window
+        # A call that began before the last change says nothing about the limit that is now.
+        if not window.has(now - seconds):
+            return
         if not overloaded:
-            self._failures.failed()
-        elif self._failures.overloaded(self.limit, counts=self._unsettled <= 0):
-            self._cut(now)
-
-    def _ended(self, now: float) -> None:
-        if self._unsettled > 0:
-            self._unsettled = 0 if now >= self._settled_at else self._unsettled - 1
-        if self._failures.ended(self.limit):
-            self._cut(now)
-
-    def _judge(self, now: float) -> None:
-        """There is a mean of the latencies since the last cut."""
-        if self._before_probe is not None:
-            self._base = self._latency
-            self._set(self._before_probe)
-            self._before_probe = None
-            self._begin_measuring(now)
+            window.add(seconds, now)
+            if self._failures.ended(self.limit, True):
+                self._cut(now, ERROR_CUT)
             return
-        if self._latency < self._base:
-            self._base = self._latency
-        if self._latency > LATENCY_FACTOR * self._base:
-            self._cuts += 1
-            if self._cuts > CUTS_TO_BELIEVE:
-                self._cuts = 0
-                self._base = self._latency
-            else:
-                self._cut(now)
-                return
+        # spec: Adaptive!Refuse
+        window.refused += 1
+        if window.is_refused(self.limit):
+            self._refused(now)
+
+    # -- a window is over ------------------------------------------------------------------------
+
+    def _judge(self, window: _Window, now: float) -> None:
+        count = window.answered
+        seconds, error = window.latency(self.limit)
+        if window.is_slower(self.limit):
+            # What was before it would hide it.
+            self._window = _Window(now, self.limit)
+            return
+        window.mark(self.limit)
+        is_known = count >= MIN_SAMPLES and error <= KNOWN_WITHIN * seconds
+        self.round_trip = seconds
+        self._cuts = 0
+        if self._look is not None:
+            if is_known or count >= LOOK_SAMPLES:
+                self._end_look(self._look, seconds, error, count, now)
+            return
+        used = window.is_used(self.limit)
+        if not (is_known or count >= MAX_SAMPLES or self._doubling):
+            # As many as may be in flight: enough to grow by, if the latency is as long as chance allows.
+            if count >= MIN_SAMPLES and self._ceiling.is_far(self._exact):
+                self._set(self._grown(seconds + error, used), now, goes_on=True)
+            return
+        if self._look_at == math.inf:
+            self._look_at = now + self._look_trips * seconds
+            self._learn(seconds, count)
+        elif seconds + CERTAIN * error < self._base:
+            # Half of the way: the least of many means is lower than any is meant to be.
+            self._base += (seconds - self._base) / 2
+        # Calls that do not wait, were the latency as short as chance allows.
+        free = self.limit * min(1.0, self._base / max(self._base, seconds - CERTAIN * error))
+        is_long = count >= MIN_SAMPLES and self.limit > max(TRIGGER * free, free + 1.5)
+        if (is_long or (used and now >= self._look_at)) and self.limit > self._options.least:
+            calm = max(self._base, seconds - error)
+            self._begin_look(_Look(self.limit, calm, self.limit, seconds), now)
         else:
-            self._cuts = 0
-        if now >= self._probe_at and self._exact > self._options.least:
-            self._before_probe = self._exact
-            self._begin_measuring(now)
-            self._set(self._exact * PROBE_SHARE)
-        if not now < self._probe_at < math.inf:
-            self._probe_at = now + PROBE_AFTER_TRIPS * self._latency
+            if self._doubling:
+                self._learn(seconds, count)
+            self._set(self._grown(seconds - error, used), now, goes_on=count < MAX_WINDOW)
 
-    def _grow(self, now: float) -> None:
-        used = now <= self._since or self._seconds / (now - self._since) >= FULL_SHARE * self.limit
+    def _grown(self, mean: float, used: bool) -> float:
+        """The limit behind a window in which nothing was wrong: never a lower one, which a look must show."""
+        # spec: Adaptive!Grow
+        if not used:
+            return self._exact
         if self._doubling:
-            # Calls of a limit that grows say little one by one: look at those of a whole limit.
-            if self._successes < self.limit:
-                return
-            if used:
-                self._set(self._exact * 2)
-        elif used:
-            self._set(self._exact + 1.0)
-        self._since = now
-        self._successes = 0
-        self._seconds = 0.0
+            return self._exact * 2
+        free = self.limit * min(1.0, self._base / mean)
+        is_bounded = self._ceiling.limit < math.inf
+        limit = self._ceiling.next(self._exact) if is_bounded else self._ceiling.beyond(self._exact)
+        return max(self._exact, min(limit, max(TARGET * free, free + 1.0)))
 
-    def _cut(self, now: float) -> None:
-        if self._unsettled > 0 and now < self._settled_at:
-            return
+    # -- the latency without a queue -------------------------------------------------------------
+
+    def _begin_look(self, look: _Look, now: float) -> None:
+        # spec: Adaptive!Look
         self._doubling = False
-        self._before_probe = None
-        self._begin_measuring(now)
-        self._set(self._exact * DECREASE)
-        self._since = now
-        self._successes = 0
-        self._seconds = 0.0
+        self._look = look
+        if look.limit_before < look.limit:
+            share = NEXT_LOOK_SHARE
+        else:
+            share = min(LOOK_SHARE, max(LEAST_LOOK_SHARE, self._base / look.seconds))
+        # One less at least: of four calls half would not be needed.
+        self._set(math.ceil(min(self.limit * share, self.limit - 1.0)), now)
 
-    def _begin_measuring(self, now: float) -> None:
-        """Begin to measure, after a round trip: the calls in flight were begun under another limit."""
-        self._unsettled = self.limit
-        self._settled_at = now + (2 * self._latency if self._latency > 0.0 else math.inf)
-        self._samples = 0
+    def _end_look(self, look: _Look, mean: float, error: float, count: int, now: float) -> None:
+        # spec: Adaptive!LookEnds
+        is_other = abs(mean - self._base) > CERTAIN * error
+        self._look_trips = FIRST_LOOK_TRIPS if is_other else min(2 * self._look_trips, LOOK_AFTER_TRIPS)
+        if is_other:
+            self._based_on = 0
+        self._learn(mean, count)
+        share = self.limit / look.limit_before
+        waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
+        if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
+            # Nearly as much faster as there are fewer: those that are left may wait as well.
+            self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
+            return
+        self._look = None
+        self._look_at = now + self._look_trips * mean
+        free = max(self.limit, look.limit * min(1.0, max(self._base, mean + error) / look.seconds))
+        self._set(min(float(look.limit), max(TARGET * free, free + 1.0)), now)
 
-    def _set(self, limit: float) -> None:
+    def _learn(self, seconds: float, count: int) -> None:
+        """Add a mean of so many latencies to that of calls that do not wait."""
+        before = 0.0 if self._based_on == 0 else self._base
+        self._base = before + (seconds - before) * count / (self._based_on + count)
+        self._based_on = min(self._based_on + count, MAX_WINDOW)
+
+    # -- cuts --------------------------------------------------------------------------------------
+
+    def _refused(self, now: float) -> None:
+        # spec: Adaptive!Cut
+        if self._cuts == 0:
+            self._ceiling.refused(self.limit)
+        else:
+            self._ceiling.lower(self.limit)
+        self._cut(now, CUTS[min(self._cuts, len(CUTS) - 1)])
+        self._cuts += 1
+
+    def _cut(self, now: float, share: float) -> None:
+        if share == ERROR_CUT:
+            self._ceiling.lower(self.limit)
+        self._doubling = False
+        self._look = None
+        self._set(min(self._exact * share, self.limit - 1.0), now)
+
+    def _set(self, limit: float, now: float, goes_on: bool = False) -> None:
+        """Begin a window with a limit. goes_on: where it is the one before, that window goes on."""
+        before = self.limit
         self._exact = min(max(limit, float(self._options.least)), float(self._options.most))
         self.limit = int(self._exact)
+        if self.limit != before or not goes_on:
+            # Calls that begin all at once, or are left when others have ended, end at another rate at first.
+            is_step = abs(self.limit - before) > SMALL_STEP * before
+            self._window = _Window(now, self.limit, before if is_step else 0)

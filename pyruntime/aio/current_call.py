@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.endpoint_pool import EndpointPool
+from pillarbox.aio.endpoints import Endpoint
 from pillarbox.aio.errors import said
 from pillarbox.aio.options import Timeout
 from pillarbox.aio.usage import Usage
@@ -31,11 +33,23 @@ IDENTITY_CHARACTERS_LOGGED = 8
 log = logging.getLogger("pillarbox.call")
 
 
+class EndpointServices(NamedTuple):
+    """Services of an operator for clients that choose among endpoints. Any thread.
+
+    waits: whether a call for which nothing was sent is made again. note: counts a request: the pool, the
+    endpoint, seconds, whether it ended with a fault of the endpoint.
+    """
+
+    waits: Callable[[], bool]
+    note: Callable[[EndpointPool, Endpoint, float, bool], None]
+
+
 class CallServices(NamedTuple):
     """Services of an operator for its running calls. The functions are for any thread, but where noted.
 
     bill_request: counts the usage of a request: calls, usage, seconds, whether the cost is known; for a
-    thread with a running loop. waits_for_service: whether a call for which nothing was sent is made again.
+    thread with a running loop. endpoints: for clients of several addresses.
+    report_limits: takes calls and the headers of an answer to them, on the thread of `loop`.
     suggest_rows: limits the rows of later batches; on the thread of `loop`.
     """
 
@@ -44,7 +58,8 @@ class CallServices(NamedTuple):
     timeout: Timeout
     redact: Redact
     bill_request: Callable[[Sequence[Call], Usage, float, bool], None]
-    waits_for_service: Callable[[], bool]
+    endpoints: EndpointServices
+    report_limits: Callable[[Sequence[Call], object], None]
     suggest_rows: Callable[[float], None]
 
 
@@ -96,7 +111,10 @@ class CurrentCall:
 
     @property
     def endpoint(self) -> Any:
-        """The endpoint that a policy has chosen for the attempt (`CallPolicy.choose`); None without one."""
+        """The endpoint that was chosen for the attempt; None without one.
+
+        An `Endpoint` of `Options(endpoints=...)`, or what `CallPolicy.choose` of a policy returned.
+        """
         return getattr(self._calls[0], "endpoint", None)
 
     @property
@@ -116,7 +134,7 @@ class CurrentCall:
             if limits.total is not None:
                 left.append(limits.total - call.elapsed(now))
             if limits.attempt is not None:
-                left.append(limits.attempt - (now - call.began))
+                left.append(limits.attempt - call.attempt_elapsed(now))
         return max(0.0, min(left)) if left else None
 
     @property
@@ -125,7 +143,15 @@ class CurrentCall:
 
         For clients that know of each address of a service whether it takes calls.
         """
-        return self._services.waits_for_service()
+        return self._services.endpoints.waits()
+
+    def count_request(self, pool: EndpointPool, endpoint: Endpoint, seconds: float, is_fault: bool) -> None:
+        """Count a request of the call at one endpoint of several. Any thread.
+
+        For clients that choose among endpoints by themselves. is_fault: it ended with a fault of the
+        endpoint.
+        """
+        self._services.endpoints.note(pool, endpoint, seconds, is_fault)
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -143,6 +169,32 @@ class CurrentCall:
         return a `Result`. knows_cost: False if `usage` has tokens alone, and no price.
         """
         self._services.bill_request(self._calls, usage, seconds, knows_cost)
+
+    def report_limits(self, headers: Any) -> None:
+        """Report the headers of an answer, from which the operator learns the limits of the service.
+
+        headers: any mapping, as clients of HTTP give them. The clients of `pillarbox.clients` report them by
+        themselves, and errors carry theirs. No effect beside a `Rate` without `learn=True`. Any thread.
+
+            >>> from pillarbox import async_map, current_call
+            >>> async def call(row):
+            ...     headers = {"ratelimit-limit": "60", "ratelimit-remaining": "59", "ratelimit-reset": "60"}
+            ...     current_call().report_limits(headers)
+            ...     return row
+            >>> list(async_map([1, 2], call))
+            [1, 2]
+        """
+        services = self._services
+        try:
+            is_here = asyncio.get_running_loop() is services.loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            services.report_limits(self._calls, headers)
+            return
+        # The loop may have ended, of a thread that goes on.
+        with suppress(RuntimeError):
+            services.loop.call_soon_threadsafe(services.report_limits, self._calls, headers)
 
     def suggest_rows(self, share: float) -> None:
         """Limit later batches of the function to this multiple of the rows of this call.

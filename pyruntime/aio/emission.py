@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.held_bytes import NOT_WEIGHED, HeldBytes
 from pillarbox.aio.meter import Meter
+from pillarbox.aio.stages import Place
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.task.operator import OperatorContext
 from pillarbox.task.protocols import Idleness, OperatorOutput, RowBatch, Watermark
@@ -44,7 +44,7 @@ class ResultEmitter:
         self,
         queue: OrderedQueue | UnorderedQueue,
         meter: Meter,
-        place: ChainPlace,
+        place: Place,
         weights: HeldBytes | None,
     ) -> None:
         self._queue = queue

@@ -280,6 +280,28 @@ class NotCalled(_ErrorOfFields):
 
 
 @dataclass(eq=False, repr=False)
+class QuotaUsedUp(_ErrorOfFields):
+    """Error of a job whose service takes no call for long: no credit, or a quota of the day is used up.
+
+    `reason` names what is used up, and until when; `cause` is the last refusal. With `errors="column"` the
+    job goes on, and its other rows fail with `NotCalled`. A later run with the same ledger calls the rows
+    that were not called.
+
+        >>> from pillarbox import QuotaUsedUp
+        >>> print(QuotaUsedUp("the credit of the account", PermissionError("no credit")))
+        the credit of the account is used up, and no row is called any more: PermissionError: no credit
+
+    Any thread.
+    """
+
+    reason: str
+    cause: BaseException
+
+    def __str__(self) -> str:
+        return f"{self.reason} is used up, and no row is called any more: {named(self.cause)}"
+
+
+@dataclass(eq=False, repr=False)
 class ServiceResting(_ErrorOfFields):
     """A call for which nothing was sent, since no address of its service takes calls for so many seconds.
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, get_origin
 
 from pillarbox.aio.errors import OpenFailed, shorten
 from pillarbox.kernel import Collector
+from pillarbox.providers import COLLECTOR_RUNNER, check_provided
 from pillarbox.redaction import DEFAULT
 
 
@@ -42,8 +43,11 @@ class ResultConverter(Protocol):
         """
 
 
-def check_function(fn: Any, *, in_batches: bool = False) -> None:
-    """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`."""
+def check_function(fn: Any, *, in_batches: bool = False, gets_endpoints: bool = False) -> None:
+    """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`.
+
+    gets_endpoints: each call has an endpoint that `fn` is to use, not addresses of its own.
+    """
     if isinstance(fn, list | tuple):
         raise TypeError(
             f"fn={shorten(fn)}: must be one function here; only `async_map` takes a list of several"
@@ -57,6 +61,11 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
         raise TypeError(
             f"fn={shorten(fn)}: an async generator cannot be called with batches; make it an async function "
             "that returns a list with one result for each row"
+        )
+    if gets_endpoints and getattr(fn, "has_own_endpoints", False) is True:
+        raise TypeError(
+            f"endpoints: {type(fn).__name__} sends requests to its own addresses; give the Endpoints to it, "
+            "in place of the address"
         )
     parse_of(fn)
     parameter = collector_parameter(fn)
@@ -72,6 +81,7 @@ def check_function(fn: Any, *, in_batches: bool = False) -> None:
             f"fn={shorten(fn)}: takes a Collector ({parameter.name}), which is for one row, and batch "
             "is given; leave batch out, or return the list of results"
         )
+    check_provided(COLLECTOR_RUNNER, f"fn={shorten(fn)}: a Collector")
 
 
 def _call_of(fn: Callable[..., Any]) -> Any:
@@ -149,23 +159,6 @@ def collector_parameter(fn: Callable[..., Any]) -> Parameter | None:
             f"({', '.join(map(str, parameters))})"
         )
     return found[0]
-
-
-def with_collector(
-    fn: Callable[..., object], parameter: Parameter, *, spread: bool
-) -> Callable[[Any, Collector[Any]], object]:
-    """A function of a row and a collector that calls `fn`, which takes that by `parameter`.
-
-    spread: the row is a tuple of arguments.
-    """
-    name = parameter.name
-    if parameter.kind is Parameter.POSITIONAL_ONLY:
-        return (lambda row, collector: fn(*row, collector)) if spread else fn
-    if spread:
-        return lambda row, collector: fn(*row, **{name: collector})
-    if [*inspect.signature(fn).parameters].index(name) == 1 and parameter.kind is not Parameter.KEYWORD_ONLY:
-        return fn
-    return lambda row, collector: fn(row, **{name: collector})
 
 
 def _is_collector(annotation: Any) -> bool:

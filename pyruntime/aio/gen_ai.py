@@ -107,9 +107,9 @@ class GenAiMeter:
         *("context", "span_share"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, context: Context) -> None:
         self.span_share = 0.0
-        self.context = Context()
+        self.context = context
         self._durations: dict[Series, LatencyHistogram] = {}
         self._tokens: dict[Series, LatencyHistogram] = {}
         self._used: dict[Series, float] = {}

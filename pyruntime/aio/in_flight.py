@@ -12,11 +12,20 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.equal_rows import copied
+from pillarbox.aio.copies import copied
 from pillarbox.aio.errors import Failed
 
 WAITING = object()
 """Outcome of a row that waits for the call of another row, whose result it will get."""
+
+
+class Shared:
+    """Outcome of a row that gets the result of an equal one, which it may change."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
 
 
 class CallsInFlight:

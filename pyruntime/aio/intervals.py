@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pillarbox.ledger.holder import HOLDER_TIMES, HolderTimes
 from pillarbox.ledger.lease import HUNG_AFTER_S
 
 CLOSE_TIMEOUT_S = 5.0
@@ -25,7 +24,6 @@ class Intervals:
     close_timeout: that ending a run early may take before its threads are left to themselves.
     hung_after: after which another attempt, or another task, that shows no progress is not waited for.
     lease_check: for which calls begin without a look whether the lease is another's by now.
-    holding: of the job that holds a run in an object store.
     """
 
     cancel_timeout: float = 1.0
@@ -34,7 +32,6 @@ class Intervals:
     close_timeout: float = CLOSE_TIMEOUT_S
     hung_after: float = HUNG_AFTER_S
     lease_check: float = 0.1
-    holding: HolderTimes = HOLDER_TIMES
 
 
 INTERVALS = Intervals()

@@ -117,11 +117,11 @@ class LedgerRows:
         """
         if self._conflicts is None:
             return None
-        with closing(self._ledger.folder(scope)) as folder:
-            try:
+        try:
+            with closing(self._ledger.folder(scope)) as folder:
                 self._conflicts.check(reader, folder)
-            except LedgerConflictError as error:
-                return error.with_columns(self._differing(error.other, error.input))
-            except (OSError, LedgerError) as error:
-                return error
+        except LedgerConflictError as error:
+            return error.with_columns(self._differing(error.other, error.input))
+        except (OSError, LedgerError) as error:
+            return error
         return None

@@ -1,11 +1,10 @@
-"""The part of a ledger that an operator uses: scope, budget of the run, pin of a cache, answers found stale.
+"""The part of a ledger that an operator uses: scope, budget of the run, answers found stale.
 
 Any thread, unless a class says otherwise.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import logging
@@ -17,9 +16,8 @@ from typing import Any
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.limits.rate import RunBudget
 from pillarbox.aio.options import Options
-from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.keys import ContentIdentity, content_of_fields, content_of_values
-from pillarbox.ledger.maintenance import PIN_RENEWAL_S, join_execution
 
 log = logging.getLogger("pillarbox")
 
@@ -31,7 +29,7 @@ def budget_of_run(options: Options, run: str | None) -> Options:
     would have been. Raises LedgerError and OSError.
     """
     ledger = options.ledger
-    if ledger is None or run is None or not options.budget.limits_calls:
+    if ledger is None or run is None or not options.budget.counts:
         return options
     uid = str(ledger.uid)
     calls, cost = ledger.spent(run, uid)
@@ -47,46 +45,6 @@ def scope_of(
     """The scope of the results of an operator. Any thread."""
     named = None if ledger.key is None else list(ledger.key)
     return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
-
-
-class CachePin:
-    """Says what an execution may ask for, as long as one of its tasks runs. Picklable before `keep`.
-
-    owner: the execution, in 16 hexadecimal digits. cut: the time before which records are too old for it;
-    None where each task has one of its own, by age. `join` is for any thread and blocks, the others are for
-    the thread of the loop.
-    """
-
-    def __init__(self, ledger: Ledger, scope: Scope, owner: str, cut: int | None) -> None:
-        self._ledger = ledger
-        self._scope = scope
-        self._owner = owner
-        self._cut = cut
-        self._timer: asyncio.TimerHandle | None = None
-
-    def join(self) -> int:
-        """Say it now; returns the cut. Raises LedgerError and OSError."""
-        self._cut = join_execution(self._ledger, self._scope, self._owner, self._cut)
-        return self._cut
-
-    def keep(self, loop: asyncio.AbstractEventLoop, interval: float = PIN_RENEWAL_S) -> None:
-        """Say it again after each `interval`, in seconds."""
-        self._timer = loop.call_later(interval, self._again, loop, interval)
-
-    def let_go(self) -> None:
-        """Say it no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _again(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
-        loop.run_in_executor(None, self._renew)
-        self.keep(loop, interval)
-
-    def _renew(self) -> None:
-        try:
-            self.join()
-        except (OSError, LedgerError) as error:
-            log.warning("what this job may ask for was not said again: %s: %s", type(error).__name__, error)
 
 
 def fields_of(fn: Callable[..., Any]) -> tuple[str, ...]:

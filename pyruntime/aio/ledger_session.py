@@ -12,33 +12,73 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox.aio import intervals
 from pillarbox.aio.attempt_lease import AttemptLease, AttemptName
 from pillarbox.aio.call_flow import CallFlow, CallHolds
 from pillarbox.aio.call_threads import call_soon
 from pillarbox.aio.calls import Call, TakesResult
-from pillarbox.aio.claimed_calls import ClaimedCalls
 from pillarbox.aio.in_flight import CallsInFlight
 from pillarbox.aio.ledger_lookup import LedgerLookup
 from pillarbox.aio.ledger_records import AS_THEY_ARE, KeptForms, LedgerRecords
 from pillarbox.aio.ledger_rows import LedgerRows
-from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, scope_of
+from pillarbox.aio.ledger_scope import StaleAnswers, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.aio.shared_results import HeldClaims, SharedResults
+from pillarbox.aio.shared_results import SharedResults
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import LedgerError
-from pillarbox.ledger.holder import Holder
-from pillarbox.ledger.holding import join_run
 from pillarbox.ledger.keys import RowIdentity, identity_of_values
 from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.runs import RunJob
+from pillarbox.providers import HELD_CLAIMS, provided
 from pillarbox.thread_start import start_thread
 
 log = logging.getLogger("pillarbox")
 
 CLOSE_TIMEOUT_S = 3.0
 """Seconds for the last results to become durable when a job ends early."""
+
+
+class Pin(Protocol):
+    """The pin of a cache: says that this execution may ask for records. For the thread of the loop."""
+
+    def keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say it again from time to time."""
+
+    def let_go(self) -> None:
+        """Say it no more."""
+
+
+class ClaimsCalls(Protocol):
+    """Claims the rows that a task is about to call, and waits for the calls of other tasks."""
+
+    def __bool__(self) -> bool:
+        """Return True while rows wait for other tasks' calls."""
+
+    def claim_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may."""
+
+    def find(self, call: Call) -> bool:
+        """Give a row what the ledger has for it; False for nothing."""
+
+    def stop(self) -> None:
+        """Look for nothing any more."""
+
+
+class HoldsClaims(Protocol):
+    """The claims of a session: keys whose rows no other task calls. Made by any thread."""
+
+    def calls(
+        self, flow: CallFlow, lookup: LedgerLookup, results: SharedResults, options: Options
+    ) -> ClaimsCalls:
+        """Make what claims rows before they are called, on the mailbox thread."""
+
+    def ended(self, call: Call) -> None:
+        """A row has its result, durably, or will have none: let others claim its key."""
+
+    def close(self) -> None:
+        """Let go of all claims. Any thread; a second time does nothing."""
 
 
 class LedgerSession:
@@ -52,8 +92,8 @@ class LedgerSession:
     task. forms: those in which results are kept. attempt: what tells tasks with the same first row apart, as
     the number of a partition. tell: takes, at the end, what was called again for its input or version; None
     to log it. alone: the execution has no other tasks. cut, pin: of a cache the time before which records are
-    too old, and what says that this execution may ask for later ones. holder: the job, for a run that is
-    held.
+    too old, and what says that this execution may ask for later ones. job: that which holds the run; None
+    for a run that needs no holder.
 
     Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
     function may have given another answer when the task ran before: then they are called. Waits until it is
@@ -82,8 +122,8 @@ class LedgerSession:
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
         cut: int = 0,
-        pin: CachePin | None = None,
-        holder: Holder | None = None,
+        pin: Pin | None = None,
+        job: RunJob | None = None,
     ) -> None:
         ledger = options.ledger
         assert ledger is not None
@@ -108,10 +148,12 @@ class LedgerSession:
         self._pin = pin
         self._mailbox: TaskMailbox | None = None
         # First: who has held the run has kept its results by then.
-        self._member = join_run(ledger, scope, holder, self._lost, self._intervals.holding, frees=alone)
+        self._member = None if job is None else job.join(ledger, scope, self._lost, frees=alone)
         self.reader = shared_reader(ledger, scope, since=cut)
-        self._claims = None if dedupe is None else HeldClaims(ledger.claims(scope))
-        self.claimed: ClaimedCalls | None = None
+        self._claims: HoldsClaims | None = None
+        if dedupe is not None:
+            self._claims = provided(HELD_CLAIMS, "dedupe")(ledger, scope)
+        self.claimed: ClaimsCalls | None = None
         """The rows that are called for other tasks too; None where a task calls for itself."""
 
     def bind(
@@ -131,7 +173,9 @@ class LedgerSession:
             is_local=ledger.local_path is not None,
             at_first_miss=lambda: lease.begin(),
         )
-        self._results = results = SharedResults(flow, lookup, in_flight, claims)
+        self._results = results = SharedResults(
+            flow, lookup, in_flight, None if claims is None else claims.ended
+        )
         self._records = records = LedgerRecords(
             flow,
             self._forms,
@@ -164,7 +208,7 @@ class LedgerSession:
             scope=scope,
         )
         if claims is not None:
-            self.claimed = ClaimedCalls(flow, lookup, claims, results, self._options)
+            self.claimed = claims.calls(flow, lookup, results, self._options)
         if self._pin is not None:
             self._pin.keep(flow.loop)
         self._mailbox = mailbox
@@ -263,31 +307,51 @@ class LedgerSession:
                 stale.log(self._ledger, self._scope.run)
             else:
                 self._tell(stale)
-        if self._mailbox is None:
-            return None
+        loop = asyncio.get_running_loop()
         done = asyncio.Event()
         failure: BaseException | None = None
 
         def close() -> None:
             nonlocal failure
             try:
-                self._records.writer.close(CLOSE_TIMEOUT_S)
-            except Exception as error:
-                # Where that matters, `stop` has been told of it.
-                log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
-            if self._claims is not None:
-                self._claims.close()
-            if is_whole:
-                failure = self.rows.find_conflict(self.reader, self._scope)
-            if self._member is not None:
-                self._member.leave()
-            call_soon(self._flow.loop, done.set)
+                failure = self._end(is_whole)
+            except BaseException as error:
+                failure = error
+            finally:
+                call_soon(loop, done.set)
 
         thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
         start_thread(thread)
         await done.wait()
         thread.join()
         return failure
+
+    def _end(self, is_whole: bool) -> BaseException | None:
+        """Write what is left, and let go of the ledger. Blocks. Returns as `close` does."""
+        try:
+            if self._mailbox is not None:
+                try:
+                    self._records.writer.close(CLOSE_TIMEOUT_S)
+                except Exception as error:
+                    # Where that matters, `stop` has been told of it.
+                    log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            if self._claims is not None:
+                self._claims.close()
+            return self.rows.find_conflict(self.reader, self._scope) if is_whole else None
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let others have the claims and the run of a session that makes no more calls, or was never bound.
+
+        Blocks; any thread. A second time it does nothing.
+        """
+        try:
+            if self._claims is not None:
+                self._claims.close()
+        finally:
+            if self._member is not None:
+                self._member.leave()
 
 
 def _mail(mailbox: TaskMailbox, fn: Callable[[Any], None], said: Any) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from pillarbox.aio.ai_calls import AiCalls
 from pillarbox.aio.errors import CallTimeout, ResultRejected
-from pillarbox.aio.gen_ai import GenAiMeter
 from pillarbox.aio.limits.rate import LimiterStatistics
 from pillarbox.aio.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots
@@ -66,7 +66,7 @@ class Meter:
         self.ended_again: list[float] = []
         self.rows_ended_again: list[float] = []
         self._latencies = Latencies()
-        self.gen_ai = GenAiMeter()
+        self.gen_ai = AiCalls()
 
     def fold(self) -> None:
         """Put the latencies that have come together into their histograms. On the mailbox thread."""

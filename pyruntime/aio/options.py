@@ -17,17 +17,22 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.endpoints import Endpoints
+from pillarbox.aio.hedge import Hedge, check_hedge
 from pillarbox.aio.limits.rate import Rate, SharedLimits
+from pillarbox.aio.limits.shared import Shared, SharedSlots
+from pillarbox.aio.policies.per_key import Limit
 from pillarbox.aio.policy import CallPolicy, check_policies
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.ledger.lease import check_claims
+from pillarbox.providers import CHECK_CLAIMS, EQUAL_CALLS, check_provided, provided
 from pillarbox.redaction import Redact, check_redact, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -186,6 +191,10 @@ class Budget:
     usage: a function of the row and the result (for `async_udf`: of the arguments and the result) that
         returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
         cost. Without `max_cost` the cost is only counted.
+    max_seconds: seconds after the first row, or for a DataFrame after the call of `async_map`, from which on
+        no call begins. Calls in flight end, and the other rows are not called. A later run begins anew.
+    until: the moment from which on no call begins: a datetime with its time zone, or a text such as
+        "2026-11-29T06:00:00+01:00".
 
         >>> from pillarbox import Budget, async_map
         >>> async def call(row):
@@ -204,9 +213,15 @@ class Budget:
     max_calls: int | None = None
     max_cost: float | None = None
     usage: Callable[..., Any] | None = None
+    max_seconds: float | None = dataclasses.field(default=None, kw_only=True)
+    until: datetime.datetime | str | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_function_or_none("usage", self.usage)
+        if self.max_seconds is not None:
+            check_positive_number("max_seconds", self.max_seconds)
+        if self.until is not None:
+            object.__setattr__(self, "until", _moment(self.until))
         if self.max_calls is not None:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
@@ -215,7 +230,33 @@ class Budget:
     @property
     def limits_calls(self) -> bool:
         """True if there may be rows that are not called at all."""
+        return self.counts or self.has_end
+
+    @property
+    def counts(self) -> bool:
+        """True if calls or their cost are limited, which the tasks of a job count together."""
         return not (self.max_calls is None and self.max_cost is None)
+
+    @property
+    def has_end(self) -> bool:
+        """True if there is a moment from which on no call begins."""
+        return not (self.max_seconds is None and self.until is None)
+
+    def time_left(self, now: float) -> tuple[float, str]:
+        """Seconds until no call begins any more, and the limit in words. now: seconds since 1970."""
+        left: list[tuple[float, str]] = []
+        if self.max_seconds is not None:
+            left.append((self.max_seconds, f"max_seconds={self.max_seconds:g}"))
+        if isinstance(self.until, datetime.datetime):
+            left.append((self.until.timestamp() - now, f"until={self.until.isoformat()}"))
+        return min(left)
+
+    def begun(self, now: float) -> Budget:
+        """The same budget for tasks that begin later: `max_seconds` counts from now. now: since 1970."""
+        if self.max_seconds is None:
+            return self
+        end = datetime.datetime.fromtimestamp(now + self.time_left(now)[0], datetime.timezone.utc)
+        return dataclasses.replace(self, max_seconds=None, until=end)
 
 
 @naming_arguments
@@ -276,6 +317,7 @@ class Dedupe:
     across_tasks: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_provided(EQUAL_CALLS, "dedupe")
         if self.key is not None and not callable(self.key):
             raise TypeError(f"dedupe={self.key!r}: must be True, False, a function of the row, or a Dedupe")
         check_function_or_none("dedupe", self.key)
@@ -304,7 +346,7 @@ class Dedupe:
                 f"dedupe: key=..., across_tasks=True, ledger: key={ledger.key!r}, inputs={ledger.inputs!r}: "
                 "both say which rows are equal; leave one of them out"
             )
-        check_claims()
+        provided(CHECK_CLAIMS, "dedupe")()
 
 
 @dataclass(frozen=True, init=False)
@@ -313,14 +355,19 @@ class Options:
 
     ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
     capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+        rate does not count. "auto" or an `Adaptive` finds the number at run time; a `Shared` is a number for
+        all tasks together, which needs `limits`.
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    hedge: a `Hedge`: while the call of a row is slow another one is made, and the first good answer counts;
+        for async functions that may be called twice with one row without harm.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
     budget: a `Budget` that limits the calls and the cost of the whole job.
+    endpoints: the `Endpoints` of the service that the function calls: each attempt gets one of them, which
+        the function finds as `current_call().endpoint`. Clients have their own.
     ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.
@@ -328,6 +375,7 @@ class Options:
     buffer: a `Buffer` that limits the rows and bytes that are admitted and not yet emitted.
     dedupe: equal rows in flight share one call: True compares whole rows, a function returns the value to
         compare, and a `Dedupe` can also keep results for later equal rows or share calls among tasks.
+    per_key: a `Limit`: rows of one key are called one after the other, in their order, or a few at a time.
     latency: "low" emits each result of a DataFrame at once, for streams; the session needs the settings in
         `LOW_LATENCY`.
     where: a Column or SQL condition on a DataFrame: the function is called only with rows that satisfy it;
@@ -346,17 +394,20 @@ class Options:
     """
 
     ordered: bool
-    capacity: int | Adaptive
+    capacity: int | Adaptive | Shared
     timeout: Timeout
     retry: Any
     rate: Rate | None
+    hedge: Hedge | None
     batch: Batch | None
     errors: Errors
     budget: Budget
+    endpoints: Endpoints | None
     ledger: Ledger | None
     limits: SharedLimits | None
     buffer: Buffer
     dedupe: Dedupe | None
+    per_key: Limit | None
     latency: Latency
     where: Any
     policies: tuple[CallPolicy, ...]
@@ -366,17 +417,20 @@ class Options:
         self,
         *,
         ordered: bool = True,
-        capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY,
+        capacity: int | Literal["auto"] | Adaptive | Shared = DEFAULT_CAPACITY,
         timeout: float | Timeout | None = None,
         retry: Any = None,
         rate: Rate | None = None,
+        hedge: Hedge | None = None,
         batch: Batch | None = None,
         errors: ErrorMode | Errors = "fail",
         budget: Budget | None = None,
+        endpoints: Endpoints | None = None,
         ledger: Ledger | None = None,
         limits: SharedLimits | None = None,
         buffer: Buffer | None = None,
         dedupe: bool | Callable[..., Hashable] | Dedupe | None = None,
+        per_key: Limit | None = None,
         latency: Latency = "normal",
         where: Any = None,
         policies: Sequence[CallPolicy] = (),
@@ -391,13 +445,16 @@ class Options:
             "timeout": timeout if isinstance(timeout, Timeout) else Timeout(timeout),
             "retry": None if retry is None else check_retry(retry),
             "rate": _check_instance("rate", rate, Rate),
+            "hedge": check_hedge(hedge),
             "batch": _check_instance("batch", batch, Batch),
             "errors": errors if isinstance(errors, Errors) else Errors(errors),
             "budget": Budget() if budget is None else _check_instance("budget", budget, Budget),
+            "endpoints": _check_instance("endpoints", endpoints, Endpoints),
             "ledger": _check_instance("ledger", ledger, Ledger),
             "limits": _check_instance("limits", limits, SharedLimits, "Coordinator"),
             "buffer": Buffer() if buffer is None else _check_instance("buffer", buffer, Buffer),
             "dedupe": dedupe if dedupe is None or isinstance(dedupe, Dedupe) else Dedupe(dedupe),
+            "per_key": _check_instance("per_key", per_key, Limit),
             "latency": check_choice("latency", latency, LATENCIES),
             "where": where,
             "policies": check_policies(policies),
@@ -422,10 +479,20 @@ class Options:
                 f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
             )
+        if self.hedge is not None and self.batch is not None:
+            raise ValueError(
+                f"hedge={self.hedge!r}, batch={self.batch!r}: a hedge is for calls with one row; leave "
+                "one of them out. async_udf(client, batch=None) calls a client of embeddings with one text"
+            )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(
-                "max_calls, max_cost: rows that are not called must be marked, "
+                "max_calls, max_cost, max_seconds, until: rows that are not called must be marked, "
                 "so errors may not be 'fail': use 'column', 'null' or 'drop'"
+            )
+        if isinstance(self.capacity, Shared) and self.limits is None:
+            raise ValueError(
+                f"capacity={self.capacity!r}: tasks share slots by way of a coordinator: start one on the "
+                "driver, `with Coordinator() as coordinator:`, and give limits=coordinator.named('service')"
             )
         if self.dedupe is not None and self.dedupe.across_tasks:
             self.dedupe.check_across_tasks(self.ledger)
@@ -443,7 +510,15 @@ class Options:
     @property
     def max_capacity(self) -> int:
         """Calls in flight, at most, whatever is found."""
+        if isinstance(self.capacity, Shared):
+            return self.capacity.calls
         return self.capacity if isinstance(self.capacity, int) else self.capacity.most
+
+    def shared_slots(self) -> SharedSlots | None:
+        """Return the slots of one task, of a capacity that is shared; None for one that is not."""
+        if not isinstance(self.capacity, Shared) or self.limits is None:
+            return None
+        return self.limits.open_slots(self.capacity.calls)
 
     @property
     def rows_in_flight(self) -> int:
@@ -462,16 +537,36 @@ class Options:
             rate=_spread_field(self.rate, "weight"),
             batch=_spread_field(self.batch, "weight"),
             dedupe=_spread_field(self.dedupe, "key"),
+            per_key=_spread_field(self.per_key, "key"),
             budget=_spread_field(self.budget, "usage"),
             timeout=_spread_field(self.timeout, "fallback"),
         )
 
 
-def _check_capacity(capacity: Any) -> int | Adaptive:
+def _moment(until: Any) -> datetime.datetime:
+    """The moment of `Budget.until`."""
+    moment = until
+    if isinstance(until, str):
+        try:
+            moment = datetime.datetime.fromisoformat(f"{until[:-1]}+00:00" if until[-1:] == "Z" else until)
+        except ValueError as error:
+            raise ValueError(f"until={until!r}: must be a time as in '2026-11-29T06:00:00+01:00'") from error
+    if not isinstance(moment, datetime.datetime):
+        raise TypeError(f"until={until!r}: must be a datetime.datetime with its time zone, or a text of one")
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"until={until!r}: must have a time zone, such as '+00:00' or tzinfo=datetime.timezone.utc"
+        )
+    return moment
+
+
+def _check_capacity(capacity: Any) -> int | Adaptive | Shared:
     if isinstance(capacity, str):
         check_choice("capacity", capacity, ("auto",))
         return Adaptive()
-    return capacity if isinstance(capacity, Adaptive) else check_positive_int("capacity", capacity)
+    if isinstance(capacity, Adaptive | Shared):
+        return capacity
+    return check_positive_int("capacity", capacity)
 
 
 def _check_instance(name: str, value: Any, kind: type, shown: str | None = None) -> Any:
@@ -507,10 +602,12 @@ class CommonOptionNames(TypedDict, total=False):
     """The options that every function takes by name, but for those on which the type of a result depends."""
 
     # From `Options`, but ordered, batch, errors, budget:
-    capacity: int | Literal["auto"] | Adaptive
+    capacity: int | Literal["auto"] | Adaptive | Shared
     timeout: float | Timeout | None
     retry: Any
     rate: Rate | None
+    hedge: Hedge | None
+    endpoints: Endpoints | None
     ledger: Ledger | None
     limits: SharedLimits | None
 

@@ -70,6 +70,30 @@ class HookFailed(Exception):
         self.cause = cause
 
 
+class CallSuperseded(Exception):
+    """End of a call that was cancelled, as its row needs it no longer: another call of the row has answered.
+
+        >>> import asyncio
+        >>> from pillarbox import Hedge, Options, async_map
+        >>> from pillarbox.policies import CallPolicy
+        >>> class Log(CallPolicy):
+        ...     def ended(self, calls, error, seconds):
+        ...         print("hedge" if calls[0].hedges else "first call", type(error).__name__)
+        >>> called = []
+        >>> async def ask(row):
+        ...     called.append(row)
+        ...     await asyncio.sleep(3600 if len(called) == 1 else 0)
+        ...     return row
+        >>> options = Options(hedge=Hedge(after=0.01, idempotent=True), policies=[Log()])
+        >>> list(async_map([1], ask, options=options))
+        first call CallSuperseded
+        hedge NoneType
+        [1]
+
+    The moment `ended` gets it; no row fails with it.
+    """
+
+
 class PolicyServices(NamedTuple):
     """Services of an operator for its policies. The functions are for the operator's thread.
 
@@ -154,7 +178,8 @@ class CallPolicy:
     def choose(self, calls: Sequence[Call]) -> Any:
         """Return the endpoint of the attempt that begins; its function finds it as `current_call().endpoint`.
 
-        The first policy that returns one decides; None leaves it to the next.
+        The first policy that returns one decides; None leaves it to the next. A hedge has the endpoints of
+        the calls that run in `avoided`, of its only call.
         """
 
     def begin(self, calls: Sequence[Call]) -> None:

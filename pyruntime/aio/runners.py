@@ -1,7 +1,7 @@
-"""Runs the calls of one operator: coroutines on its event loop, a blocking function in threads, collectors.
+"""Runs the calls of one operator: coroutines on its event loop, a blocking function in threads.
 
 Confined to the mailbox thread, which is the thread of the event loop. The threads of blocking functions are
-in `call_threads`, calls of batches in `batch_runner`.
+in `call_threads`, calls of batches and of functions with a collector in rings.
 """
 
 # A task for each call is the simple way, and costs several microseconds a row more: a task, a context, two
@@ -41,15 +41,14 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from pillarbox.aio.ai_calls import AiCalls
 from pillarbox.aio.call_threads import CallThreads, joined
 from pillarbox.aio.calls import Call
 from pillarbox.aio.current_call import CURRENT, CallServices, CurrentCall
 from pillarbox.aio.executions import Execution, Worker
-from pillarbox.aio.function import refuse_awaitable, refuse_coroutine
-from pillarbox.aio.gen_ai import GenAiMeter
+from pillarbox.aio.function import refuse_coroutine
 from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.usage import Result
-from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
 T = TypeVar("T")
 
@@ -82,7 +81,7 @@ class RunnerHooks(NamedTuple):
     """
 
     services: CallServices
-    gen_ai: GenAiMeter
+    gen_ai: AiCalls
     intervals: Intervals
     most: int
     limit: int
@@ -449,108 +448,6 @@ class CoroutineRunner(Runner):
         # Once the job has ended, nothing of a call counts any more.
         if not self._closed:
             self._hooks.ended(call, worker, result, error)
-
-
-class CollectorRunner(Runner):
-    """Hands calls to a function that starts work elsewhere and returns, each attempt with a collector.
-
-    `complete` and `fail` of the collector may be called by any thread; they reach the mailbox thread as mail.
-    The function runs on the event loop and must not block it. It is Flink's `AsyncFunction`, whose
-    `ResultFuture` is the collector.
-    """
-
-    # There is nothing here that could be cancelled. So a call gives up its slot with its time-out, unlike a
-    # coroutine or a thread, whose end can be waited for.
-
-    def __init__(
-        self,
-        hooks: RunnerHooks,
-        fn: Callable[[Any, Collector[Any]], object],
-        name: str,
-        context: contextvars.Context,
-        mailbox: TaskMailbox,
-        priority: int = 0,
-    ) -> None:
-        super().__init__(hooks, fn, name, context)
-        # A mail of the kernel has nobody who would raise what is raised in it.
-        self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
-        self._asked = False
-        # Errors that were raised behind a completion.
-        self._late = 0
-
-    @property
-    def late(self) -> int:
-        """Completions that were not the first of their attempt."""
-        return self._late + self._factory.late
-
-    def _begin_next(self) -> bool:
-        call = self._hooks.take(None)
-        if call is not None:
-            self._begin(call)
-        return call is not None
-
-    def revoke(self, execution: Any, call: Call) -> None:
-        """Take `call` from its collector, whose completion is late from now on."""
-        collector = execution
-        self._free(collector)
-        self._factory.revoke(collector)
-        # Afterwards: whoever takes the call away has not done with it.
-        if not self._asked and not self._closed:
-            self._asked = True
-            self._loop.call_soon(self._hooks.guarded, self._dispatch_again)
-
-    async def close(self) -> None:
-        """Give up all calls: whatever completes them has no effect. Waits for nothing."""
-        self._closed = True
-        for collector in self._executions:
-            self._factory.close(collector)
-        self._executions.clear()
-        self._active = 0
-
-    def _free(self, collector: Any) -> None:
-        """Have a collector give up its slot."""
-        self._executions.discard(collector)
-        self._active -= 1
-
-    def _dispatch_again(self) -> None:
-        self._asked = False
-        self.dispatch()
-
-    def _begin(self, call: Call) -> None:
-        # spec: Collector!Begin
-        collector = self._factory.create(call)
-        self._hooks.begin(call, collector)
-        self._executions.add(collector)
-        self._active += 1
-        own = self._context.copy()
-        own.run(CURRENT.set, CurrentCall(self._hooks.services, (call,)))
-        try:
-            returned = own.run(self._fn, call.row, collector)
-            if returned is not None:
-                refuse_awaitable(self._name, returned)
-        except BaseException as error:
-            if self._factory.revoke(collector):
-                self._free(collector)
-                self._hooks.ended(call, collector, None, error)
-            elif isinstance(error, Exception):
-                # It had completed before it raised, and that came first.
-                self._late += 1
-            else:
-                raise
-
-    def _completed(
-        self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None
-    ) -> None:
-        self._hooks.guarded(self._end, collector, call, result, error)
-
-    def _end(self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None) -> None:
-        # spec: Collector!RunMail
-        if self._closed:
-            return
-        if collector in self._executions:
-            self._free(collector)
-        self._hooks.ended(call, collector, result, error)
-        self.dispatch()
 
 
 async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T] | Result:

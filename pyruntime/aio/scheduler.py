@@ -18,15 +18,15 @@ from pillarbox.aio.calls import Call, CallState, OperatorFunctions, state_of
 from pillarbox.aio.current_call import CallServices
 from pillarbox.aio.deadlines import CallTimes, clock_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.function import ResultConverter, value_of
+from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.gate import Gate, Slots
-from pillarbox.aio.in_flight import shared_result
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.operator_policies import OperatorPolicies
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import Again, HookFailed, PolicyServices
+from pillarbox.aio.result_route import ResultRoute
 from pillarbox.aio.runners import Runner, RunnerHooks
 from pillarbox.aio.states import FinishedRow, SchedulerState
 from pillarbox.aio.usage import Result, Usage, UsageMissing
@@ -47,7 +47,7 @@ class CallScheduler:
     # Each row reads these: slots are faster than the dictionary of an object with so many attributes.
     __slots__ = (
         *("clock", "gate", "is_closed", "loop", "meter", "options", "pausing", "policies"),
-        *("queue", "runner", "sharing", "slots", "times", "waiting"),
+        *("queue", "route", "runner", "sharing", "slots", "times", "waiting"),
         *("_finish_call", "_is_open", "_operator", "_plain"),
     )
 
@@ -72,7 +72,6 @@ class CallScheduler:
         self.queue = queue
         self.loop = loop
         self.clock = clock = clock_of(loop)
-        self._operator = operator
         self.is_closed = False
         limits = options.timeout
         self.times: CallTimes[Any] = CallTimes(
@@ -82,13 +81,19 @@ class CallScheduler:
             self._guarding(self._timed_out),
             self._guarding(self._attempt_timed_out),
         )
-        self.policies = policies = OperatorPolicies(options, meter, clock, convert)
+        self.policies = policies = OperatorPolicies(
+            options, meter, clock, convert, self.pausing.add, self._guarding(self._resume_held)
+        )
+        if policies.by_key is not None:
+            # Rows that are not called leave by it too.
+            operator = operator._replace(complete=policies.by_key.completing(operator.complete))
+        self._operator = operator
         self.sharing = CallSharing(options, policies.stack, session)
-        # The way of rows that have finished: as straight to the queue as the options allow.
-        self._finish_call = operator.complete if self.sharing.equals is None else self._finish_shared
+        self.route = ResultRoute(self.sharing, meter, operator.complete, self._guarding(self._count_shared))
+        self._finish_call = self.route.of_calls()
         self.slots = Slots(
             options.max_capacity,
-            lambda: policies.load.found,
+            lambda: policies.found,
             lambda changed: WorkerRoom(
                 options.max_capacity, name, loop, self._guarding(changed), operator.stop
             ),
@@ -120,7 +125,7 @@ class CallScheduler:
 
     def start(self) -> None:
         """Let calls begin."""
-        self.policies.load.start(self._ask_again)
+        self.policies.start(self._ask_again)
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -142,8 +147,7 @@ class CallScheduler:
         try:
             await self.runner.close()
         finally:
-            self.policies.stack.close()
-            await self.policies.load.closed()
+            await self.policies.closed()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
@@ -164,7 +168,7 @@ class CallScheduler:
                 self.options.timeout,
                 self.options.errors.redaction,
                 self.bill_request,
-                self.policies.load.waits_for_service,
+                *self.policies.for_calls(),
                 self.suggest_rows,
             ),
             gen_ai=self.meter.gen_ai,
@@ -195,7 +199,7 @@ class CallScheduler:
             ahead=lambda: self.slots.limit if self.gate is None else 1,
             complete=self._operator.complete,
             replay=self.replay,
-            share=self.share_found,
+            share=self.route.share_found,
             suspend=self.suspend,
             resume=self.resume,
             hold=self.slots.hold,
@@ -205,8 +209,7 @@ class CallScheduler:
     def record_in(self, records: LedgerRecords) -> None:
         """Have results recorded before they leave. Before `start`."""
         self.sharing.records = records
-        if self.sharing.equals is None:
-            self._finish_call = records.record
+        self._finish_call = self.route.of_calls()
 
     def suggest_rows(self, rows: float) -> None:
         """Put no more rows into later batches; without batches nothing is done."""
@@ -660,44 +663,34 @@ class CallScheduler:
             finish(call, result)
         self._finish_call(call, result)
 
-    def _finish_shared(self, call: Call, result: Any) -> None:
-        self._share(call, result)
-        self.hand_on(call, result)
-
-    def _share(self, call: Call, result: Any) -> None:
-        shared = () if self.sharing.equals is None else self.sharing.equals.resolve(call, result)
-        if shared and type(result) is Failed:
-            self._count_shared(result, len(shared))
-        for sharing in shared:
-            # Each may change its own.
-            self.hand_on(sharing, shared_result(result), call)
-
-    def hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
-        if self.sharing.records is None:
-            self._operator.complete(call, result)
-        else:
-            self.sharing.records.record(call, result, called)
-
     def replay(self, call: Call, result: Any) -> None:
         """`call`, which waits, gets what another attempt of the task, or another task, has kept."""
         self.withdraw(call)
-        self._share(call, result)
-        self.take_found(call, value_of(result))
-
-    def share_found(self, call: Call, result: Any) -> None:
-        """A row gets a result that counts as that of another row: found, or of a call that it had joined."""
-        if type(result) is Failed:
-            self._count_shared(result, 1)
-        self._operator.complete(call, result)
-
-    def take_found(self, call: Call, result: Any) -> None:
-        """A row gets the result that the ledger has for it."""
-        self.meter.found += type(result) is not Failed or not result.not_called
-        self.share_found(call, result)
+        self.route.replay(call, result)
 
     def _count_shared(self, failed: Failed, rows: int) -> None:
-        self.guarded(self.policies.errors.count_shared, failed, rows, self._operator.finished() + 1 + rows)
+        self.policies.errors.count_shared(failed, rows, self._operator.finished() + 1 + rows)
+
+    # -- rows by key --------------------------------------------------------------------------
+
+    def let_through(self, call: Call) -> bool:
+        """Return True if a row that is to be called waits for a slot: no other of its key holds it back."""
+        by_key = self.policies.by_key
+        try:
+            return by_key is None or by_key.let_through(call)
+        except BaseException as raised:
+            self.fail_call(call, CallFailed(call.attempt, raised))
+            return False
+
+    def _resume_held(self, calls: Sequence[Call], is_behind: bool) -> None:
+        held = [call for call in calls if call in self.pausing]
+        ready = [call for call in held if self._weigh_restored(call)]
+        self.pausing.difference_update(held)
+        if is_behind:
+            self.waiting.extend(ready)
+            self.runner.dispatch()
+        else:
+            self.resume(ready)
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -723,7 +716,7 @@ class CallScheduler:
         if isinstance(state, FinishedRow):
             # The ledger counts what was paid for.
             call.attempt, call.began = state.attempts, self.clock() - state.latency
-            self.hand_on(call, state.result)
+            self.route.hand_on(call, state.result)
             return
         call.started = self.clock() - state.spent
         if self.times.total is not None and (state.attempts or state.spent):
@@ -739,7 +732,7 @@ class CallScheduler:
             call.uncharged, call.refusals, call.repeats = state.uncharged, state.refusals, state.repeats
             since = state.refused_for
             call.refused_since = None if since is None else self.loop.time() - since
-        if not self._weigh_restored(call):
+        if not (self._weigh_restored(call) and self.let_through(call)):
             return
         if state.pause is None:
             self.waiting.append(call)

@@ -42,16 +42,16 @@ from typing import Any, Protocol
 from pillarbox.aio import intervals
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
-from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
+from pillarbox.aio.stages import Identify, Stage, places_of
 from pillarbox.aio.states import OutputState
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import Handover, HandoverClosedError
+from pillarbox.loop_thread import LoopThread, post
 from pillarbox.redaction import Redact
-from pillarbox.rpc.loop_thread import LoopThread, post
 from pillarbox.task import StreamTask
 from pillarbox.task.checkpoint import (
     CheckpointBarrier,

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots
-from pillarbox.rpc.codec import Codec
 
 SPENT = {
     "calls": "slots that were busy",
@@ -79,6 +78,8 @@ class Totals:
     abandoned: int = _of("count", "Calls that did not end when they were cancelled")
     shared: int = _of("count", "Rows that shared the call of an equal one")
     batches: int = _of("count", "Calls made with a list of rows")
+    hedged: int = _of("count", "Calls made since another call of their row was slow")
+    hedges_won: int = _of("count", "Calls made since another one was slow that answered first")
     tokens: float = _of("count", "Tokens, as the usage function gives them")
     cost: float = _of("count", "Cost, as the usage function gives it")
     rate_granted: int = _of("count", "Calls that the rate has let through")
@@ -102,6 +103,20 @@ class Totals:
     """The things that have been waited for, for some seconds now, in words."""
     policies: Mapping[str, float] = _of("table", "Counts of the policies of calls", "policy", "name")
     """See `CallPolicy.statistics`."""
+    endpoint_calls: Mapping[str, int] = _of(
+        "table", "Requests that ended, by endpoint", "endpoint_calls", "server_address"
+    )
+    """By host and port, where a service has several endpoints."""
+    endpoint_errors: Mapping[str, int] = _of(
+        "table", "Requests that ended with a fault of the endpoint", "endpoint_errors", "server_address"
+    )
+    endpoint_seconds: Mapping[str, float] = _of(
+        "table", "Time of requests, by endpoint", "endpoint_duration", "server_address", "seconds"
+    )
+    endpoint_resting: Mapping[str, int] = _of(
+        "levels", "Operators for which the endpoint rests", "endpoint_resting", "server_address"
+    )
+    """0 for an endpoint that takes calls. See `Endpoints`."""
     latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
     call_latency: LatencySnapshot = _of(  # noqa: RUF009
         "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"
@@ -202,20 +217,6 @@ def _without(kind: str, totals: Totals) -> Totals:
     if kind == "level":
         nothing |= {name: {} for name in instruments("levels")}
     return dataclasses.replace(totals, **nothing)
-
-
-_CODEC = Codec(Totals)
-
-
-def to_json(totals: Totals) -> list[Any]:
-    """The totals as what `json.dumps` takes; `from_json` gives equal ones back."""
-    return _CODEC.to_json(totals)
-
-
-def from_json(written: object) -> Totals:
-    """The totals that `to_json` wrote. Raises ValueError, which names the field, for anything else."""
-    # Added up, buckets are looked up: a bound that no histogram has is refused here, and not in a later sum.
-    return merge([Totals(), _CODEC.from_json(written)])
 
 
 # -- numbers as people read them -------------------------------------------------------------------

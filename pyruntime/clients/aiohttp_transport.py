@@ -177,11 +177,20 @@ class AiohttpTransport:
         # aiohttp asks for a file where a body is large, which it writes in pieces.
         data = body if body is None or len(body) < FILE_BODY_BYTES else Body(body)
         proxy = self._proxy_of(address.scheme, address.authority)
+        more: dict[str, Any] = {}
+        if place := address.fragment:
+            # The address of DNS to connect to; the name stays that of the server. A proxy connects by itself.
+            named, address = address, address.with_fragment(None)
+            if proxy is None:
+                address = address.with_host(place)
+                headers = {**headers, "Host": named.raw_authority}
+                if named.scheme == "https":
+                    more = {"server_hostname": named.host}
         has_answer = False
         began = time.monotonic()
         try:
             async with session.request(
-                method, address, headers=headers, data=data, allow_redirects=False, proxy=proxy
+                method, address, headers=headers, data=data, allow_redirects=False, proxy=proxy, **more
             ) as response:
                 has_answer = True
                 return await self._read(response)

@@ -23,10 +23,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pillarbox.aio.current_call import running_call
+from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import AskAgain, Result, Usage
-from pillarbox.clients.addresses import Addresses
+from pillarbox.clients.addresses import addresses_of, transport_options
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import (
@@ -184,8 +185,10 @@ class Chat(Client):
     _beside_results = Client._beside_results | {"answer", "structure", "repairs", "prices"}
     column_adapter: ClassVar[str] = "pillarbox.spark.client_columns:answer_column"
     """The name of what makes a function of `async_udf` of it: see `pillarbox.providers`."""
+    idempotent: ClassVar[bool] = True
+    """A question that is asked twice changes nothing: a slow call may be hedged."""
 
-    base_url: str | Sequence[str]
+    base_url: str | Sequence[str] | Endpoints
     model: str
     _: KW_ONLY
     prompt: str
@@ -224,6 +227,7 @@ class Chat(Client):
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
+        transport_options(self.base_url, self.http)
         self._set("_made", _Made(self))
 
     def check_budget(self, budget: Budget) -> None:
@@ -450,7 +454,9 @@ class _Made:
         path = "/chat/completions"
         if chat.api == "azure":
             path = azure_path(chat.model, path, chat.api_version)
-        self.urls = Addresses(request_urls(chat.base_url, path))
+        # An address may refuse a model, or a key, and take another one.
+        scope = "chat", chat.model, repr(chat.key)
+        self.urls = addresses_of(chat.base_url, request_urls(chat.base_url, path), scope)
 
 
 def _former() -> AnswerInvalid | None:

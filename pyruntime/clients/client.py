@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from pillarbox.aio.current_call import running_call
+from pillarbox.clients.addresses import transport_options
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
@@ -49,6 +51,8 @@ class Client:
     """
 
     http: Http
+    has_own_endpoints: ClassVar[bool] = True
+    """Requests go to its own addresses, and to no endpoint of the options."""
     gives_one_row: ClassVar[bool] = True
     """A list that a call gives is a value, not several rows, as that of a function is."""
     _beside_results: ClassVar[frozenset[str]] = frozenset({"base_url", "key", "http"})
@@ -56,6 +60,8 @@ class Client:
     _in_order: ClassVar[frozenset[str]] = frozenset({"body", "params"})
     """The fields whose names are sent in the order in which they are given."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
+    _addresses_field: ClassVar[str] = "base_url"
+    """The name of the field with the addresses."""
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -95,7 +101,8 @@ class Client:
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
-            opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
+            http = transport_options(getattr(self, self._addresses_field, None), self.http)
+            opened = self._connections[loop] = Connections(open_transport(http), self._headers())
         opened.users += 1
         try:
             if not opened.headers.current:
@@ -142,7 +149,14 @@ class Client:
         response = await self._request(opened, method, url, headers, body, vectors)
         if response.status == UNAUTHORIZED and await opened.headers.renew(used):
             response = await self._request(opened, method, url, headers, body, vectors)
+        if self._has_one_address and (call := running_call()) is not None:
+            call.report_limits(response.headers)
         return response
+
+    @property
+    def _has_one_address(self) -> bool:
+        """True if all requests go to one place: of several each has limits of its own."""
+        return isinstance(getattr(self, "base_url", None) or getattr(self, "url", None), str)
 
     async def _request(
         self,

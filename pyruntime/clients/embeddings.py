@@ -36,16 +36,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.current_call import CurrentCall, running_call
+from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import Usage
-from pillarbox.clients.addresses import Addresses
+from pillarbox.clients.addresses import Addresses, addresses_of, transport_options
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
@@ -227,10 +228,12 @@ class Embeddings(Client):
     RuntimeError if the client is not open. Calls belong on the thread of the loop on which it was entered.
     """
 
+    idempotent: ClassVar[bool] = True
+    """A text that is sent twice changes nothing: a slow call may be hedged."""
     # How texts are put into requests is no matter, nor in which of the exact forms vectors come.
     _beside_results = Client._beside_results | {"max_texts", "max_tokens", "encoding"}
 
-    base_url: str | Sequence[str]
+    base_url: str | Sequence[str] | Endpoints
     model: str = ""
     _: KW_ONLY
     key: Secret | None = None
@@ -275,8 +278,9 @@ class Embeddings(Client):
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
+        transport_options(self.base_url, self.http)
         self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
-        self._set("_urls", Addresses(self._request_urls()))
+        self._set("_urls", self._addresses())
 
     def __getstate__(self) -> dict[str, Any]:
         # What was learned is of this process; the same client is the same there, whatever it has done here.
@@ -284,7 +288,7 @@ class Embeddings(Client):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._set("_urls", Addresses(self._request_urls()))
+        self._set("_urls", self._addresses())
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -757,6 +761,11 @@ class Embeddings(Client):
 
     def _headers(self) -> SecretHeaders:
         return SecretHeaders(self.headers, self.key, "api-key" if self.api == "azure" else "bearer")
+
+    def _addresses(self) -> Addresses:
+        # An address may refuse a model, or a key, and take another one.
+        scope = "embeddings", self.model, repr(self.key)
+        return addresses_of(self.base_url, self._request_urls(), scope)
 
     def _request_urls(self) -> list[str]:
         if self.api == "azure":

@@ -21,10 +21,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from string import Formatter
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from pillarbox.clients.addresses import Addresses
+from pillarbox.aio.endpoints import Endpoints
+from pillarbox.clients.addresses import Addresses, addresses_of, transport_options
 from pillarbox.clients.charsets import (
     UTF_8,
     TextUnreadable,
@@ -96,7 +97,7 @@ class HttpLookup(Client):
     thread of the loop on which it was entered.
     """
 
-    url: str | Sequence[str]
+    url: str | Sequence[str] | Endpoints
     _: KW_ONLY
     method: Literal["GET", "POST"] = "GET"
     body: Sequence[str] | Callable[..., Any] | None = None
@@ -107,6 +108,7 @@ class HttpLookup(Client):
     key: Secret | None = None
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
+    _addresses_field: ClassVar[str] = "url"
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _templates: dict[str, _Template] = field(init=False, repr=False, compare=False)
     _urls: Any = field(default=None, init=False, repr=False, compare=False)
@@ -131,22 +133,29 @@ class HttpLookup(Client):
         params = check_headers("params", self.params)
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
+        transport_options(self.url, self.http)
         fields = dict.fromkeys(address.names)
         if isinstance(body, tuple):
             fields |= dict.fromkeys(body)
         for name, value in (
             *(("body", body), ("statuses", {NOT_FOUND: "null", **self.statuses}), ("headers", headers)),
             *(("params", params), ("take", take), ("_templates", templates), ("_fields", tuple(fields))),
-            *(("_urls", Addresses(urls)), ("url", self.url if isinstance(self.url, str) else urls)),
+            ("url", urls if isinstance(self.url, list) else self.url),
         ):
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_urls", self._addresses())
 
     def __getstate__(self) -> dict[str, Any]:
         # What was sent last has the keys in it; what is known of addresses is of this process.
         return {**super().__getstate__(), "_sent": (None, {}, ""), "_urls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _urls=Addresses([*state["_templates"]]))
+        self.__dict__.update(state)
+        self.__dict__["_urls"] = self._addresses()
+
+    def _addresses(self) -> Addresses:
+        # An address may refuse a key, and take another one.
+        return addresses_of(self.url, [*self._templates], ("lookup", repr(self.key)))
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -157,7 +166,7 @@ class HttpLookup(Client):
         told = super().configuration
         if isinstance(self.url, str):
             return told
-        return {**told, "url": sorted({url.partition("://")[2].partition("/")[2] for url in self.url})}
+        return {**told, "url": sorted({url.partition("://")[2].partition("/")[2] for url in self._templates})}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -166,6 +175,11 @@ class HttpLookup(Client):
         Empty where `body` is a function, which may read any of them: for a ledger the whole row counts.
         """
         return () if callable(self.body) else self._fields
+
+    @property
+    def idempotent(self) -> bool:
+        """True with GET: a slow call may be hedged. A POST may change something at the service."""
+        return self.method == "GET"
 
     async def __call__(self, *row: object) -> Any:
         """Look up one row: see the class."""
@@ -187,7 +201,9 @@ class HttpLookup(Client):
         self, template: str, values: dict[str, Any], headers: dict[str, str] | None, body: bytes | None
     ) -> Any:
         """The result of one address of several."""
-        url = self._templates[template].filled(values, self.http.surrogates)
+        # Behind the mark stands the address of DNS to connect to.
+        template, mark, place = template.partition("#")
+        url = self._templates[template].filled(values, self.http.surrogates) + mark + place
         return self._result(template, await self._send(self.method, url, headers=headers, body=body))
 
     def _encoded(self, row: tuple[Any, ...], values: dict[str, Any]) -> bytes:
@@ -277,7 +293,8 @@ class HttpLookup(Client):
             object.__setattr__(self, "_sent", (current, real, query))
         _, sent, query = self._sent
         if query:
-            url = f"{url}{'&' if '?' in url else '?'}{query}"
+            url, mark, place = url.partition("#")
+            url = f"{url}{'&' if '?' in url else '?'}{query}{mark}{place}"
         if headers:
             sent = {**headers, **sent}
         return await opened.transport.request(method, url, headers=sent, body=body, vectors=vectors)
@@ -346,8 +363,10 @@ def _quoted(text: str) -> str:
 def _checked_urls(url: object) -> tuple[str, ...]:
     if isinstance(url, str):
         return (url,)
+    if isinstance(url, Endpoints):
+        return tuple(url.urls)
     if not isinstance(url, list | tuple) or not url:
-        raise TypeError(f"url={url!r}: must be an address, or a list with one or more")
+        raise TypeError(f"url={url!r}: must be an address, or a list with one or more, or Endpoints")
     return tuple(url)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from pillarbox.aio.endpoints import Endpoints
 from pillarbox.clients.transport import HttpStatusError, Response, status_error
 from pillarbox.redaction import has_secret, shown_address
 from pillarbox.wire import Kind, Reading, read_answer
@@ -68,16 +69,20 @@ def error_of(url: str, response: Response) -> HttpStatusError | None:
     return None if reading.kind is Kind.ANSWER else ErrorAnswer.of(url, response, reading)
 
 
-def check_base_url(base_url: object, paths: Sequence[str]) -> str | tuple[str, ...]:
-    """Accept an address, or a list of several. `paths` are the ends that the client adds itself.
+def check_base_url(base_url: object, paths: Sequence[str]) -> str | tuple[str, ...] | Endpoints:
+    """Accept an address, a list of several, or `Endpoints`. `paths` are the ends that the client adds itself.
 
     Raises TypeError and ValueError, which never quote a key.
     """
     if isinstance(base_url, str):
         _check_url(base_url, paths)
         return base_url
+    if isinstance(base_url, Endpoints):
+        for url in base_url.urls:
+            _check_url(url, paths)
+        return base_url
     if not isinstance(base_url, list | tuple) or not base_url:
-        raise TypeError(f"base_url={base_url!r}: must be an address, or a list with one or more")
+        raise TypeError(f"base_url={base_url!r}: must be an address, Endpoints, or a list with one or more")
     for url in base_url:
         _check_url(url, paths)
     return tuple(base_url)
@@ -98,9 +103,10 @@ def _check_url(url: object, paths: Sequence[str]) -> None:
         raise ValueError(f"base_url={url!r}: leave the last part out; the client adds it")
 
 
-def request_urls(base_url: str | Sequence[str], path: str) -> list[str]:
+def request_urls(base_url: str | Sequence[str] | Endpoints, path: str) -> list[str]:
     """The addresses of requests, one for each address of the service."""
-    urls = [base_url] if isinstance(base_url, str) else base_url
+    given = base_url.urls if isinstance(base_url, Endpoints) else base_url
+    urls = [given] if isinstance(given, str) else given
     return [url.rstrip("/") + path for url in urls]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pillarbox.aio.chained import as_fields
+from pillarbox.aio.row_fields import as_fields
 from pillarbox.job.checkpoints import CheckpointError
 from pillarbox.job.sink import Sink
 from pillarbox.ledger.local_folder import sync_path

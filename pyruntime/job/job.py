@@ -27,11 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.function import enter_function, with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.stage_ledgers import open_ledgers
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.job.checkpoints import (
@@ -46,9 +46,9 @@ from pillarbox.job.job_output import Cut, End, JobOutput
 from pillarbox.job.result_rows import ResultRows
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource
-from pillarbox.job.statistics import Counts, RunState, RunStatistics
+from pillarbox.job.statistics import RunState, RunStatistics
 from pillarbox.ledger.keys import identity_of_source
-from pillarbox.rpc.loop_thread import LoopThread, post
+from pillarbox.loop_thread import LoopThread, post
 from pillarbox.sources import SourceCoordinator, SourceInput, WatermarkStrategy
 from pillarbox.sources.reader import ReaderContext
 from pillarbox.sources.split import is_json
@@ -96,7 +96,7 @@ class Job:
         self._context = contextvars.copy_context()
         self.ended = threading.Event()
         self.failure: BaseException | None = None
-        self._counts = Counts()
+        self._counts = RunStatistics()
         self._output = JobOutput()
         self._rows = ResultRows(plan.stages, plan.keep)
         self._sink = _SinkOfJob(plan.sink)
@@ -120,8 +120,8 @@ class Job:
         """Counts so far."""
         task_run = self._task_run
         functions = {} if task_run is None else {each.uid: each.statistics() for each in task_run.operators}
-        return RunStatistics(
-            **vars(self._counts),
+        return replace(
+            self._counts,
             watermark=self._output.watermark,
             functions={uid: totals for uid, totals in functions.items() if totals is not None},
         )

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pillarbox.aio.chained import as_fields
+from pillarbox.aio.row_fields import as_fields
 from pillarbox.job.sink import Sink
 from pillarbox.validate import check_text
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letter_files import DeadLetterFiles
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import gives_one_row
+from pillarbox.aio.row_fields import as_fields
+from pillarbox.aio.stages import Stage, form_of_failures
 
 
 class ResultRows:

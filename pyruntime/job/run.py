@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pillarbox.aio.chained import Step, resolve_stages
 from pillarbox.aio.options import Options, RowOptionNames
 from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.stages import Step, resolve_stages
 from pillarbox.job.job import Job, Plan
 from pillarbox.job.sink import Sink
 from pillarbox.job.source_rows import RecordSource, source_of

@@ -12,23 +12,8 @@ from pillarbox.aio.totals import Totals, compact
 RunState = Literal["starting", "running", "finished", "stopped", "cancelled", "failed"]
 
 
+# Not frozen: a job counts in one of its own, each field on one thread, and gives copies of it.
 @dataclass
-class Counts:
-    """The counts of a job while it runs. Each field is changed on one thread, and any thread may read it."""
-
-    state: RunState = "starting"
-    restored: int | None = None
-    rows_written: int = 0
-    rows_committed: int = 0
-    last_requested: int | None = None
-    checkpoints: int = 0
-    aborted: int = 0
-    declined: int = 0
-    last_checkpoint: int | None = None
-    checkpoint_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class RunStatistics:
     """Counts of a job at one moment.
 

@@ -29,9 +29,10 @@ from pillarbox.ledger.format import schema as record_schema
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import CACHE_RUN, US, Cache, Ledger
 from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.maintenance import compact, expire, expire_cache
+from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
+from pillarbox.ledger.upkeep import compact, expire_cache
 from pillarbox.redaction import shown_address
 
 ABOUT = """\

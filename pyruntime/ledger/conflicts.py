@@ -11,9 +11,9 @@ from typing import NoReturn
 from zlib import crc32
 
 from pillarbox.ledger.errors import LedgerConflictError
+from pillarbox.ledger.folders import Folder
 from pillarbox.ledger.keys import KEY_BYTES
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.segments import Folder
 
 NOTE_PREFIX = ".found-"
 NOTE_MAX_AGE_S = 86_400.0

@@ -31,18 +31,16 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.ledger.conditional import conditional_store
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
+from pillarbox.ledger.folders import Folder
 from pillarbox.ledger.format import VERSION
-from pillarbox.ledger.holder import Holder, HolderTimes, RunHold
-from pillarbox.ledger.keys import KEY_BYTES, KeyMaker, Scope, execution_id, quoted
-from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Claims, Lease
+from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
+from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
-from pillarbox.ledger.object_folder import ObjectFolder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, expand_home
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.segments import Folder
 from pillarbox.ledger.writer import WRITER_LIMITS, Commit, LedgerWriter, WriterLimits
+from pillarbox.providers import BEGIN_EXECUTION, OBJECT_FOLDER, check_provided, provided
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 from pillarbox.validate import (
     check_bool,
@@ -90,6 +88,7 @@ class Cache:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        check_provided(BEGIN_EXECUTION, "cache")
         check_limit_of_time("max_age", self.max_age)
         if self.max_bytes is not None:
             check_positive_int("max_bytes", self.max_bytes)
@@ -224,6 +223,8 @@ class Ledger:
         self._check_columns("inputs")
         self._check_filesystem()
         path = self.local_path
+        if path is None:
+            check_provided(OBJECT_FOLDER, f"location={shown_address(self.location)!r}")
         if check_mode(self.mode) is not None and path is None:
             raise ValueError(
                 f"mode={self.mode:#o}: is for a local folder; an object store has its own permissions"
@@ -314,6 +315,10 @@ class Ledger:
             return self.location
         return unquote(urlsplit(self.location).path) if scheme == "file" else None
 
+    def root(self) -> Folder:
+        """The folder of all scopes, whether it is there or not. Any thread. Raises LedgerError."""
+        return self._at(f"v{VERSION}")
+
     def folder(self, scope: Scope) -> Folder:
         """The folder of a scope, whether it is there or not. Any thread. Raises LedgerError."""
         return self._at(f"v{VERSION}", *scope.path.split("/"))
@@ -322,8 +327,9 @@ class Ledger:
         path = self.local_path
         if path is not None:
             return LocalFolder(os.path.join(path, *names), self._file_mode(path))
-        filesystem, base = self._opened()
-        return ObjectFolder(filesystem, "/".join((base, *names)))
+        filesystem, base = self.opened()
+        folder: Folder = provided(OBJECT_FOLDER, "location")(filesystem, "/".join((base, *names)))
+        return folder
 
     def reader(self, scope: Scope, *, since: int = 0, only: Mapping[str, int] | None = None) -> LedgerReader:
         """Return a reader of the finished calls of a scope, as they are now. Any thread.
@@ -402,26 +408,6 @@ class Ledger:
         """True if a job has to hold its run: one with a name, where there are no locks."""
         return self.exclusive and self.local_path is None and self.cache is None and self.run is not None
 
-    def hold(self, scope: Scope, holder: Holder, times: HolderTimes) -> RunHold:
-        """The use of the record that says which job works on a run. Any thread.
-
-        Raises LedgerError where nothing can be written on a condition; the message says what to do.
-        """
-        filesystem, base = self._opened()
-        store = conditional_store(filesystem, "/".join((base, f"v{VERSION}", scope.path)))
-        place = shown_address(self.location)
-        return RunHold(store, f"run={scope.run!r}, uid={scope.uid!r} in {place}", holder, times)
-
-    def claims(self, scope: Scope) -> Claims:
-        """The claims of a task in a scope that a writer has made. Raises LedgerError without locks."""
-        folder = self.folder(scope)
-        if not isinstance(folder, LocalFolder):
-            raise LedgerError(
-                f"location={shown_address(self.location)!r}: an object store has no locks, by which tasks "
-                "share calls: give a folder that all of them see, or leave out across_tasks"
-            )
-        return Claims(folder.path, folder.mode)
-
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
         """Return every scope of the ledger, or of a run, sorted. Any thread.
 
@@ -456,13 +442,6 @@ class Ledger:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
         self._check_version()
         self._at(f"v{VERSION}").check_writable()
-
-    def check_claims(self) -> None:
-        """Raise LedgerError if tasks cannot share calls there. Any thread; for the driver, after `check`."""
-        folder = self._at(f"v{VERSION}")
-        assert isinstance(folder, LocalFolder)
-        # It stays: another driver may be here at the same time.
-        Claims(folder.path, folder.mode).claim(bytes(KEY_BYTES))
 
     def _file_mode(self, path: str) -> int:
         """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""
@@ -501,7 +480,8 @@ class Ledger:
                 "driver had planned the job: plan it again"
             )
 
-    def _opened(self) -> tuple[Any, str]:
+    def opened(self) -> tuple[Any, str]:
+        """The file system of an object store, and the folder of the ledger there. Raises LedgerError."""
         from pyarrow import fs
 
         if self.filesystem is not None:

@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError
+from pillarbox.ledger.folders import Folder
 from pillarbox.ledger.format import ERROR, Frame, Origin, Record, Rows, is_of, owner_of
 from pillarbox.ledger.frame_store import FrameStore
 from pillarbox.ledger.keys import Scope, is_answer
 from pillarbox.ledger.local_folder import SEGMENT_NAME, LocalFolder, Mark
-from pillarbox.ledger.segments import DamageLog, Folder, Segments
+from pillarbox.ledger.segments import DamageLog, Segments
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 MAX_SCAN_TRIES = 10

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 from pillarbox.ledger.errors import Damage, LedgerWarning
+from pillarbox.ledger.folders import Folder
 from pillarbox.ledger.format import ForeignSegmentError, Frame, scan
-from pillarbox.ledger.local_folder import SUFFIX, LocalFolder
-from pillarbox.ledger.object_folder import ObjectFolder
-
-Folder: TypeAlias = LocalFolder | ObjectFolder
+from pillarbox.ledger.local_folder import SUFFIX
 
 
 class DamageLog:

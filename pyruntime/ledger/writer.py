@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
+from pillarbox.ledger.folders import Folder, OpenSegment
 from pillarbox.ledger.format import (
     ERROR,
     VALUE,
@@ -52,10 +53,8 @@ from pillarbox.ledger.format import (
 )
 from pillarbox.ledger.keys import KEY_BYTES, Scope
 from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
-from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
-from pillarbox.ledger.object_folder import ObjectSegment
+from pillarbox.ledger.local_folder import SUFFIX, LocalFolder
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.segments import Folder
 from pillarbox.ledger.values import encode, encode_vectors
 from pillarbox.thread_start import start_thread
 
@@ -98,7 +97,7 @@ class Committer:
         self._one_input = one_input
         self._lock_timeout = lock_timeout
         self.most_rows = most_rows
-        self._segment: LocalSegment | ObjectSegment | None = None
+        self._segment: OpenSegment | None = None
         self.segment_id = ""
         self._begin = b""
 

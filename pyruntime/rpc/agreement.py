@@ -1,6 +1,6 @@
 """A service by which tasks agree: the first value that is said under a name holds for all who ask.
 
-`AgreementService` is confined to its server's loop; `agree` is for any loop.
+`AgreementService` is confined to its server's loop; `agree` and an `Agreement` are for any loop.
 """
 
 # Tasks of one job learn facts of a service one by one, and some of these have to be the same for all, as the
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.rpc.connection import BROKEN, Connection, ProtocolError, RefusedError, RpcHandle, connect
@@ -53,3 +54,15 @@ async def agree(handle: RpcHandle, name: str, value: int) -> int:
         except (*BROKEN, RefusedError) as error:
             trouble = error
     raise ConnectionError(f"not reached at {handle.where}: {trouble}")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A name under which tasks agree on a number, and the way to where they do. Pickles, with its secret."""
+
+    handle: RpcHandle
+    name: str
+
+    async def agree(self, value: int) -> int:
+        """Say `value`; returns the one that was said first. Raises ConnectionError."""
+        return await agree(self.handle, self.name, value)

@@ -18,16 +18,13 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 Read = Callable[[Any], Any]
 
-Count = Annotated[int, "from 0 on", lambda value: value >= 0]
-Amount = Annotated[float, "from 0 on", lambda value: value >= 0.0]
-Positive = Annotated[float, "more than 0", lambda value: value > 0.0]
-
 
 class Codec:
     """Writes messages of these classes, and reads them.
 
-    Fields may be bool, int, float (finite), str, `Count`, `Amount`, `Positive`, another such class, tuples
-    and mappings from str of these, each of these or None. Raises TypeError for a field of another type.
+    Fields may be bool, int, float (finite), str, `Count` and `Amount` of `pillarbox.validate` and others that
+    are `Annotated` so, another such class, tuples and mappings from str of these, each of these or None.
+    Raises TypeError for a field of another type.
     """
 
     def __init__(self, *classes: type) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pillarbox.loop_thread import LoopThread, acquire_loop, end, release_loop
 from pillarbox.rpc.connection import (
     BROKEN,
     DEFAULT_TIMING,
@@ -35,7 +36,6 @@ from pillarbox.rpc.connection import (
     Timing,
     server_handshake,
 )
-from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, release_loop
 from pillarbox.validate import check_int, check_text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pillarbox.api import async_map
 from pillarbox.lazy_names import at_first_use
 from pillarbox.spark.async_udf import async_udf
 from pillarbox.spark.dataframe import called_once
-from pillarbox.spark.dead_letters import call_failed, failed_rows, skipped_rows
+from pillarbox.spark.error_column import call_failed, failed_rows, skipped_rows
 
 if TYPE_CHECKING:
     from pillarbox.spark.client_columns import ask, embed_text, lookup

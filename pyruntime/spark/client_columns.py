@@ -31,10 +31,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batching import Batch
-from pillarbox.aio.chained import resolve_stages
 from pillarbox.aio.errors import BatchResultError, shorten
 from pillarbox.aio.function import configuration_of, enter_function, is_async
+from pillarbox.aio.hedge import is_idempotent
 from pillarbox.aio.options import Options, resolve_options
+from pillarbox.aio.stages import resolve_stages
 from pillarbox.aio.usage import Result
 from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
@@ -219,10 +220,18 @@ class AroundClient:
         self.__name__ = name_of(client)
         self.__qualname__ = getattr(client, "__qualname__", type(client).__qualname__)
 
+    def __repr__(self) -> str:
+        return repr(self._client)
+
     @property
     def configuration(self) -> Mapping[str, Any] | None:
         """The part of the client that decides about results, for a cache, if it says that."""
         return configuration_of(self._client)
+
+    @property
+    def idempotent(self) -> bool:
+        """True if the client says that a slow call may be hedged."""
+        return is_idempotent(self._client)
 
     @property
     def agrees_on_length(self) -> bool:

@@ -26,7 +26,8 @@ from pyspark.sql import types as T
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.options import Budget, Errors, Options, resolve_options
-from pillarbox.aio.totals import Totals, from_json, number, seconds, to_json
+from pillarbox.aio.totals import Totals, number, seconds
+from pillarbox.rpc.totals_json import from_json, to_json
 from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.operator_plan import OperatorPlan, check_sendable, map_in_arrow, name_of, plan_operator
 from pillarbox.spark.records import ArrowInput, sliced

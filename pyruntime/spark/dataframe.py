@@ -24,10 +24,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.chained import Stage, form_of_failures
 from pillarbox.aio.function import gives_one_row
 from pillarbox.aio.options import Options
-from pillarbox.spark.dead_letters import ERROR_TYPE, ERROR_TYPE_OF_CHAIN, DeadLetterWriter
+from pillarbox.aio.stages import Stage, form_of_failures
+from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.observation import JobProgress, check_progress
 from pillarbox.spark.operator_plan import (
     OperatorPlan,
@@ -193,7 +193,7 @@ class MapTask:
             errors=self._errors,
             ordered=all(plan.options.ordered for plan in plans),
             dead_letters={
-                plan.uid: stack.enter_context(DeadLetterWriter(plan.dead_letters))
+                plan.uid: stack.enter_context(plan.dead_letters.writer())
                 for plan in plans
                 if plan.dead_letters is not None
             },

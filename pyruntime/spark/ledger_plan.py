@@ -35,17 +35,14 @@ from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulato
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pillarbox.aio import intervals
-from pillarbox.aio.chained import as_fields
 from pillarbox.aio.function import configuration_of, parse_of
 from pillarbox.aio.ledger_records import KeptForms
-from pillarbox.aio.ledger_scope import CachePin, StaleAnswers, fields_of, scope_of
+from pillarbox.aio.ledger_scope import StaleAnswers, fields_of, scope_of
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
+from pillarbox.aio.row_fields import as_fields
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import LedgerWarning
-from pillarbox.ledger.holder import ELSEWHERE, Holder
-from pillarbox.ledger.holding import hold_planned
 from pillarbox.ledger.keys import (
     ChainedIdentity,
     ContentIdentity,
@@ -54,7 +51,9 @@ from pillarbox.ledger.keys import (
     execution_id,
 )
 from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import begin_execution, expire_batches
+from pillarbox.ledger.maintenance import expire_batches
+from pillarbox.ledger.runs import RunJob, planned_job
+from pillarbox.providers import BEGIN_EXECUTION, CACHE_PIN, CHECK_CLAIMS_PLACE, provided
 from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, columns_of, decode_column, raw_value
 from pillarbox.spark.results import Block, EncodedRow, RowEncoder, ValueEncoder
@@ -109,7 +108,7 @@ class LedgerPlan:
     is_behind: bool = False
     client: Mapping[str, Any] | None = None
     cut: int | None = None
-    holder: Holder | None = None
+    job: RunJob | None = None
 
     def check_place(self, ledger: Ledger) -> None:
         """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
@@ -137,7 +136,7 @@ class LedgerPlan:
             execution=self.execution(),
             forms=KeptForms(prepare, prepare.vectors if isinstance(prepare, ResultCodec) else None),
             attempt="" if context is None else str(context.partitionId()),
-            holder=self.holder_of(context),
+            job=self.job_of(context),
             tell=None if self.told is None or context is None else self._tell,
         )
 
@@ -158,17 +157,15 @@ class LedgerPlan:
             forms=KeptForms(self.prepare()),
             # A lease is for attempts with the same rows; here, each process has its own.
             attempt=uuid.uuid4().hex,
-            holder=self.holder_of(None),
+            job=self.job,
         )
 
-    def holder_of(self, context: TaskContext | None) -> Holder | None:
+    def job_of(self, context: TaskContext | None) -> RunJob | None:
         """The job of which a task is, or with None of calls that are made outside of one; None without."""
-        if self.holder is None:
-            return None
-        if context is None:
-            return dataclasses.replace(self.holder, stage=ELSEWHERE)
+        if self.job is None or context is None:
+            return self.job
         action = context.getLocalProperty(EXECUTION) or f"stage {context.stageId()}"
-        return dataclasses.replace(self.holder, action=action, stage=context.stageId())
+        return self.job.of_stage(action, context.stageId())
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -224,7 +221,7 @@ class LedgerPlan:
         if ledger.cache is None:
             return {"identify": ChainedIdentity(ledger.inputs) if self.is_behind else self.row_identity()}
         scope = scope_of(ledger, CACHE_RUN, config=self.config(ledger))
-        pin = CachePin(ledger, scope, self.owner, self.cut)
+        pin = provided(CACHE_PIN, "cache")(ledger, scope, self.owner, self.cut)
         behind = content_of_values(ledger.inputs) if self.is_behind else None
         return {"identify": behind or self.content_identity(), "cut": pin.join(), "pin": pin}
 
@@ -296,7 +293,7 @@ def plan_ledger(
         check_keepable(results)
     ledger.check()
     if options.dedupe is not None and options.dedupe.across_tasks:
-        ledger.check_claims()
+        provided(CHECK_CLAIMS_PLACE, "dedupe")(ledger)
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
     apart = session is not None and is_connect(session) and ledger.local_path is not None
     identity = None if apart else ledger.identity()
@@ -315,26 +312,23 @@ def plan_ledger(
     )
     if ledger.cache is not None and not apart:
         scope = scope_of(ledger, CACHE_RUN, config=plan.config(ledger))
-        cut = begin_execution(ledger, scope, plan.owner, by_age=bool(streaming))
+        cut = provided(BEGIN_EXECUTION, "cache")(ledger, scope, plan.owner, by_age=bool(streaming))
         # Each micro-batch of a stream has a cut of its own.
         plan = plan if streaming else dataclasses.replace(plan, cut=cut)
     _check_alone(fn, options, plan)
-    return _holding(plan, options, session) if ledger.holds_runs else plan
+    return _holding(plan, ledger, session) if ledger.holds_runs else plan
 
 
-def _holding(plan: LedgerPlan, options: Options, session: SparkSession | None) -> LedgerPlan:
+def _holding(plan: LedgerPlan, ledger: Ledger, session: SparkSession | None) -> LedgerPlan:
     """The plan whose run is held from now on. Raises LedgerHeldError if another job has it, LedgerError."""
-    ledger = options.ledger
-    assert ledger is not None
     context = None if session is None or is_connect(session) else session.sparkContext
     named = "" if context is None else f"{context.appName} ({context.applicationId})"
-    holder = dataclasses.replace(Holder.own(plan.plan, named), action="", stage=ELSEWHERE)
     scope = scope_of(ledger, str(ledger.run_name), config=plan.config(ledger))
     tracker = None if context is None else context.statusTracker()
 
-    def is_over(other: Holder) -> bool | None:
+    def is_over(stage: int | None) -> bool | None:
         # Without Spark's word the tasks find it out.
-        return True if tracker is None or other.stage not in tracker.getActiveStageIds() else None
+        return True if tracker is None or stage not in tracker.getActiveStageIds() else None
 
     def is_active() -> bool:
         try:
@@ -342,8 +336,8 @@ def _holding(plan: LedgerPlan, options: Options, session: SparkSession | None) -
         except Exception:
             return False  # Spark is stopped
 
-    hold_planned(ledger, scope, holder, intervals.INTERVALS.holding, is_over=is_over, is_active=is_active)
-    return dataclasses.replace(plan, holder=holder)
+    job = planned_job(ledger, scope, plan.plan, named, is_over=is_over, is_active=is_active)
+    return dataclasses.replace(plan, job=job)
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):

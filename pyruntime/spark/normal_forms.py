@@ -34,8 +34,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import shorten
+from pillarbox.aio.row_fields import field_names
 from pillarbox.spark.compat import TIME_TYPES
 from pillarbox.spark.schema import arrow_type
 

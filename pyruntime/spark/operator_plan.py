@@ -17,11 +17,12 @@ import inspect
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -32,13 +33,13 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
+from pillarbox.aio.hedge import check_hedged
 from pillarbox.aio.ledger_scope import budget_of_run
-from pillarbox.aio.limits.rate import SharedLimits
+from pillarbox.aio.limits.rate import AgreedNumber, SharedLimits
 from pillarbox.aio.options import Latency, Options
-from pillarbox.providers import LOCAL_COORDINATOR, provided
+from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
 from pillarbox.redaction import errors_in_utf8
-from pillarbox.rpc.connection import RpcHandle
-from pillarbox.spark.dead_letters import ERROR, ERROR_TYPE, DeadLetter, dead_letter_of
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE, DeadLetters
 from pillarbox.spark.ledger_plan import LedgerPlan, is_connect, plan_ledger
 from pillarbox.spark.observation import JobProgress, TotalsChannel
 from pillarbox.spark.outcomes import Outcomes, outcomes_of
@@ -57,7 +58,8 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
     The function itself still goes the way of Spark's own, which also knows broadcast variables.
     Raises TypeError.
     """
-    check_function(fn, in_batches=options.batch is not None)
+    check_function(fn, in_batches=options.batch is not None, gets_endpoints=options.endpoints is not None)
+    check_hedged(fn, options.hedge)
     if never_returns(fn) and collector_parameter(fn) is None:
         log.warning(
             "%s never returns a value, so that each of its results is null; is a `return` missing?",
@@ -223,8 +225,11 @@ def share_budget(options: Options, session: SparkSession | None) -> Options:
     the budget alone, and the rate is still that of each task. Elsewhere
     nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
     """
+    if options.budget.max_seconds is not None:
+        # Tasks begin at different times; the job has one end.
+        options = dataclasses.replace(options, budget=options.budget.begun(time.time()))
     budget = options.budget
-    if not budget.limits_calls or options.limits is not None:
+    if not budget.counts or options.limits is not None:
         return options
     name = "max_calls" if budget.max_calls is not None else "max_cost"
     given = f"{name}={getattr(budget, name)!r}"
@@ -295,14 +300,9 @@ def check_latency(latency: Latency, session: SparkSession | None) -> bool:
     return True
 
 
-class Agreement(NamedTuple):
-    """The place where the tasks of one plan agree on a number. Pickles, with the secret of the connection."""
-
-    handle: RpcHandle
-    name: str
-
-
-def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession | None) -> Agreement | None:
+def agreement_of(
+    fn: Callable[..., Any], options: Options, session: SparkSession | None
+) -> AgreedNumber | None:
     """The place for the length of the vectors that `fn` gives; None where there is none, or it has no need.
 
     That is the coordinator that was given, or in local mode one on loopback.
@@ -313,8 +313,7 @@ def agreement_of(fn: Callable[..., Any], options: Options, session: SparkSession
     if limits is None and session is not None and not is_connect(session):
         is_local = str(session.sparkContext.master).startswith("local")
         limits = _local_limits(f"fn={name_of(fn)}") if is_local else None
-    handle = None if limits is None else limits.agreement()
-    return None if handle is None else Agreement(handle, uuid.uuid4().hex)
+    return None if limits is None else limits.agreement(uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -333,13 +332,13 @@ class OperatorPlan:
     options: Options
     zone: str | None = None
     progress: TotalsChannel | None = None
-    dead_letters: DeadLetter | None = None
+    dead_letters: DeadLetters | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
     uid: str | None = None
     outcomes: Accumulator[Outcomes] | None = None
-    agreement: Agreement | None = None
+    agreement: AgreedNumber | None = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -397,7 +396,9 @@ def plan_operator(
     chain; is_behind: there is one in front of it.
     """
     use_driver_python(session)
-    letter = dead_letter_of(options.errors.dead_letter, columns)
+    letter: DeadLetters | None = None
+    if options.errors.dead_letter is not None:
+        letter = provided(DEAD_LETTER_OF, "dead_letter")(options.errors.dead_letter, columns)
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)

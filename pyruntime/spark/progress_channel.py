@@ -28,20 +28,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from pyspark import TaskContext
 
-from pillarbox.aio.totals import (
-    ROWS,
-    TaskTotals,
-    Totals,
-    ended,
-    from_json,
-    merge,
-    to_json,
-    without_rows,
-)
-from pillarbox.rpc.codec import Codec, Count
+from pillarbox.aio.totals import ROWS, TaskTotals, Totals, ended, merge, without_rows
+from pillarbox.loop_thread import acquire_loop, end, post, release_loop
+from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import Connection, ProtocolError, Reconnector, RefusedError, RpcHandle
-from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 from pillarbox.rpc.server import Service
+from pillarbox.rpc.totals_json import from_json, to_json
+from pillarbox.validate import Count
 
 log = logging.getLogger("pillarbox")
 

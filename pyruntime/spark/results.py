@@ -23,8 +23,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
+from pillarbox.aio.row_fields import field_names
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.border import forbidden_null

@@ -23,20 +23,19 @@ from functools import partial
 from typing import Any
 
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import ResultConverter, enter_function, is_resource, with_parse
 from pillarbox.aio.intervals import CLOSE_TIMEOUT_S
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.row_inputs import IterableInput
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.aio.totals import Totals
 from pillarbox.lacks import in_words
 from pillarbox.ledger.keys import RowIdentity
+from pillarbox.loop_thread import LoopThread
 from pillarbox.redaction import LOG_FILTER
-from pillarbox.rpc.agreement import agree
-from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.observation import TotalsReporter
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.outcomes import report_outcomes, with_trace
@@ -214,7 +213,7 @@ def _run_job(
             entered: Any = here.acquire(each.token, each.fn)
             acquired.append(each)
             if each.agreement is not None:
-                entered.agree_on_length(each.agreement.name, partial(agree, *each.agreement))
+                entered.agree_on_length(each.agreement.name, each.agreement.agree)
             expect_kept(entered, ledger_session)
             if each.options.batch is not None and each.options.batch.arrow:
                 entered = arrow_function(entered, spread=each.spread)
@@ -270,6 +269,8 @@ def _run_job(
         else:
             for each in acquired:
                 here.release(each.token, failed=not ok)
+        if job is None:
+            _release(ledger_sessions)
 
 
 def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:
@@ -278,13 +279,25 @@ def _totals_of(job: ResultStream, uid: str | None) -> Totals | None:
 
 
 def _open_sessions(plans: Sequence[OperatorPlan]) -> list[LedgerSession | None]:
-    ledger_sessions = [
-        None if plan.ledger_plan is None else plan.ledger_plan.open(plan.options) for plan in plans
-    ]
+    ledger_sessions: list[LedgerSession | None] = []
+    try:
+        for plan in plans:
+            kept = plan.ledger_plan
+            ledger_sessions.append(None if kept is None else kept.open(plan.options))
+    except BaseException:
+        _release(ledger_sessions)
+        raise
     for ledger_session in ledger_sessions[1:]:
         if ledger_session is not None and ledger_sessions[0] is not None:
             ledger_session.follow(ledger_sessions[0])
     return ledger_sessions
+
+
+def _release(ledger_sessions: Sequence[LedgerSession | None]) -> None:
+    """Let go of the ledgers of a task that makes no calls after all."""
+    for ledger_session in ledger_sessions:
+        if ledger_session is not None:
+            ledger_session.release()
 
 
 def _identity_behind(plans: Sequence[OperatorPlan]) -> RowIdentity | None:

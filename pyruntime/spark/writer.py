@@ -22,13 +22,7 @@ from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
 from pillarbox.redaction import DEFAULT, Redact
 from pillarbox.spark.border import Border
-from pillarbox.spark.dead_letters import (
-    ERROR,
-    ERROR_ARROW,
-    ERROR_ARROW_OF_CHAIN,
-    DeadLetterWriter,
-    error_array,
-)
+from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_ARROW_OF_CHAIN, PutsAside, error_array
 from pillarbox.spark.records import concat_rows, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
@@ -60,7 +54,7 @@ class RowWriter:
         *,
         errors: str = "fail",
         ordered: bool = True,
-        dead_letters: Mapping[str | None, DeadLetterWriter] | None = None,
+        dead_letters: Mapping[str | None, PutsAside] | None = None,
         drops: Collection[str | None] = (),
         uid: str | None = None,
         is_behind: bool = False,

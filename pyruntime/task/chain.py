@@ -36,8 +36,8 @@ from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
 from pillarbox.task.operator import Operator, OperatorContext
+from pillarbox.task.operator_timers import OwnTimers
 from pillarbox.task.protocols import MAX_WATERMARK, Idleness, RowBatch, TaskOutput, Watermark
-from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
@@ -308,8 +308,7 @@ class OperatorChain:
         contexts = []
         for position, uid in enumerate(self.uids):
             own, output = executor(position), [*self._links[1:], self._exit][position]
-            timers = ProcessingTimeService(own, clock)
-            contexts.append(OperatorContext(uid, position, own, output, timers, fail))
+            contexts.append(OperatorContext(uid, position, own, output, OwnTimers(own, clock), fail))
         self.contexts = tuple(contexts)
         for operator, context in zip(self.operators, self.contexts, strict=True):
             operator.setup(context)
@@ -380,9 +379,7 @@ class OperatorChain:
         yield from map(self._timers_done, range(len(self.contexts)))
 
     def _timers_done(self, position: int) -> Future[None]:
-        timers = self.contexts[position].timers
-        timers.quiesce()
-        return timers.timers_done()
+        return self.contexts[position].own_timers.quiesce()
 
     def end_mail(self) -> None:
         """From now on a mail that puts mail, such as itself again, just ends: the mailbox is quiesced."""
@@ -398,7 +395,7 @@ class OperatorChain:
         for link in (*self._links, self._exit):
             link.queue.clear()
         for context in self.contexts:
-            failures.run(f"ending the timers of operator {context.uid!r}", context.timers.shutdown)
+            failures.run(f"ending the timers of operator {context.uid!r}", context.own_timers.shutdown)
         for uid, operator in zip(self.uids, self.operators, strict=True):
             failures.run(f"stopping operator {uid!r}", operator.stop)
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from pillarbox.mailbox.processor import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.operator_timers import OwnTimers, TimerService
 from pillarbox.task.protocols import OperatorOutput, RowBatch
-from pillarbox.task.timers import ProcessingTimeService
 
 
 class OperatorContext(NamedTuple):
@@ -39,9 +39,14 @@ class OperatorContext(NamedTuple):
     position: int
     executor: MailboxExecutor
     output: OperatorOutput
-    timers: ProcessingTimeService
+    own_timers: OwnTimers
     fail: Callable[[BaseException], None]
     """End the task at once with an error that comes outside of any action, as in a coroutine."""
+
+    @property
+    def timers(self) -> TimerService:
+        """The timers of the operator."""
+        return self.own_timers.service()
 
 
 class Operator:

@@ -53,6 +53,7 @@ from pillarbox.task.checkpoint import (
 )
 from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator
+from pillarbox.task.operator_timers import monotonic_epoch
 from pillarbox.task.protocols import (
     InputStatus,
     TaskCancelled,
@@ -62,7 +63,6 @@ from pillarbox.task.protocols import (
     restore_end,
     state_of,
 )
-from pillarbox.task.timers import monotonic_epoch
 from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")

@@ -21,7 +21,6 @@ Only the clock is read elsewhere: an alarm puts the mail in which what is due th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -34,12 +33,6 @@ MAX_TIMERS_PER_MAIL = 64
 """Timers that fire in one mail at most."""
 MAX_MAIL_S = 0.001
 """Seconds after which a mail lets no further timer begin."""
-
-
-def monotonic_epoch() -> Callable[[], float]:
-    """A clock that never goes back: the seconds since the epoch, counted on by the monotonic clock."""
-    start = time.time() - time.monotonic()
-    return lambda: start + time.monotonic()
 
 
 class Timer:

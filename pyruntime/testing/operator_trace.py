@@ -33,19 +33,22 @@ from typing import Any, NamedTuple
 from pillarbox.aio import async_wait
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.batch_scheduler import BatchScheduler
+from pillarbox.aio.batches import batch_scheduler
+from pillarbox.aio.batches.batch_execution import BatchExecution
+from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.calls import Call, CallState
-from pillarbox.aio.chained import ONLY_PLACE, ChainedRow, chained_row
+from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.emission import ResultEmitter
-from pillarbox.aio.equal_calls import Shared
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.executions import BatchExecution
-from pillarbox.aio.in_flight import WAITING
+from pillarbox.aio.hedging import HedgingScheduler
+from pillarbox.aio.in_flight import WAITING, Shared
 from pillarbox.aio.ledger_records import LedgerRecords
 from pillarbox.aio.options import Options
+from pillarbox.aio.result_route import ResultRoute
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.scheduler import CallScheduler
+from pillarbox.aio.stages import ONLY_PLACE
 from pillarbox.aio.states import AsyncWaitState, FinishedRow
 from pillarbox.aio.usage import repeats_of
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
@@ -60,11 +63,12 @@ SLACK_MS = 60_000
 MAX_LABEL = 2**31 - 1
 """The largest number that TLC knows."""
 
-# Its names are given other values.
+# Their names are given other values.
 _module: Any = async_wait
+_batches: Any = batch_scheduler
 _INIT = AsyncWaitOperator.__init__
 _PARTS = (
-    *("BatchScheduler", "CallScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
+    *("CallScheduler", "HedgingScheduler", "OrderedQueue", "ResultEmitter", "RowAdmission"),
     "UnorderedQueue",
 )
 _SHIPPED = {name: getattr(async_wait, name) for name in _PARTS}
@@ -306,18 +310,43 @@ class _RecordedOutput:
         self._output.emit_status(idle)
 
 
+class _RecordedRoute(ResultRoute):
+    """The way of results, and the rows that get those of others."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, route: ResultRoute, trace: OperatorTrace) -> None:
+        for name in ResultRoute.__slots__:
+            setattr(self, name, getattr(route, name))
+        self._trace = trace
+
+    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
+        # spec: Operator!Find, Operator!LateShare
+        if called is not None:
+            self._trace.of("find", call)
+        super().hand_on(call, result, called)
+
+    def take_found(self, call: Call, result: object) -> None:
+        self._trace.decided.discard(call)
+        super().take_found(call, result)
+
+    def share_found(self, call: Call, result: object) -> None:
+        self._trace.of("find", call)
+        super().share_found(call, result)
+
+
 class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self._trace = _making.trace
         super().__init__(*words, **more)
-        self._finish_call = self._recorded(self._finish_call)
+        self.route = _RecordedRoute(self.route, self._trace)
+        self._finish_call = self._recorded(self.route.of_calls())
 
     def record_in(self, records: LedgerRecords) -> None:
         super().record_in(records)
-        if self.sharing.equals is None:
-            self._finish_call = self._recorded(self._finish_call)
+        self._finish_call = self._recorded(self._finish_call)
 
     def _recorded(self, finish: Callable[[Call, Any], None]) -> Callable[[Call, Any], None]:
         def finished(call: Call, result: object) -> None:
@@ -333,7 +362,7 @@ class _RecordedScheduler(CallScheduler):
     def take(self, execution: object) -> Call | None:
         # spec: Operator!Start
         call = super().take(execution)
-        if call is not None:
+        if call is not None and call.hedges is None:
             self._trace.of("start", call, call.attempt)
         return call
 
@@ -376,24 +405,20 @@ class _RecordedScheduler(CallScheduler):
             self._trace.decide("withdraw", call)
         super().mark(calls, limit)
 
-    def hand_on(self, call: Call, result: object, called: Call | None = None) -> None:
-        # spec: Operator!Find, Operator!LateShare
-        if called is not None:
-            self._trace.of("find", call)
-        super().hand_on(call, result, called)
-
-    def take_found(self, call: Call, result: object) -> None:
-        self._trace.decided.discard(call)
-        super().take_found(call, result)
-
-    def share_found(self, call: Call, result: object) -> None:
-        self._trace.of("find", call)
-        super().share_found(call, result)
-
     def _timed_out(self, call: Call) -> None:
         # spec: Operator!TimeOut
         self._trace.of("time_out", call)
         super()._timed_out(call)
+
+
+class _RecordedHedgingScheduler(_RecordedScheduler, HedgingScheduler):
+    """The same, of calls that are hedged: a row with its hedges is one call."""
+
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        if call.hedges is None:
+            super().fail_call(call, error)
+        else:
+            HedgingScheduler.fail_call(self, call, error)
 
 
 class _RecordedBatchScheduler(_RecordedScheduler, BatchScheduler):
@@ -515,7 +540,8 @@ def record_operators(folder: str | Path) -> None:
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     _module.CallScheduler = _RecordedScheduler
-    _module.BatchScheduler = _RecordedBatchScheduler
+    _module.HedgingScheduler = _RecordedHedgingScheduler
+    _batches.BatchScheduler = _RecordedBatchScheduler
     _module.ResultEmitter = _RecordedEmitter
     _module.RowAdmission = _RecordedAdmission
     _module.OrderedQueue = _recorded_queue("OrderedQueue")
@@ -542,6 +568,7 @@ def stop_recording() -> None:
     _traces.clear()
     for name, part in _SHIPPED.items():
         setattr(_module, name, part)
+    _batches.BatchScheduler = BatchScheduler
     AsyncWaitOperator.__init__ = _INIT  # type: ignore[method-assign]
 
 

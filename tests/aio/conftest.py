@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
+from pillarbox.loop_thread import LAST_WAIT_S, LoopThread
 
 
 @pytest.fixture(autouse=True)

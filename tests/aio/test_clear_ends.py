@@ -227,8 +227,15 @@ def _assert_ended_by_ctrl_c(process: subprocess.Popen[str], phase: str, out: str
         assert "closed" in out
 
 
+IN_A_CALL = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Ctrl-C is an error of the call that runs, before Python 3.11"
+)
+
+
 @pytest.mark.contract
-@pytest.mark.parametrize("phase", ["open", "call", "thread", "body", "async for"])
+@pytest.mark.parametrize(
+    "phase", ["open", "call", "thread", "body", pytest.param("async for", marks=IN_A_CALL)]
+)
 def test_ctrl_c_ends_the_program_with_one_traceback_whatever_it_was_at(phase: str) -> None:
     with _start(phase, "from outside") as process:
         try:

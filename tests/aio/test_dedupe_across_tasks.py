@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Dedupe, Errors, Options, Retry, Step, Timeout, async_map
-from pillarbox.ledger import KeyMaker, Ledger
+from pillarbox import Batch, Dedupe, Errors, Options, Step, Timeout, async_map
+from pillarbox.ledger import Ledger
 
 ACROSS = Dedupe(across_tasks=True)
 TIMEOUT_S = 600.0
@@ -253,23 +253,6 @@ def test_a_row_that_is_no_answer_to_keep_is_called_by_each_task(
     one, other = tasks.run(pool, ["a"], options, ["a"])
     assert (one, other) == (["late"], ["a by the second"])
     tasks.gone_on.set()
-
-
-@pytest.mark.contract(convicts=["claim_overdue_at_once"])
-def test_a_row_that_waits_for_another_tasks_call_has_its_whole_time(
-    ledger: Ledger, pool: ThreadPoolExecutor
-) -> None:
-    list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=ACROSS)))
-    (scope,) = ledger.scopes()
-    claims = ledger.claims(scope)
-    assert claims.claim(KeyMaker()("a"))
-    options = Options(ledger=ledger, dedupe=ACROSS, timeout=0.3, retry=Retry(attempts=2))
-    job = pool.submit(lambda: list(async_map(["a"], str.upper, options=options)))
-    # Longer than its calls may take.
-    with pytest.raises(TimeoutError):
-        job.result(0.4)
-    claims.close()
-    assert job.result(TIMEOUT_S) == ["A"]
 
 
 def test_what_across_tasks_needs_is_said_at_once(tmp_path: Path, ledger: Ledger) -> None:

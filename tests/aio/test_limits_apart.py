@@ -205,37 +205,46 @@ class Busy(Exception):
     convicts=["runners_never_retire"],
 )
 def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none() -> None:
+    refused = range(8, 15)
+
     class Refusing(Gated):
         async def __call__(self, row: int) -> int:
             await super().__call__(row)
-            if row in (3, 4):
+            if row in refused:
                 raise Busy
             return row
 
     async def script() -> None:
         gated = Refusing()
         job = Job(gated, capacity=Adaptive(start=1, most=4), errors="null")
-        job.push(*range(20))
-        await gated.let_go()
-        assert gated.begun == [0]
-        await gated.let_go(0)
-        assert (gated.begun, job.statistics().capacity) == ([0, 1, 2], 2)
-        await gated.let_go(1, 2)
-        assert (gated.begun, job.statistics().capacity) == ([*range(7)], 4)
-        # Two refusals are more than chance. The calls that run are left alone, and none begins in excess.
-        await gated.let_go(3)
-        await gated.let_go(4)
-        assert job.statistics().capacity == 2
-        begun = [*gated.begun]
-        while gated.running > 2:
-            await gated.let_go(begun[-gated.running])
-            assert gated.begun == begun
-        await gated.let_go(begun[-2])
-        assert gated.begun[: len(begun) + 1] == [*begun, len(begun)]
-        assert gated.running <= job.statistics().capacity
-        await gated.let_go(*range(20))
+        job.push(*range(30))
+
+        async def ends(*rows: int) -> None:
+            for row in rows:
+                await asyncio.sleep(0.1)
+                await gated.let_go(row)
+
+        # One is not measured, one is, and with the next the limit is doubled.
+        await ends(0, 1)
+        assert (gated.begun, job.statistics().capacity) == ([0, 1, 2], 1)
+        await ends(2)
+        assert (gated.begun, job.statistics().capacity) == ([*range(5)], 2)
+        await ends(3, 4)
+        assert (gated.begun, job.statistics().capacity) == ([*range(7)], 2)
+        await ends(5)
+        assert (gated.begun, job.statistics().capacity) == ([*range(10)], 4)
+        # Refusals of calls that began before, or with, the change say nothing about it; four others are few.
+        await ends(*range(8, 14))
+        assert (len(gated.begun), job.statistics().capacity) == (16, 4)
+        # The calls that run are left alone, and none begins in excess.
+        await ends(14)
+        assert (len(gated.begun), job.statistics().capacity) == (16, 3)
+        assert gated.running == 3
+        await ends(6)
+        assert len(gated.begun) == 17
+        await ends(7, *range(15, 30))
         await job.end()
-        assert (gated.most, job.results) == (4, [None if row in (3, 4) else row for row in range(20)])
+        assert (gated.most, job.results) == (4, [None if row in refused else row for row in range(30)])
 
     play(script)
 

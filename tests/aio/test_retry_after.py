@@ -120,11 +120,11 @@ def test_a_retry_after_is_never_shortened_and_at_most_a_tenth_longer(delay: floa
 
 
 def test_a_day_is_cut_to_five_minutes_where_nobody_says_otherwise() -> None:
-    # Without a `Retry` what a service asks for holds back the rate.
+    # Without a `Retry` what a service asks for holds back the rate, when it refuses more than a few.
     for headers, pause in (({"Retry-After": "86400"}, 300.0), ({"Retry-After": "7"}, 7.0), ({}, 1.0)):
-        calls = Failing(Refused(429, headers), None)
-        run(calls, 2, rate=Rate(1e9), capacity=1, errors="null")
-        assert calls.pauses == [pytest.approx(pause, abs=1e-5)]
+        calls = Failing(*[Refused(429, headers)] * 3, None)
+        run(calls, 4, rate=Rate(1e9), capacity=1, errors="null")
+        assert calls.pauses == [0.0, 0.0, pytest.approx(pause, abs=1e-5)]
 
 
 def test_the_error_that_an_error_was_raised_from_is_read() -> None:

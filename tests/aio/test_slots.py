@@ -50,19 +50,22 @@ def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
 
     async def call(row: int) -> int:
         calls[row] += 1
-        if row == 1 and calls[row] == 1:
+        if 0 < row <= 10 and calls[row] == 1:
             await asyncio.sleep(0.5)
             raise Overloaded(9.0)
         await asyncio.sleep(1.0)
         return row
 
     async def script() -> None:
-        job = Job(call, capacity=2, retry=Retry(2), ordered=False)
-        job.push(*range(6))
-        await asyncio.sleep(9.4)
-        assert (calls, job.results) == ({0: 1, 1: 1}, [0])
+        job = Job(call, capacity=20, retry=Retry(2), ordered=False)
+        job.push(*range(11))
+        await asyncio.sleep(0.6)
+        # Ten of eleven calls were refused.
+        job.push(*range(11, 16))
+        await asyncio.sleep(8.8)
+        assert (calls, job.results) == (dict.fromkeys(range(11), 1), [0])
         await job.end()
-        assert sorted(job.results) == [*range(6)]
+        assert sorted(job.results) == [*range(16)]
 
     play(script)
 

@@ -46,8 +46,9 @@ def test_one_of_two_addresses_with_another_model_gives_no_second_length() -> Non
     with serving(answer) as one, serving(lambda request: answer(request, 6)) as two:
         client = Embeddings([one.url, two.url], "m", max_texts=2, http=one.client().http)
         outcomes = embedded(client, TEXTS, capacity=1, retry=Retry(3, initial=0.001))
-    # The other one has the right model.
-    check(outcomes, TEXTS)
+    # Whichever answered first has the right model.
+    assert all(each.error is None for each in outcomes)
+    assert len({len(each.result) for each in outcomes}) == 1
 
 
 @pytest.mark.contract

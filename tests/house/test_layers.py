@@ -29,21 +29,48 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
-    "pyspark": {FACE, "spark", "api", "clients", "cluster", "estimates", "observe", "sources", "streams"},
+    "pyspark": {
+        *(FACE, "spark", "api", "clients", "cluster", "dead_letters", "estimates", "observe", "sources"),
+        "streams",
+    },
     # The doctor looks at a ledger's place, as a process of its own.
     "pyarrow": {
-        *("spark", "ledger", "clients", "cluster", "estimates", "job", "legacy", "sources", "streams"),
-        "tools",
+        *("spark", "ledger", "clients", "cluster", "estimates", "job", "legacy", "objects", "sources"),
+        *("dead_letters", "streams", "tools", "upkeep"),
     },
     "pandas": {"spark", "streams"},
     "asyncio": {
-        "job",
-        *("api", "wire", "mailbox", "task", "rpc", "aio", "ledger", "spark"),
-        *("clients", "limits", "observe", "sources", "streams", "testing"),
+        *("job", "upkeep"),
+        *("api", "loop_thread", "wire", "mailbox", "task", "aio", "ledger", "spark"),
+        *("batches", "clients", "dedupe", "limits", "observe", "rpc", "sources", "streams", "testing"),
     },
 }
 # What the core looks up by its name when it is needed, if the ring is there.
-LOOKUPS = {("pillarbox.providers", "pillarbox.aio.limits.coordinator:local_coordinator")}
+LOOKUPS = {
+    ("pillarbox.providers", name)
+    for name in (
+        "pillarbox.aio.batches.batch_runner:batch_runner",
+        "pillarbox.aio.batches.batch_scheduler:BatchScheduler",
+        "pillarbox.aio.cache_pin:CachePin",
+        "pillarbox.aio.chained:places_of",
+        "pillarbox.aio.chained:resolve_chain",
+        "pillarbox.aio.collector_runner:collector_runner",
+        "pillarbox.aio.dead_letter_files:DeadLetterFiles",
+        "pillarbox.aio.dedupe.claimed_calls:HeldClaims",
+        "pillarbox.aio.dedupe.claims:check_claims",
+        "pillarbox.aio.dedupe.claims:check_place",
+        "pillarbox.aio.dedupe.equal_calls:equal_calls",
+        "pillarbox.aio.gen_ai:GenAiMeter",
+        "pillarbox.aio.limits.coordinator:local_coordinator",
+        "pillarbox.aio.operator_snapshots:OperatorSnapshots",
+        "pillarbox.ledger.objects.holding:own_job",
+        "pillarbox.ledger.objects.holding:planned_job",
+        "pillarbox.ledger.objects.object_folder:ObjectFolder",
+        "pillarbox.ledger.upkeep:begin_execution",
+        "pillarbox.spark.dead_letters:dead_letter_of",
+        "pillarbox.task.timers:ProcessingTimeService",
+    )
+}
 
 
 def violations(module: str, imported: set[str]) -> list[str]:

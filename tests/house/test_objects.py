@@ -12,7 +12,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "pyruntime"
 PACKAGES = ("aio", "ledger", "spark")
 MAX_ATTRIBUTES = 20
 """Attributes of one object, those of its base classes included."""
-RECORDS = {"Call", "RestoredCall"}
+RECORDS = {"Call", "HedgingCall", "RestoredCall"}
 """Classes of records: one object for all that is known of a row, most of which is set where it is needed."""
 
 

@@ -140,8 +140,9 @@ def public_names() -> list[tuple[str, str]]:
 
 FACE = """
 Adaptive AskAgain Batch Budget Buffer CallFailed CallTimeout Collector Coordinator
-Dedupe ErrorInfo Errors Ledger NothingSucceeded Options Outcome PillarboxError Rate Redact Result Retry
-RetryBudget Step Timeout TooManyFailures Usage __version__ async_map async_stream async_udf
+Dedupe Endpoints ErrorInfo Errors Hedge Ledger Limit NothingSucceeded Options Outcome PillarboxError
+QuotaUsedUp Rate Redact Result Retry RetryBudget Shared Step Timeout TooManyFailures Usage __version__
+async_map async_stream async_udf
 current_call run
 """
 """The names of `pillarbox`. Why these and no others: docs/decisions/public-names.md."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,14 @@ from spec.rings import FACE, RINGS, file_imports, files_of, part_of, with_depend
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sysconfig.get_path("purelib")
 CASES = [*([ring] for ring in RINGS), [*RINGS]]
+WORDS = {
+    "Batch(": "batches",
+    "Dedupe(": "dedupe",
+    "Step(": "chains",
+    "Collector": "collectors",
+    "dead_letter": "dead_letters",
+}
+"""Words of tests that use an option, and the ring that does what the option asks for."""
 # Tests of the core by public names, of those that take a second or two.
 FAST_TESTS = ("aio/test_budgets.py", "aio/test_floor.py", "aio/test_order_and_limits.py", "aio/test_rows.py")
 
@@ -161,6 +170,51 @@ def test_what_needs_a_ring_that_is_not_there_names_it(tmp_path: Path) -> None:
     assert said == f"max_calls=5: needs {module}, which is not installed; install all of Pillarbox\n"
 
 
+@pytest.mark.parametrize("ring", ["observe", "timers", "checkpoints"])
+def test_without_what_no_option_asks_for_calls_are_made_all_the_same(ring: str, tmp_path: Path) -> None:
+    copy = copy_without(removed({ring}), tmp_path)
+    script = (
+        "from pillarbox import Result, Usage, async_map\n"
+        "async def call(row):\n    return Result(row * 10, Usage(input_tokens=7, operation='chat'))\n"
+        "print(list(async_map([1, 2], call)))\n"
+    )
+    assert run_in(copy, ["-W", "error", "-c", script]) == "[10, 20]\n"
+
+
+@pytest.mark.contract("An option whose ring is not installed is refused where it is given, by its name.")
+@pytest.mark.parametrize(
+    ("ring", "given", "named"),
+    [
+        ("batches", "pillarbox.Batch(2)", "batch: needs pillarbox.aio.batches.batch_scheduler"),
+        ("chains", "pillarbox.async_map([1], [str, str])", "fn=[...]: needs pillarbox.aio.chained"),
+        (
+            "collectors",
+            "list(pillarbox.async_map([1], start))",
+            "fn=<function start>: a Collector: needs pillarbox.aio.collector_runner",
+        ),
+        ("dedupe", "pillarbox.Dedupe()", "dedupe: needs pillarbox.aio.dedupe.equal_calls"),
+        (
+            "objects",
+            "pillarbox.Ledger('s3://bucket/calls')",
+            "location='s3://bucket/calls': needs pillarbox.ledger.objects.object_folder",
+        ),
+        ("upkeep", "pillarbox.ledger.Cache()", "cache: needs pillarbox.ledger.upkeep"),
+    ],
+)
+def test_an_option_of_a_ring_that_is_not_there_is_refused(
+    ring: str, given: str, named: str, tmp_path: Path
+) -> None:
+    copy = copy_without({ring}, tmp_path)
+    script = (
+        "import pillarbox, pillarbox.ledger\n"
+        "def start(row, collector: pillarbox.Collector): ...\n"
+        f"try:\n    {given}\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    said = run_in(copy, ["-c", script])
+    said = re.sub(r" at 0x\w+", "", said)
+    assert said == f"{named}, which is not installed; install all of Pillarbox\n"
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_without_any_ring_the_core_runs_on_spark(tmp_path: Path) -> None:
@@ -185,7 +239,10 @@ def test_without_a_ring_tests_of_the_core_pass(rings: list[str], tmp_path: Path)
 
 
 def needs(test: str, rings: set[str], modules: dict[str, Path]) -> bool:
-    """True if a module of tests, or one that it imports, imports a module of these rings."""
+    """True if tests use an option of these rings, or import one of their modules, by others too."""
+    source = modules[test].read_text()
+    if any(word in source and ring in rings for word, ring in WORDS.items()):
+        return True
     waiting, seen = [test], {test}
     while waiting:
         module = waiting.pop()

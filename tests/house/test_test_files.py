@@ -23,7 +23,9 @@ def exported() -> dict[str, set[str]]:
         "pillarbox.clients.secret": {"SecretUnavailable"},
         "pillarbox.clients.transport": {"HttpStatusError"},
         "pillarbox.pack": {"Pack", "pack"},
-        "pillarbox.policies": {"FINAL", "Again", "CallPolicy", "Found", "PolicyServices"},
+        "pillarbox.policies": {
+            *("FINAL", "Again", "CallPolicy", "CallSuperseded", "Found", "PolicyServices"),
+        },
         "pillarbox.sources.connectors.files": {"FileSource"},
         "pillarbox.sources.connectors.generator": {"GeneratorSource"},
         "pillarbox.sources.connectors.kafka": {"KafkaSource"},

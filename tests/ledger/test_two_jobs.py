@@ -58,8 +58,8 @@ def test_without_a_guard_two_jobs_of_a_run_work_at_a_time(
 def test_who_waits_for_results_in_vain_is_told_at_once_where_nothing_can_be_written_on_a_condition(
     folder: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.ledger.conditional.STORES", {})
-    monkeypatch.setattr("pillarbox.ledger.conditional.LocalStore", lambda path: opened(path))
+    monkeypatch.setattr("pillarbox.ledger.objects.conditional.STORES", {})
+    monkeypatch.setattr("pillarbox.ledger.objects.conditional.LocalStore", lambda path: opened(path))
 
     def opened(path: str) -> Any:
         raise LedgerError("nothing is written on a condition")

@@ -25,7 +25,7 @@ import os, sys, tempfile
 import pwd
 import pyarrow.parquet
 from pillarbox.ledger import Ledger, Scope
-from pillarbox.ledger.maintenance import compact
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.kept import found, keep
 # What is imported when it is needed is where another user may not look.
 with tempfile.TemporaryDirectory() as warm:

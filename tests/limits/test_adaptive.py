@@ -10,11 +10,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pillarbox import Adaptive, Buffer, Retry
 from pillarbox.testing import FakeClock
 from tests.aio.virtual import Job, play
 from tests.limits.service_model import Caller, Service
+from tests.search import examples
 
 
 class TooManyRequests(Exception):
@@ -98,23 +101,51 @@ def test_noise_alone_does_not_make_it_fall() -> None:
     assert min(caller.last(2.5)) == 256
 
 
-@pytest.mark.contract("Overload brings the capacity down at most once in a round trip.")
-def test_overload_brings_it_down_at_most_once_in_a_round_trip() -> None:
+@pytest.mark.contract("A full server brings the capacity down at most once in a window.")
+def test_refusals_bring_it_down_at_most_once_for_calls_that_began_behind_the_last_cut() -> None:
     clock = FakeClock(50.0)
     controller = Adaptive(start=100).open(clock)
-    for _ in range(60):
-        controller.failed(True)
-    assert controller.limit == 70
     clock.advance(0.1)
+    # Of a hundred calls in flight, more than a tenth and than chance: each began after the controller.
     for _ in range(40):
-        controller.failed(True)
-    assert controller.limit == 70
-    # The round trip after the cut is over. One overload of the next may be chance.
-    controller.failed(True)
-    assert controller.limit == 70
-    for _ in range(9):
-        controller.failed(True)
-    assert controller.limit == 49
+        controller.failed(True, 0.05)
+    assert controller.limit == 95
+    clock.advance(0.02)
+    # These were in flight at the cut.
+    for _ in range(60):
+        controller.failed(True, 0.1)
+    assert controller.limit == 95
+    clock.advance(0.1)
+    for _ in range(10):
+        controller.failed(True, 0.01)
+    assert controller.limit == 95
+    for _ in range(30):
+        controller.failed(True, 0.01)
+    assert controller.limit == 85
+
+
+@pytest.mark.contract("Few refusals leave the capacity as it is.")
+@pytest.mark.parametrize("share", [0.001, 0.005, 0.01, 0.03])
+def test_sporadic_refusals_leave_it_as_it_is(share: float) -> None:
+    limits = []
+    for refuses in (0.0, share):
+        caller = Caller(Adaptive(), Service(50, mean=0.05, sigma=0.3, refuses=refuses))
+        caller.run(20.0)
+        limits.append(statistics.median(caller.last(15.0)))
+    assert limits[1] >= 0.85 * limits[0]
+
+
+@pytest.mark.contract("The capacity that is found is near the knee, however long calls take.")
+@pytest.mark.parametrize("serves", [4, 16, 50])
+@pytest.mark.parametrize("seconds", [0.1, 20.0])
+def test_it_is_near_the_knee_however_long_calls_take(serves: int, seconds: float) -> None:
+    caller = Caller(Adaptive(), Service(serves, mean=seconds, sigma=0.3))
+    caller.run(100 * seconds)
+    served = caller.served
+    caller.run(300 * seconds)
+    assert caller.served - served >= 0.95 * 300 * serves
+    limits = caller.last(300 * seconds)
+    assert statistics.median(limits) <= max(1.5 * serves, serves + 1)
 
 
 def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> None:
@@ -122,7 +153,7 @@ def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> Non
     caller.run(10.0)
     served = caller.served
     caller.run(10.0)
-    assert max(caller.last(10.0)) <= 42
+    assert max(caller.last(10.0)) <= 1.15 * 40
     assert 24 <= statistics.mean(caller.last(10.0)) <= 40
     assert caller.served - served >= 0.6 * 10.0 * 40 / 0.02
 
@@ -146,7 +177,9 @@ def test_the_latency_without_a_queue_is_measured_after_round_trips_and_not_after
         caller = Caller(Adaptive(), Service(16, mean=seconds, sigma=0.5))
         caller.run(400 * seconds)
         limits.append([limit for _, limit in caller.limits])
-    assert limits[0] == limits[1]
+    # A time is rounded otherwise where it is another, which moves a change by a call at most.
+    assert statistics.mean(limits[0]) == pytest.approx(statistics.mean(limits[1]), rel=0.03)
+    assert len(limits[0]) == pytest.approx(len(limits[1]), rel=0.03)
 
 
 @pytest.mark.contract
@@ -197,6 +230,37 @@ def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_the
     assert min(caller.last(0.5)) <= 0.75 * before
     caller.run(20.0)
     assert statistics.median(caller.last(10.0)) >= 0.8 * 32
+
+
+@pytest.mark.contract(
+    "Whatever ends how, the capacity stays in its bounds, and no cut is made by fewer than five calls."
+)
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    start=st.integers(1, 20),
+    ends=st.lists(
+        st.tuples(st.sampled_from(["answer", "refusal"]), st.floats(0.001, 5.0), st.floats(0.0, 1.0)),
+        max_size=400,
+    ),
+)
+def test_it_stays_in_its_bounds_and_few_refusals_do_not_cut_it(
+    start: int, ends: list[tuple[str, float, float]]
+) -> None:
+    clock = FakeClock(100.0)
+    controller = Adaptive(start=start, least=1, most=20).open(clock)
+    refusals = 0
+    for kind, seconds, passed in ends:
+        before = controller.limit
+        clock.advance(passed)
+        if kind == "answer":
+            controller.succeeded(seconds)
+        else:
+            refusals += 1
+            controller.failed(True, seconds)
+            assert controller.limit == before or refusals >= 5
+        if controller.limit != before:
+            refusals = 0
+        assert 1 <= controller.limit <= 20
 
 
 def test_a_limit_that_is_not_used_does_not_grow() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox.rpc import loop_thread
+from pillarbox import loop_thread
 
 
 @pytest.fixture(autouse=True)

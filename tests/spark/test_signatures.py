@@ -20,7 +20,7 @@ from pillarbox.spark import async_map, async_stream, async_udf
 ROOT = Path(__file__).resolve().parents[2]
 
 
-RARE = {"buffer", "dedupe", "latency", "where", "policies"}
+RARE = {"buffer", "dedupe", "per_key", "latency", "where", "policies"}
 """Options that are given in `options` only."""
 
 
@@ -34,7 +34,7 @@ def test_the_signature_lists_every_option_that_is_not_rare(function: Any, withou
     names = {field.name for field in dataclasses.fields(Options)}
     assert names & set(parameters) == names - RARE - without
     keywords = [each for each in parameters.values() if each.kind is each.KEYWORD_ONLY]
-    assert len(keywords) <= 14
+    assert len(keywords) <= 16
     assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values())
 
 

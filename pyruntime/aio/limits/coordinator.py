@@ -38,15 +38,19 @@ from pillarbox.aio.limits.messages import (
     Exhausted,
     Leave,
     Left,
+    Named,
     Open,
     Opened,
+    Used,
 )
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
 from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
+from pillarbox.aio.limits.slot_lease import SlotLease
+from pillarbox.aio.limits.slots import LEASE_S, SLOTS, SlotService
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
-from pillarbox.rpc.agreement import AGREEMENT, AgreementService
+from pillarbox.loop_thread import end
+from pillarbox.rpc.agreement import AGREEMENT, Agreement, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
-from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.server import RpcServer, Service, digest_of
 from pillarbox.validate import check_duration, check_int, check_text, naming_arguments
 
@@ -253,6 +257,10 @@ class LimitService(Service):
             for other in account.connections.values():
                 if other is not connection:
                     self._send(other, CoolDown(seconds))
+        elif isinstance(message, Named):
+            allocator.learn(message.limits, message.age)
+        elif isinstance(message, Used):
+            allocator.use(message)
         elif isinstance(message, Leave):
             allocator.leave(client, message.report, message.unspent, message.unspent_units)
             del account.connections[client]
@@ -428,7 +436,11 @@ class CoordinatorHandle(SharedLimits):
         """See `SharedLimits`."""
         if self.shares_rate:
             return self.open(Limits.of(rate, max_calls, max_cost))
-        return self.open(Limits.of(None, max_calls, max_cost), LocalLimiter(rate, None, None))
+        return self.open(Limits(max_calls=max_calls, max_cost=max_cost), LocalLimiter(rate, None, None))
+
+    def open_slots(self, calls: int) -> SlotLease:
+        """See `SharedLimits`."""
+        return SlotLease(replace(self.handle, service=SLOTS), self.name or "shared", calls, self.patience)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""
@@ -436,9 +448,9 @@ class CoordinatorHandle(SharedLimits):
             return self
         return replace(self, name=uuid.uuid4().hex if name is None else check_name(name))
 
-    def agreement(self) -> RpcHandle:
-        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
-        return replace(self.handle, service=AGREEMENT)
+    def agreement(self, name: str) -> Agreement:
+        """See `SharedLimits`."""
+        return Agreement(replace(self.handle, service=AGREEMENT), name)
 
     def __repr__(self) -> str:
         return f"<coordinator at {self.handle.where}, limits {self.name!r}>"
@@ -546,6 +558,8 @@ class Coordinator(RpcServer, SharedLimits):
             if state is not None:
                 self._secret = self._own_secret or bytes.fromhex(state["secret"])
                 self._port = self._port or state["port"]
+            # Tasks of before may be cut off, with slots that they have not given back.
+            self._others[SLOTS] = SlotService(quiet_s=0.0 if state is None else LEASE_S)
             self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
 
@@ -570,13 +584,17 @@ class Coordinator(RpcServer, SharedLimits):
         """
         return self._tasks_handle().named(name)
 
-    def agreement(self) -> RpcHandle:
-        """See `CoordinatorHandle`. Raises RuntimeError unless started."""
-        return self._tasks_handle().agreement()
+    def agreement(self, name: str) -> Agreement:
+        """See `SharedLimits`. Raises RuntimeError unless started."""
+        return self._tasks_handle().agreement(name)
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         """See `SharedLimits`."""
         return self._tasks_handle().open_for(rate, max_calls, max_cost)
+
+    def open_slots(self, calls: int) -> SlotLease:
+        """See `SharedLimits`."""
+        return self._tasks_handle().open_slots(calls)
 
     def _tasks_handle(self) -> CoordinatorHandle:
         return CoordinatorHandle(self.handle(), None, self._patience)

@@ -17,8 +17,9 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.messages import (
     TO_COORDINATOR,
     TO_TASK,
@@ -27,9 +28,11 @@ from pillarbox.aio.limits.messages import (
     Granted,
     Leave,
     Left,
+    Named,
     Open,
     Update,
     UsageReport,
+    Used,
 )
 from pillarbox.aio.limits.rate import (
     WAIT_MARGIN_S,
@@ -39,8 +42,8 @@ from pillarbox.aio.limits.rate import (
     LocalLimiter,
     explain_cool_down,
 )
+from pillarbox.loop_thread import end
 from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
-from pillarbox.rpc.loop_thread import end
 
 HELD_AHEAD_S = 0.1
 """Seconds of a rate that one task asks for at a time, at most."""
@@ -54,6 +57,9 @@ REPORT_DELAY_S = 0.02
 """Seconds until counts that nothing waits for are reported."""
 LEAVE_TIMEOUT_S = 2.0
 """For the last report to be taken."""
+
+
+NOTHING_USED = Used(0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class TaskAccount:
@@ -256,6 +262,57 @@ class Statements:
         self._say(Update(self._report()))
 
 
+class Lessons:
+    """The words of the service about its limits, for the coordinator: the last ones, some times a second.
+
+    say: sends a message. clock: seconds, which never go back.
+    """
+
+    def __init__(self, say: Callable[[object], bool], clock: Callable[[], float]) -> None:
+        self._say = say
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._named: tuple[tuple[LimitReading, ...], float] | None = None
+        self._used = NOTHING_USED
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say them on this loop from now on."""
+        self._loop = loop
+
+    def name(self, readings: Sequence[LimitReading], age: float) -> None:
+        """The service has named its limits. Of several answers the one to the last call is said."""
+        began = self._clock() - age
+        if self._named is None or began >= self._named[1]:
+            self._named = tuple(readings), began
+        self._say_soon()
+
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """A call that began `age` seconds ago has used tokens."""
+        calls, *sums = self._used
+        self._used = Used(calls + 1, *map(sum, zip(sums, (units, *usage, age), strict=True)))
+        self._say_soon()
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say_soon(self) -> None:
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(REPORT_DELAY_S, self._say_now)
+
+    def _say_now(self) -> None:
+        self._timer = None
+        used, self._used = self._used, NOTHING_USED
+        if used.calls:
+            self._say(used._replace(age=used.age / used.calls))
+        if self._named is not None:
+            (readings, began), self._named = self._named, None
+            self._say(Named(readings, max(0.0, self._clock() - began)))
+
+
 class CoordinatorLink:
     """The connection of a task to its coordinator, made again for as long as it takes.
 
@@ -385,6 +442,7 @@ class LeasedLimiter:
         self._demand = Demand(limits)
         self._link = CoordinatorLink(handle, patience, clock, leave_timeout_s)
         self._statements = Statements(name, limits, self._link.say, self._account.report)
+        self._lessons = Lessons(self._link.say, clock)
 
     # -- for the operator ---------------------------------------------------------------------
 
@@ -393,6 +451,9 @@ class LeasedLimiter:
         self._loop = loop
         self._wake = wake
         self._statements.start(loop)
+        self._lessons.start(loop)
+        if self._own is not None:
+            self._own.start(loop, wake)
         self._link.start(
             loop,
             opening=self._statements.opening,
@@ -453,6 +514,20 @@ class LeasedLimiter:
         self._cooled(pause)
         self._link.say(CoolDown(pause))
 
+    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+        """See `RateLimiter.learn`. All who share the limits learn from it."""
+        if self._own is not None:
+            self._own.learn(readings, age)
+        elif self.limits.learn:
+            self._lessons.name(readings, age)
+
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """See `RateLimiter.use`."""
+        if self._own is not None:
+            self._own.use(units, usage, age)
+        elif self.limits.learn:
+            self._lessons.use(units, usage, age)
+
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""
         self._statements.before = name, calls, cost
@@ -478,6 +553,7 @@ class LeasedLimiter:
             self._lapse_timer.cancel()
         unspent = self._account.calls, self._account.units
         self._account.drop()
+        self._lessons.close()
         self._statements.leave(*unspent)
         await self._link.close(must_say=self._account.has_received)
 

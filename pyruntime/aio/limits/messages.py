@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.rate import Limits
-from pillarbox.rpc.codec import Amount, Codec, Count
+from pillarbox.rpc.codec import Codec
+from pillarbox.validate import Amount, Count
 
 SERVICE = "limits"
 """The name under which a coordinator serves them."""
@@ -78,6 +80,27 @@ class Exhausted(NamedTuple):
     why: str
 
 
+class Named(NamedTuple):
+    """The service has named its limits in its answer to a call that began `age` seconds ago."""
+
+    limits: tuple[LimitReading, ...]
+    age: Amount
+
+
+class Used(NamedTuple):
+    """Calls of so many units in all have used tokens: of input, of output, and in all.
+
+    age: seconds since they began, in the mean.
+    """
+
+    calls: Count
+    units: Amount
+    input_tokens: Amount
+    output_tokens: Amount
+    tokens: Amount
+    age: Amount
+
+
 class Leave(NamedTuple):
     """A task ends, and gives back calls and units that it has not used."""
 
@@ -90,5 +113,5 @@ class Left(NamedTuple):
     """The last report of a task is in the accounts."""
 
 
-TO_COORDINATOR = Codec(Open, Update, CoolDown, Leave)
+TO_COORDINATOR = Codec(Open, Update, CoolDown, Named, Used, Leave)
 TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)

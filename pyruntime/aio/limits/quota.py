@@ -15,11 +15,13 @@ A `QuotaAllocator` is for the coordinator's thread only, and has no sockets and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.aio.limits.messages import Granted, UsageReport
+from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.messages import Granted, UsageReport, Used
 from pillarbox.aio.limits.rate import Limits, TokenBucket
 from pillarbox.rpc.codec import Codec
 
@@ -80,6 +82,7 @@ class QuotaAllocator:
         self._served = 0.0
         self._cool_until = -math.inf
         self._requests = self._weights = None
+        self._learned = LearnedLimits(is_alone=True) if limits.learn else None
         now = clock()
         if limits.per_second is not None:
             capacity = limits.capacity(limits.per_second, 1.0)
@@ -99,6 +102,7 @@ class QuotaAllocator:
         self.cost -= cost
         client = self.clients.setdefault(name, Client())
         self.committed += report.received - client.granted
+        self._give_back(client, client.granted - report.received)
         client.granted = report.received
         self._gone.pop(name, None)
         self._wanting.pop(name, None)
@@ -126,6 +130,11 @@ class QuotaAllocator:
         self.used += used - client.used
         self.committed += granted - client.granted - (back - client.back)
         self.cost += cost - client.cost
+        if self._learned is not None:
+            now, weight = self._clock(), self._weight_of(client)
+            if used > client.used:
+                self._learned.note_begun(weight, now, used - client.used)
+            self._give_back(client, back - client.back)
         client.granted, client.used, client.back, client.cost = granted, used, back, cost
 
     def want(self, name: str, received: int, calls: int, units: float) -> None:
@@ -138,6 +147,28 @@ class QuotaAllocator:
         elif name not in self._wanting:
             self._wanting[name] = None
             client.served = max(client.served, self._served)
+
+    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+        """The service has named its limits in its answer to a call that a client began `age` seconds ago."""
+        if self._learned is not None:
+            now = self._clock()
+            self._learned.observe(readings, now - age, now)
+
+    def use(self, used: Used) -> None:
+        """Calls of a client have used tokens: see `RateLimiter.use`."""
+        if self._learned is not None and used.calls:
+            now = self._clock()
+            units = used.units if self._weights is not None else float(used.calls)
+            tokens = used.input_tokens, used.output_tokens, used.tokens
+            self._learned.use(units, tokens, now - used.age, now, used.calls)
+
+    def _give_back(self, client: Client, calls: int) -> None:
+        """Note that so many calls that were granted to a client do not begin, as far as is known."""
+        if self._learned is not None and calls > 0:
+            self._learned.give_back(self._weight_of(client), self._clock(), calls)
+
+    def _weight_of(self, client: Client) -> float:
+        return client.units if self._weights is not None else 1.0
 
     def cool_down(self, seconds: float | None) -> float:
         """Nothing is granted for so long; gives the seconds from now."""
@@ -248,11 +279,17 @@ class QuotaAllocator:
         buckets = [(requests, 1.0), (weights, client.units)]
         some = [(bucket, amount) for bucket, amount in buckets if bucket is not None and amount > 0.0]
         wait = max((bucket.ready_in(amount, now) for bucket, amount in some), default=0.0)
+        if self._learned is not None:
+            wait = max(wait, self._learned.ready_in(self._weight_of(client), now))
         if wait > 0.0:
             return 0, wait
         for bucket, amount in some:
             share = min(bucket.rate * TURN_S / sharers, bucket.level(now))
             calls = min(calls, max(1, int(share / amount)))
+        if self._learned is not None:
+            room = self._learned.room(self._weight_of(client), now) / (2 * sharers)
+            calls = calls if room >= calls else max(1, int(room))
+            self._learned.reserve(self._weight_of(client), now, calls)
         for bucket, amount in some:
             bucket.take(calls * amount, now)
         return calls, 0.0
@@ -266,6 +303,7 @@ class QuotaAllocator:
 
     def _end(self, name: str, used: int) -> None:
         client = self.clients.pop(name)
+        self._give_back(client, client.held)
         self._gone.pop(name, None)
         self._wanting.pop(name, None)
         self.committed += used - (client.granted - client.back)
@@ -295,7 +333,9 @@ class QuotaAllocator:
     ) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        allocator = cls(_LIMITS.from_json([Limits.__name__, *value["limits"]]), clock, 0.0)
+        # A state that was written before limits were learned has one field less.
+        limits = [*value["limits"], *Limits()[len(value["limits"]) :]]
+        allocator = cls(_LIMITS.from_json([Limits.__name__, *limits]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]
         allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}

@@ -12,15 +12,22 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import LearnedLimits
+from pillarbox.aio.limits.shared import SharedSlots
 from pillarbox.aio.totals import clock_time
 from pillarbox.kernel import PillarboxError
-from pillarbox.rpc.codec import Positive
-from pillarbox.rpc.connection import RpcHandle
-from pillarbox.validate import check_function_or_none, check_positive_number, naming_arguments
+from pillarbox.validate import (
+    Positive,
+    check_bool,
+    check_function_or_none,
+    check_positive_number,
+    naming_arguments,
+)
 
 # A bucket keeps its level and the time at which it was so, and computes what has come since when it is
 # asked: a timer that adds tokens would wake each task up many times a second, and be late under load. A
@@ -50,6 +57,9 @@ class Rate:
     burst: seconds of the rate that may be used at once after a pause. One call may always begin; a call that
         weighs more than a whole burst begins when nothing is used, and the next calls wait for it.
     cool_down: seconds in which no call begins after an answer that means "overloaded" and gives no time.
+    learn: True to learn the limits of the service from its answers, besides the limits given here; then none
+        need be given. False to learn nothing. None, the default: False beside a limit. Without any `Rate`
+        limits are learned where the function reports them, as the clients of `pillarbox.clients` do.
 
         >>> from pillarbox import Rate, async_map
         >>> async def call(text):
@@ -70,21 +80,31 @@ class Rate:
     weight: Callable[[Any], float] | None = None
     burst: float = 1.0
     cool_down: float = 1.0
+    learn: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.per_second is None and self.units_per_minute is None:
-            raise ValueError("per_second=None, units_per_minute=None: at least one of the two must be given")
+        if self.learn is not None:
+            check_bool("learn", self.learn)
+        if self.per_second is None and self.units_per_minute is None and self.learn is None:
+            raise ValueError(
+                "per_second=None, units_per_minute=None: at least one of the two must be given, or learn=True"
+            )
         for name in ("per_second", "units_per_minute"):
             if getattr(self, name) is not None:
                 check_positive_number(name, getattr(self, name))
         check_positive_number("burst", self.burst)
         check_positive_number("cool_down", self.cool_down)
         check_function_or_none("weight", self.weight)
-        if (self.weight is None) != (self.units_per_minute is None):
+        if (self.weight is None) != (self.units_per_minute is None) and not (self.weight and self.learn):
             raise ValueError(
                 f"units_per_minute={self.units_per_minute!r}, weight={self.weight!r}: give both or neither: "
                 "weight says how many units a row needs"
             )
+
+    @property
+    def has_limit(self) -> bool:
+        """True if a limit is given here."""
+        return self.per_second is not None or self.units_per_minute is not None
 
     def units_of(self, row: object) -> float:
         """The units of a row; 1.0 where nothing weighs rows.
@@ -236,6 +256,15 @@ class RateLimiter(Protocol):
     def spend(self, cost: float) -> None:
         """A call has cost so much."""
 
+    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+        """The service has named its limits in its answer to a call that began `age` seconds ago."""
+
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """A call of so many units that began `age` seconds ago has used tokens.
+
+        usage: those of input, of output, and in all.
+        """
+
     def cool_down(self, seconds: float | None) -> None:
         """The service is overloaded: nothing is let through for so long (None: for the default time)."""
 
@@ -293,9 +322,15 @@ class LocalLimiter:
         self._units = 0.0
         self._cost = 0.0
         self._cool_downs = 0
+        self._learned: LearnedLimits | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: Callable[[], None] = lambda: None
+        # Whether a call was held back by what was learned: the next answer may say otherwise.
+        self._is_held = False
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `RateLimiter.start`. It wakes nobody: its waits are known beforehand."""
+        """See `RateLimiter.start`. It wakes for what an answer says: its other waits are known beforehand."""
+        self._loop, self._wake = loop, wake
 
     def admit(self, units: float = 1.0) -> float:
         """See `RateLimiter.admit`."""
@@ -307,7 +342,12 @@ class LocalLimiter:
             if left > 0.0:
                 return left + WAIT_MARGIN_S
             self._end_cool_down(units, now)
-        requests, weights = self._requests, self._weights
+        requests, weights, learned = self._requests, self._weights, self._learned
+        if learned is not None:
+            wait = learned.ready_in(units, now)
+            if wait > 0.0:
+                self._is_held = True
+                return wait
         if weights is not None:
             wait = weights.ready_in(units, now)
             if wait > 0.0:
@@ -319,6 +359,8 @@ class LocalLimiter:
             requests.take(1.0, now)
         if weights is not None:
             weights.take(units, now)
+        if learned is not None:
+            learned.begin(units, now)
         self._granted += 1
         self._units += units
         if self._granted + self._before >= self._max_calls:
@@ -329,6 +371,8 @@ class LocalLimiter:
         """See `RateLimiter.give_back`. What it took of the rate stays taken."""
         self._granted -= 1
         self._units -= units
+        if self._learned is not None:
+            self._learned.give_back(units, self._clock())
         if self._cost + self._cost_before < self._max_cost:
             self.exhausted = None
 
@@ -337,6 +381,23 @@ class LocalLimiter:
         self._cost += cost
         if self._cost + self._cost_before >= self._max_cost and self.exhausted is None:
             self.exhausted = f"max_cost={self._max_cost}"
+
+    def learn(self, readings: Sequence[LimitReading], age: float) -> None:
+        """See `RateLimiter.learn`."""
+        now = self._clock()
+        if self._learned is None:
+            self._learned = LearnedLimits()
+        self._learned.observe(readings, now - age, now)
+        if self._is_held and self._loop is not None:
+            self._is_held = False
+            # Not within the call that has just reported it.
+            self._loop.call_soon(self._wake)
+
+    def use(self, units: float, usage: tuple[float, float, float], age: float) -> None:
+        """See `RateLimiter.use`."""
+        if self._learned is not None:
+            now = self._clock()
+            self._learned.use(units, usage, now - age, now)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """See `RateLimiter.count_before`."""
@@ -413,14 +474,16 @@ class Limits(NamedTuple):
     cool_down: Positive = COOL_DOWN_S
     max_calls: Annotated[int, "more than 0", lambda value: value > 0] | None = None
     max_cost: Positive | None = None
+    learn: bool = False
 
     @classmethod
     def of(cls, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Limits:
         """The limits that the options of an operator give."""
         if rate is None:
-            return cls(max_calls=max_calls, max_cost=max_cost)
+            return cls(max_calls=max_calls, max_cost=max_cost, learn=True)
         units = None if rate.units_per_minute is None else rate.units_per_minute / 60.0
-        return cls(rate.per_second, units, rate.burst, rate.cool_down, max_calls, max_cost)
+        learns = bool(rate.learn)
+        return cls(rate.per_second, units, rate.burst, rate.cool_down, max_calls, max_cost, learns)
 
     @property
     def life(self) -> float:
@@ -440,6 +503,17 @@ class Limits(NamedTuple):
         )
 
 
+class AgreedNumber(Protocol):
+    """The place where the tasks of a job agree on a number: the first one that is said holds. Picklable."""
+
+    @property
+    def name(self) -> str:
+        """The name of the number."""
+
+    async def agree(self, value: int) -> int:
+        """Say `value`; returns the one that was said first. Raises ConnectionError."""
+
+
 class SharedLimits(ABC):
     """Makes the limiters of tasks that share their limits. Pickles, so that it can travel to them."""
 
@@ -454,8 +528,17 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
-    def agreement(self) -> RpcHandle | None:
-        """The way to the facts on which tasks agree there: see `pillarbox.rpc.agreement`."""
+    def open_slots(self, calls: int) -> SharedSlots:
+        """The slots of one task, of so many for all of them. Any thread; connects when it is started.
+
+        Raises ValueError where only rates and budgets are shared.
+        """
+        raise ValueError(
+            f"capacity=Shared({calls}): {type(self).__name__} shares no slots; give a Coordinator"
+        )
+
+    def agreement(self, name: str) -> AgreedNumber | None:
+        """The place where tasks agree on a number under `name`; None where there is none. Any thread."""
         return None
 
 
@@ -477,13 +560,19 @@ class RunBudget(SharedLimits):
         limiter.count_before(self.run, self.calls, self.cost)
         return limiter
 
+    def open_slots(self, calls: int) -> SharedSlots:
+        """See `SharedLimits`. Raises ValueError where nothing is shared."""
+        if self.shared is None:
+            raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")
+        return self.shared.open_slots(calls)
+
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""
         return self if self.shared is None else replace(self, shared=self.shared.named(name))
 
-    def agreement(self) -> RpcHandle | None:
+    def agreement(self, name: str) -> AgreedNumber | None:
         """See `SharedLimits`."""
-        return None if self.shared is None else self.shared.agreement()
+        return None if self.shared is None else self.shared.agreement(name)
 
 
 def check_name(name: object) -> str:
@@ -510,7 +599,10 @@ def open_limiter(
 
     Any thread; it belongs to the mailbox thread from its `start` on.
     """
-    if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
+    learns = rate is None or bool(rate.learn)
+    is_shared = coordinator is not None and (cools or learns)
+    has_limit = rate is not None and rate.has_limit
+    if not has_limit and max_calls is None and max_cost is None and not is_shared:
         return None
     return _opened(coordinator, rate, max_calls, max_cost, clock)
 
@@ -525,3 +617,12 @@ def _opened(
     if shared is None:
         return LocalLimiter(rate, max_calls, max_cost, clock)
     return shared.open_for(rate, max_calls, max_cost)
+
+
+def learning_limiter(
+    clock: Callable[[], float], loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
+) -> RateLimiter:
+    """Return a limiter of one task, started, that has no limits but those it learns: see `open_limiter`."""
+    limiter = LocalLimiter(None, None, None, clock)
+    limiter.start(loop, wake)
+    return limiter

@@ -59,7 +59,7 @@ class _Exported:
         self.labels = labels
         # Rows of a task that runs again are counted from 0 again; a counter may not go back.
         self._rows = dict.fromkeys(instruments("row"), 0)
-        self._keys: dict[str, set[str]] = {name: set() for name in instruments("table")}
+        self._keys: dict[str, set[str]] = {name: set() for name in instruments("table", "levels")}
 
     def read(self) -> Totals:
         """The totals as they are now, with rows that never go back, and a bound on the keys of tables."""
@@ -208,7 +208,7 @@ class PrometheusExporter(SourceExporter):
                     histogram.add_metric(labels, _cumulative(snapshot), snapshot.total)
                 yield histogram
                 continue
-            of_kind = GaugeMetricFamily if each.kind == "level" else CounterMetricFamily
+            of_kind = GaugeMetricFamily if each.kind in ("level", "levels") else CounterMetricFamily
             plain = of_kind(name, each.help, labels=[*LABELS, *([each.label] if each.label else [])])
             for labels, totals in labelled:
                 for key, value in _values(each, getattr(totals, field)):
@@ -217,7 +217,7 @@ class PrometheusExporter(SourceExporter):
 
 
 def _values(instrument: Instrument, value: Any) -> Iterable[tuple[str, float]]:
-    return value.items() if instrument.kind == "table" else [("", value)]
+    return value.items() if instrument.kind in ("table", "levels") else [("", value)]
 
 
 def _cumulative(snapshot: LatencySnapshot) -> list[tuple[str, float]]:
@@ -292,7 +292,7 @@ class OpenTelemetryExporter(SourceExporter):
                 make(f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated")
                 quantiles = [self._callback(field, _quantiles)]
                 meter.create_observable_gauge(name, quantiles, unit, f"{each.help}: quantiles")
-            elif each.kind == "level":
+            elif each.kind in ("level", "levels"):
                 meter.create_observable_gauge(name, [self._callback(field)], unit, each.help)
             else:
                 make(name, [self._callback(field)], unit, each.help)
@@ -315,10 +315,20 @@ class OpenTelemetryExporter(SourceExporter):
             for labels, totals in self._read():
                 value = getattr(totals, field)
                 for key, one in _values(instrument, value) if values is None else values(value):
-                    given = {**labels, attribute: key}
+                    given: dict[str, str | int] = {**labels, **_attributes(attribute, key)}
                     yield Observation(one, {name: label for name, label in given.items() if label})
 
         return observe
+
+
+def _attributes(label: str, key: str) -> dict[str, str | int]:
+    """The attributes for a label, under the names of OpenTelemetry's conventions where these have one."""
+    if label != "server_address":
+        return {label: key}
+    host, _, port = key.rpartition(":")
+    if not host or not port.isdecimal() or "/" in key:
+        return {"server.address": key}
+    return {"server.address": host.strip("[]"), "server.port": int(port)}
 
 
 def _number(snapshot: LatencySnapshot) -> Iterable[tuple[str, float]]:

@@ -41,6 +41,8 @@ from pillarbox.mailbox.metrics import BOUNDS_S, LatencySnapshot
 from pillarbox.redaction import visible
 from pillarbox.validate import check_positive_number
 
+MAX_ENDPOINTS = 50
+"""Endpoints in the table, those with the most requests."""
 MAX_TASKS = 50
 """Tasks in the table, the longest."""
 
@@ -115,6 +117,7 @@ def report(
             ("Retries by reason", totals.retries_by_reason, ""),
             ("Errors by type", totals.errors_by_type, "bad"),
         ],
+        endpoints=_endpoints(totals),
         tasks=_tasks(getattr(source, "tasks", [])),
         counts=[
             (INSTRUMENTS[name].help, getattr(totals, name)) for name in instruments("row", "count", "level")
@@ -157,6 +160,17 @@ def _limit(spent: Sequence[Spent]) -> str:
     calls, *others = spent
     worst = max(others, key=lambda each: each.share)
     return worst.name if worst.share >= 0.1 else calls.name
+
+
+def _endpoints(totals: Totals) -> list[tuple[str, int, int, float, int]]:
+    """Each endpoint with its requests, faults, mean seconds and for how many operators it rests."""
+    found = []
+    for name in {**totals.endpoint_resting, **totals.endpoint_calls}:
+        calls = totals.endpoint_calls.get(name, 0)
+        mean = totals.endpoint_seconds.get(name, 0.0) / max(calls, 1)
+        errors, resting = totals.endpoint_errors.get(name, 0), totals.endpoint_resting.get(name, 0)
+        found.append((name, calls, errors, mean, resting))
+    return sorted(found, key=lambda each: (-each[1], each[0]))[:MAX_ENDPOINTS]
 
 
 def _tasks(tasks: Sequence[TaskTotals]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ row's path is no longer for it.
 # brings them back in one burst. So after a cool-down single calls probe, and once one is answered, calls
 # begin at a pace (`pace`). A service that is down says nothing (`outage`).
 #
+# One refusal is a matter of its row, whatever pause it asks for: services refuse now and then for reasons of
+# their own. Calls are held back for a share of the window that is more than chance, or for refusals in a row.
+#
 # The breaker is Nygard's ("Release It!", 2007).
 
 from __future__ import annotations
@@ -25,13 +28,22 @@ FORGET_PACE_S = 8.0
 """Seconds without an answer after which nothing is known any more of what the service takes."""
 MANY_REFUSALS = 3
 """Refusals in a window: fewer may be chance."""
+REFUSALS_IN_A_ROW = 5
+"""Refusals without an answer between that are more than chance, however long they take to come."""
 WINDOW_S = 1.0
 """Seconds over which calls and refusals are counted."""
 SPORADIC_SHARE = 0.1
-"""A share of refused calls up to which those that name no pause hold back their own rows only."""
+"""A share of refused calls up to which they hold back their own rows only."""
 
 BEGUN, REFUSED, ANSWERED = range(3)
 """Places of the counts of calls."""
+
+
+def are_many(refusals: int, calls: int) -> bool:
+    """Return True if so many refusals of so many calls are more than a sporadic share of them, and chance."""
+    borne = SPORADIC_SHARE * calls
+    # Twice what chance makes of so few.
+    return refusals >= MANY_REFUSALS and refusals > borne + 2 * math.sqrt(borne * (1 - SPORADIC_SHARE))
 
 
 class CircuitBreaker:
@@ -59,6 +71,8 @@ class CircuitBreaker:
         self._trips_in_a_row = 0
         self.cool_downs = self.granted = 0
         self._is_probing = False
+        self._refused_in_a_row = 0
+        self._answered_at = now if answered else -math.inf
         self._outage = Outage(max_outage, reached)
         self._pace = Pace(now)
         self._counts = SlidingCounts(3, WINDOW_S, now)
@@ -102,10 +116,10 @@ class CircuitBreaker:
         return self._pace.is_set
 
     @property
-    def refused_share(self) -> float:
-        """The share of the calls of the last second that were refused."""
+    def is_refusing(self) -> bool:
+        """True if more calls of the last second were refused than some are now and then."""
         begun, refusals, _ = self._counts.totals(self._clock())
-        return refusals / max(1, begun)
+        return are_many(refusals, begun)
 
     def is_given_up(self, since: float) -> bool:
         """Return True if a call first refused at `since`, or the whole task, has waited long enough."""
@@ -119,13 +133,16 @@ class CircuitBreaker:
         """Say since when the service is away, when it is tried again, and when it is given up."""
         return self._outage.explain_now(self._clock(), self._cool_until)
 
-    def overloaded(self, asked: float | None) -> bool:
+    def overloaded(self, asked: float | None, in_flight: int = 0, full_after: float = 0.0) -> bool:
         """Note a refused call; the service asked for so many seconds of pause, or for none in particular.
 
+        in_flight: calls that are not answered yet. full_after: seconds since the last answer for which the
+        refusal means that the service is full, which is a matter of the calls in flight and of no pace.
         Returns True if all calls are held back for it.
         """
         now = self._clock()
         self._counts.add(REFUSED, now)
+        self._refused_in_a_row += 1
         self._outage.refused()
         if self._is_hopeless(now):
             return False
@@ -134,18 +151,19 @@ class CircuitBreaker:
             longer = asked is not None and now + asked > self._cool_until
             self._cool_until = max(self._cool_until, now + (asked or 0.0))
             return longer
-        begun, refusals, _ = self._counts.totals(now)
-        share = refusals / max(1, begun)
-        is_sporadic = share <= SPORADIC_SHARE or refusals < MANY_REFUSALS
-        if not self._pace.is_set:
-            # Of the first refusals one that asks for a pause is believed.
-            is_sporadic = is_sporadic and asked is None
-        elif self._is_probing:
-            is_sporadic = False
-        elif is_sporadic and refusals >= MANY_REFUSALS:
-            self._pace.slow_down(share, now, self._answered(now))
-        if is_sporadic:
-            return False
+        if not self._is_probing:
+            silent = now - self._answered_at
+            if full_after > 0.0 and silent <= full_after:
+                return False
+            begun, refusals, _ = self._counts.totals(now)
+            calls = max(begun, in_flight + refusals, 1)
+            # Where calls are slow, a window has too few.
+            is_row = self._refused_in_a_row >= REFUSALS_IN_A_ROW and silent > WINDOW_S
+            if not (is_row or are_many(refusals, calls)):
+                if self._pace.is_set and refusals >= MANY_REFUSALS:
+                    self._pace.slow_down(refusals / calls, now, self._answered(now))
+                return False
+        # spec: Adaptive!Throttle
         self._trip(now)
         self._cool_until = now + (self._backoff(self._trips_in_a_row) if asked is None else asked)
         return True
@@ -177,7 +195,8 @@ class CircuitBreaker:
 
     def succeeded(self) -> None:
         """Note a call that was answered."""
-        now = self._clock()
+        self._answered_at = now = self._clock()
+        self._refused_in_a_row = 0
         self._counts.add(ANSWERED, now)
         self._outage.answered(self._is_probing)
         self._trips_in_a_row = 0

@@ -28,7 +28,7 @@ class CostPolicy(CallPolicy):
 
     __slots__ = (
         *("_bills_requests", "_clock", "_hook", "_max_cost", "_meter", "_redact", "_spend", "_unpriced"),
-        "looks",
+        *("_use", "looks"),
     )
 
     def __init__(
@@ -38,8 +38,11 @@ class CostPolicy(CallPolicy):
         spend: Callable[[float], None],
         clock: Callable[[], float],
         redact: Redact = DEFAULT,
+        use: Callable[[Sequence[Call], Usage], None] = lambda calls, usage: None,
     ) -> None:
         self._clock = clock
+        # Takes the tokens of a call, for limits that count them.
+        self._use = use
         self._hook: Callable[..., Any] | None = budget.usage
         self._max_cost = budget.max_cost
         self._meter = meter
@@ -62,6 +65,8 @@ class CostPolicy(CallPolicy):
         knows_cost: `usage` says what it cost, not only its tokens.
         """
         self._meter.gen_ai.ended(usage, seconds, calls[0])
+        if self._hook is not None:
+            self._use(calls, usage)
         # Or the hook decides: who gave one, counts as he wants.
         if self._hook is None:
             self._bills_requests = self._bills_requests or knows_cost
@@ -78,6 +83,8 @@ class CostPolicy(CallPolicy):
         meter = self._meter
         meter.cost += usage.cost
         meter.tokens += usage.tokens
+        if usage.tokens:
+            self._use(calls, usage)
         if not usage.cost:
             return
         self._spend(usage.cost)

@@ -6,6 +6,7 @@ Confined to the mailbox thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,13 +14,25 @@ from typing import Any
 from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.errors import CallFailed, ServiceResting
-from pillarbox.aio.limits.rate import LimiterStatistics, RateLimiter, SlidingCounts, open_limiter
+from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.rate import (
+    LimiterStatistics,
+    RateLimiter,
+    SlidingCounts,
+    learning_limiter,
+    open_limiter,
+)
 from pillarbox.aio.options import Options
-from pillarbox.aio.policies.breaker import BEGUN, REFUSED, SPORADIC_SHARE, WINDOW_S, CircuitBreaker
+from pillarbox.aio.policies.breaker import BEGUN, REFUSED, WINDOW_S, CircuitBreaker, are_many
 from pillarbox.aio.policies.retry import RetryPolicy
-from pillarbox.aio.policy import FINAL, Again, CallPolicy, PolicyServices
+from pillarbox.aio.policy import FINAL, Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.aio.retry import bounded_retry_after
-from pillarbox.wire import is_overload, is_unreached, may_have_poison_row
+from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, status_of
+
+FULL_STATUSES = (503, 529)
+"""Answers of a service that works on as many calls as it can; others that mean overload are of a rate."""
+FULL_AFTER_TRIPS = 2.0
+"""Round trips without an answer after which such a service is away instead."""
 
 
 class LoadPolicy(CallPolicy):
@@ -28,9 +41,8 @@ class LoadPolicy(CallPolicy):
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
     clock: seconds, by which the limits of this task alone go.
 
-    A limiter with a rate is held back with the first refusals that are more than chance; one without is told
-    of an overload that is new to this task, and no more: each task that shares the limiter finds a pace of
-    its own, which the cool-downs of all others would only interrupt.
+    A limiter with a rate is held back with the first refusals that are more than chance; one without only for
+    an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
     """
 
     def __init__(
@@ -44,16 +56,15 @@ class LoadPolicy(CallPolicy):
         self.limiter: RateLimiter | None = open_limiter(
             rate, budget.max_calls, budget.max_cost, options.limits, cools=self.can_break, clock=clock
         )
+        self._gone: str | None = None  # what is used up for good, in words
         self._retry = retry
         self._clock = clock
         self._adaptive: Adaptive | None = options.adaptive
         self._controller: AdaptiveController | None = None
-        self._is_paced = rate is not None
+        self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
-        # Where there is no breaker, since the first refusal.
-        self._counts: SlidingCounts | None = None
-        # Calls and cost of the lives before, of which a snapshot has told.
-        self._spent_before = 0, 0.0
+        self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
+        self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
         if self.limiter is None and self._adaptive is None and not self.can_break:
@@ -90,7 +101,17 @@ class LoadPolicy(CallPolicy):
     @property
     def exhausted(self) -> str | None:
         """The limit that lets no call through any more; None while some may."""
-        return None if self.limiter is None else self.limiter.exhausted
+        return self._gone if self.limiter is None else self._gone or self.limiter.exhausted
+
+    def exhaust(self, why: str) -> None:
+        """Have no call begin any more: `why` is used up."""
+        self._gone = why
+        self._have_gate()
+
+    def _have_gate(self) -> None:
+        # spec: Feeding!GateAppears
+        self.skips -= {"may_begin"}
+        self._services.gate_appears()
 
     def units_of(self, row: Any) -> float:
         """The weight of a row at the limiter. Raises what the user's function raises."""
@@ -99,7 +120,9 @@ class LoadPolicy(CallPolicy):
     def may_begin(self, calls: Sequence[Call]) -> float:
         """Ask the breaker, then the limiter, which grants the units of `calls`; their weights are known."""
         breaker, limiter = self.breaker, self.limiter
-        units = float(len(calls)) if self._units is None else sum([call.units or 0.0 for call in calls])
+        if self._gone is not None:
+            return math.inf
+        units = self.units_in(calls)
         if breaker is None:
             wait = 0.0 if limiter is None else limiter.admit(units)
             if wait == 0.0 and self._counts is not None:
@@ -114,6 +137,10 @@ class LoadPolicy(CallPolicy):
             breaker.count_granted(now)
         return wait
 
+    def units_in(self, calls: Sequence[Call]) -> float:
+        """The weight of calls together; their weights are known."""
+        return float(len(calls)) if self._units is None else sum([call.units or 0.0 for call in calls])
+
     def spend(self, cost: float) -> None:
         """Count what a call has cost against the budget."""
         if self.limiter is not None:
@@ -127,6 +154,13 @@ class LoadPolicy(CallPolicy):
 
     # -- what the service says ----------------------------------------------------------------
 
+    def learn(self, calls: Sequence[Call], readings: Sequence[LimitReading]) -> None:
+        """Take the limits that the service named in an answer to `calls`, which run or have just ended."""
+        if self.limiter is None:
+            self.limiter = learning_limiter(self._clock, self._services.loop, self._services.wake)
+            self._have_gate()
+        self.limiter.learn(readings, max(0.0, self._services.clock() - calls[0].began))
+
     def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
         """Report an attempt to the adaptive limit, the breaker and the limiter."""
         # spec: Feeding!Fail
@@ -137,9 +171,15 @@ class LoadPolicy(CallPolicy):
             if self.breaker is not None:
                 self.breaker.succeeded()
             return
+        if isinstance(error, CallSuperseded):
+            # It was neither answered nor refused.
+            return
         overload = is_overload(error)
-        if self._controller is not None and not isinstance(error, ServiceResting):
-            self._controller.failed(overload)
+        # Where no pace is found, the calls in flight are all that can be lowered.
+        is_full = overload and (not self.can_break or status_of(error) in FULL_STATUSES)
+        is_resting = isinstance(error, ServiceResting)
+        if self._controller is not None and not is_resting and (is_full or not overload):
+            self._controller.failed(is_full, seconds)
             self._services.changed()
         if not overload:
             if self.can_break and is_unreached(error):
@@ -153,7 +193,7 @@ class LoadPolicy(CallPolicy):
         if self.can_break:
             self.open_breaker()
         if self.breaker is not None or self.limiter is not None:
-            self._cool_down(self._asked_delay(error), error)
+            self._cool_down(self._asked_delay(error), error, is_full)
 
     def _asked_delay(self, error: BaseException) -> float | None:
         """Seconds for which the service asked for no call; None where it did not, or where a hook raised.
@@ -165,8 +205,8 @@ class LoadPolicy(CallPolicy):
         except BaseException:
             return None
 
-    def _cool_down(self, asked: float | None, error: BaseException) -> None:
-        """Hold calls back after a refusal; few, which ask for nothing, hold back their own rows only."""
+    def _cool_down(self, asked: float | None, error: BaseException, is_full: bool) -> None:
+        """Hold calls back after refusals that are more than chance; fewer hold back their own rows only."""
         breaker, limiter = self.breaker, self.limiter
         if isinstance(error, ServiceResting):
             # Other tasks that share the limiter know their addresses by themselves.
@@ -175,18 +215,24 @@ class LoadPolicy(CallPolicy):
             return
         if breaker is not None:
             was_paced = breaker.is_paced
-            holds = breaker.overloaded(asked)
+            controller = self._controller
+            full_after = 0.0
+            if controller is not None and is_full:
+                # One controller for one load: the calls in flight are lowered, and no pace beside them.
+                trip = controller.round_trip
+                full_after = max(WINDOW_S, FULL_AFTER_TRIPS * trip if trip < math.inf else 0.0)
+            holds = breaker.overloaded(asked, self._services.in_flight(), full_after)
             if self._is_paced:
-                holds = holds or breaker.refused_share > SPORADIC_SHARE
+                holds = holds or (breaker.is_refusing and not full_after)
             else:
                 holds = holds and not was_paced
         else:
-            holds = asked is not None or self._count_refused() > SPORADIC_SHARE
+            holds = self._are_refused()
         if holds and limiter is not None:
             limiter.cool_down(asked)
 
-    def _count_refused(self) -> float:
-        """The share of the calls of the last second that were refused, with this one."""
+    def _are_refused(self) -> bool:
+        """Return True if many calls of the last second were refused, with this one."""
         now = self._services.loop.time()
         if self._counts is None:
             self._counts = SlidingCounts(2, WINDOW_S, now)
@@ -194,7 +240,7 @@ class LoadPolicy(CallPolicy):
             self._counts.add(BEGUN, now, min(self._services.begun(), 2 * self._services.limit()))
         self._counts.add(REFUSED, now)
         calls, refusals = self._counts.totals(now)
-        return refusals / max(1, calls)
+        return are_many(refusals, calls)
 
     def open_breaker(self) -> CircuitBreaker:
         """The breaker, made by the first error that needs one."""
@@ -206,10 +252,8 @@ class LoadPolicy(CallPolicy):
             self.breaker = CircuitBreaker(
                 services.loop.time, retry.backoff, retry.max_outage, answered, reached, services.in_flight()
             )
-            # spec: Feeding!GateAppears
-            self.skips -= {"may_begin"}
             self.needs_answers = True
-            services.gate_appears()
+            self._have_gate()
         return self.breaker
 
     def is_refusal(self, error: BaseException) -> bool:

@@ -63,6 +63,12 @@ class Pace:
         """True while calls have a pace."""
         return self._bucket is not None
 
+    @property
+    def per_second(self) -> float | None:
+        """Calls a second that may begin; None for no limit."""
+        bucket = self._bucket
+        return None if bucket is None or bucket.rate >= NO_PACE_PER_S else bucket.rate
+
     def ready_in(self, now: float, grows: bool) -> float:
         """0.0 if a call may begin, otherwise the seconds until one may ask again. grows: no probe."""
         if self._bucket is None:

@@ -56,6 +56,9 @@ class RetryPolicy(CallPolicy):
 
     def begin(self, calls: Sequence[Call]) -> None:
         """Count an attempt; one of a batch once, as a batch that is tried again is one retry."""
+        if calls[0].hedges is not None:
+            # Of an attempt that has begun.
+            return
         self.began(min([call.attempt for call in calls]))
 
     def accept(self, call: Call, result: Any) -> Any:

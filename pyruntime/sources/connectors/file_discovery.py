@@ -34,8 +34,9 @@ from typing import Any
 from pyarrow import fs
 
 from pillarbox.ledger.errors import LedgerError
+from pillarbox.ledger.folders import Folder
 from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.object_folder import ObjectFolder
+from pillarbox.providers import OBJECT_FOLDER, provided
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.file_formats import FileFormat
 from pillarbox.sources.connectors.file_listing import (
@@ -147,7 +148,9 @@ class StateFolder:
         self._shown = shown_address(uri)
         filesystem, path = open_file_system(uri, None, "state")
         is_local = isinstance(filesystem, fs.LocalFileSystem)
-        self._folder = LocalFolder(path) if is_local else ObjectFolder(filesystem, path)
+        self._folder: Folder = (
+            LocalFolder(path) if is_local else provided(OBJECT_FOLDER, "state")(filesystem, path)
+        )
 
     def put(self, content: bytes) -> str:
         """Keep a segment; its name. Raises OSError where the file system fails."""

@@ -101,13 +101,18 @@ def async_stream(
     Options:
     ordered: emit results in the order of their rows; otherwise in the order in which calls finish.
     capacity: the concurrency: calls in flight, at most (1 or more). A call that waits for a retry or for the
-        rate does not count. "auto" or an `Adaptive` finds the number at run time.
+        rate does not count. "auto" or an `Adaptive` finds the number at run time; a `Shared` is a number for
+        all tasks together, which needs `limits`.
     timeout: seconds for all attempts of a row, or a `Timeout`; None for no limit.
     retry: the number of attempts (1 or more) or a `Retry`; None for one attempt.
     rate: a `Rate` that limits calls per second or units per minute, for this task or shared.
+    hedge: a `Hedge`: while the call of a row is slow another one is made, and the first good answer counts;
+        for async functions that may be called twice with one row without harm.
     batch: a `Batch`: the function takes a list of rows and returns a list of results, by position.
     errors: the treatment of rows that fail for good: "fail" (the default) ends the job at the first one;
         "null" emits None; "column" emits the error beside the result; "drop" omits the row. Or an `Errors`.
+    endpoints: the `Endpoints` of the service that the function calls: each attempt gets one of them, which
+        the function finds as `current_call().endpoint`. Clients have their own.
     ledger: a `Ledger` with `uid` and `run`: it stores each result before the row is emitted, and a later run
         of the same rows does not repeat the call.
     limits: a `Coordinator`, or one `at` an address: all tasks that use it share one `rate` and one `budget`.

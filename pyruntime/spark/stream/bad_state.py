@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from pillarbox.aio.errors import MESSAGE_CHARACTERS, ErrorInfo, Failed, cut, shorten
 from pillarbox.redaction import Redact, shown_address
-from pillarbox.spark.dead_letters import ERROR, FAILED_AT, DeadLetter, DeadLetterWriter, error_array
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter
+from pillarbox.spark.error_column import ERROR, FAILED_AT, DeadLetters, error_array
 
 log = logging.getLogger("pillarbox")
 
@@ -103,7 +104,7 @@ def _value(column: pa.Array) -> Any:
         return f"<{column.type} that cannot be decoded>"
 
 
-def bad_state_folder(value: object, dead_letter: DeadLetter | None) -> DeadLetter | None:
+def bad_state_folder(value: object, dead_letter: DeadLetters | None) -> DeadLetter | None:
     """The folder that a user gave as `bad_state`. Raises TypeError or ValueError.
 
     dead_letter: where failed rows are put aside.

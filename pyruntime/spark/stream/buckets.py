@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.spark.compat import StatefulProcessor, StatefulProcessorHandle
-from pillarbox.spark.dead_letters import DeadLetterWriter
+from pillarbox.spark.error_column import PutsAside
 from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.operator_plan import map_in_arrow, name_of
 from pillarbox.spark.records import concat_rows, from_ipc, to_ipc
@@ -154,7 +154,7 @@ class BucketProcessor(StatefulProcessor):
         self._plan = plan
         self._max_output_bytes = max_output_bytes
         self._client: CallClient | None = None
-        self._dead_letters: DeadLetterWriter | None = None
+        self._dead_letters: PutsAside | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark's: before all else, and once on the driver."""
@@ -246,7 +246,7 @@ class BucketProcessor(StatefulProcessor):
                     "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
                     "end with one (trigger availableNow), then take it away"
                 )
-            self._dead_letters = DeadLetterWriter(self._plan.operator.dead_letters)
+            self._dead_letters = self._plan.operator.dead_letters.writer()
         self._dead_letters.add_batch(dead_letters)
 
     def _calls(self) -> CallClient:

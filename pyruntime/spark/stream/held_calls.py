@@ -34,14 +34,14 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.options import Options
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.spark.records import RECORD_BYTES, Record, batch_of, rows_of
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished
 from pillarbox.spark.writer import RowWriter
@@ -51,7 +51,7 @@ from pillarbox.task.protocols import RowBatch, TaskOutput
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Chunk
-    from pillarbox.spark.dead_letters import DeadLetter
+    from pillarbox.spark.error_column import DeadLetters
 
 log = logging.getLogger("pillarbox")
 
@@ -117,7 +117,7 @@ class HeldCalls:
         loop_thread: LoopThread,
         ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
-        dead_letters: DeadLetter | None = None,
+        dead_letters: DeadLetters | None = None,
         after: Sequence[HeldCalls] = (),
     ) -> None:
         self.failure: BaseException | None = None

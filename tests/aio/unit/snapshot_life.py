@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox import Buffer, Options
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.states import OutputState
 from pillarbox.aio.task_run import ResultStream
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 
 ROWS = 60
 STUCK = range(20, 60, 2)

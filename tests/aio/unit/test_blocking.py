@@ -19,7 +19,7 @@ from pillarbox.aio import loop_watcher
 from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe import report
-from pillarbox.rpc.loop_thread import LAST_WAIT_S, LoopThread
+from pillarbox.loop_thread import LAST_WAIT_S, LoopThread
 from tests.aio.unit.intervals import choose
 from tests.aio.virtual import Job, play
 from tests.waiting import wait_until

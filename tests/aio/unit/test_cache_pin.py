@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio import ledger_scope
-from pillarbox.aio.ledger_scope import CachePin
+from pillarbox.aio import cache_pin
+from pillarbox.aio.cache_pin import CachePin
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.ledger import CACHE_RUN
-from pillarbox.ledger.maintenance import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
+from pillarbox.ledger.upkeep import PIN_LIFE_S, PIN_PREFIX, PIN_RENEWAL_S, join_execution, pinned_cuts
 from pillarbox.testing import VirtualTimeLoop
 
 OWNER = "0123456789abcdef"
@@ -61,7 +61,7 @@ def test_a_pin_is_written_again_until_it_is_let_go(tmp_path: Path, monkeypatch: 
         await asyncio.sleep(2 * PIN_RENEWAL_S)
         assert len(written) == 3
 
-    monkeypatch.setattr(ledger_scope, "join_execution", joined)
+    monkeypatch.setattr(cache_pin, "join_execution", joined)
     folder.set_changed(PIN_PREFIX + OWNER, time.time() - PIN_LIFE_S)  # type: ignore[union-attr]
     try:
         loop.run_until_complete(run())

@@ -20,14 +20,7 @@ from pillarbox import (
 )
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import (
-    ChainedRow,
-    ChainPlace,
-    ResultRecord,
-    as_record,
-    chained_call,
-    chained_row,
-)
+from pillarbox.aio.chained import ChainedRow, ChainPlace, ResultRecord, as_record, chained_call, chained_row
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.states import FinishedRow, OutputState

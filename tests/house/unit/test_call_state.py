@@ -11,18 +11,19 @@ import pytest
 from pillarbox.aio.calls import Call
 
 SOURCES = Path(__file__).resolve().parents[3] / "pyruntime"
-CALLS = {"call", "each", "first", "joined", "sharing"}
+CALLS = {"call", "each", "first", "hedge", "joined", "sharing"}
 """Names of variables that hold a call."""
 SCHEDULERS = {"scheduler.py", "batch_scheduler.py"}
+HEDGED = {"scheduler.py", "hedging.py"}
 WRITERS = {
     "attempt": SCHEDULERS,
-    "attempt_deadline": {"scheduler.py"},
-    "began": SCHEDULERS,
+    "attempt_deadline": HEDGED,
+    "began": SCHEDULERS | HEDGED,
     "cost": {"cost.py", "operator_snapshots.py"},
     "deadline": SCHEDULERS,
-    "endpoint": {"scheduler.py"},
+    "endpoint": HEDGED,
     "error": SCHEDULERS,
-    "execution": SCHEDULERS,
+    "execution": SCHEDULERS | HEDGED,
     "handle": {"admission.py", *SCHEDULERS},
     "held": {"held_bytes.py"},
     "identity": {"chained.py"},
@@ -41,7 +42,7 @@ WRITERS = {
     "waits_since": {"batch_filler.py", *SCHEDULERS},
     "weight": {"batch_scheduler.py"},
 }
-"""By slot, the files that write it. Schedulers are one class and its subclass for batches."""
+"""By slot, the files that write it. Schedulers are one class and its subclasses for batches and hedges."""
 
 
 def written(source: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pillarbox.ledger import Cache, Ledger, Scope
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.ledger import CACHE_RUN, US
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
-from pillarbox.ledger.maintenance import (
+from pillarbox.ledger.upkeep import (
     MAX_SMALL_SEGMENTS,
     PIN_PREFIX,
     begin_execution,

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.aio.dedupe import claims as module
+from pillarbox.aio.dedupe.claims import Claims, check_claims, claims_of
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, Scope
-from pillarbox.ledger import lease as module
-from pillarbox.ledger.lease import Claims, check_claims
-from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")
 HOLDER = """
 import sys
-from pillarbox.ledger.lease import Claims
+from pillarbox.aio.dedupe.claims import Claims
 
 claims = Claims(sys.argv[1])
 print(claims.claim(bytes.fromhex(sys.argv[2])), flush=True)
@@ -93,12 +94,12 @@ def test_claims_are_of_a_folder_that_is_there_and_go_with_it(tmp_path: Path) -> 
     ledger = Ledger(str(tmp_path / "ledger"))
     with ledger.writer(SCOPE) as writer:
         writer.append(key(1), "one")
-    claims = ledger.claims(SCOPE)
+    claims = claims_of(ledger, SCOPE)
     assert claims.claim(key(1))
     expire(ledger, SCOPE)
     assert not (tmp_path / "ledger" / "v2" / "run=run").exists()
     with pytest.raises(LedgerError, match="has expired, or was deleted"):
-        ledger.claims(SCOPE).claim(key(1))
+        claims_of(ledger, SCOPE).claim(key(1))
 
 
 def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.maintenance import COMPACTION_LOCK, compact
+from pillarbox.ledger.upkeep import COMPACTION_LOCK, compact
 from pillarbox.ledger.writer import FRAME_BYTES
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.unit.segments import key
@@ -115,7 +115,7 @@ def test_a_second_compaction_at_a_time_is_refused(ledger: Ledger) -> None:
 KILLED = """
 import os, signal, sys
 from pillarbox.ledger import Ledger, Scope
-from pillarbox.ledger.maintenance import compact
+from pillarbox.ledger.upkeep import compact
 left = 0
 def count(event, arguments):
     # Every change that a compaction makes to the folder, before it is made.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pillarbox.ledger import LedgerError
-from pillarbox.ledger.conditional import LocalStore, Version, conditional_store, opened_store
+from pillarbox.ledger.objects.conditional import LocalStore, Version, conditional_store, opened_store
 from tests.servers import fixtures
 from tests.servers.s3_server import KEY, SECRET, S3Server
 

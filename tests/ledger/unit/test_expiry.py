@@ -14,7 +14,8 @@ import pytest
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerBusyError
 from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.maintenance import compact, expire, expire_batches
+from pillarbox.ledger.maintenance import expire, expire_batches
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.kept import SCOPE, found, keep
 
 ROOT = Path(__file__).resolve().parents[3]

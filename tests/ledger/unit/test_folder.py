@@ -14,7 +14,8 @@ from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.errors import LedgerBusyError, LedgerClosedError
 from pillarbox.ledger.format import owner_of
 from pillarbox.ledger.local_folder import LOG_ENTRY_BYTES, LOG_ID_BYTES, LocalFolder, LocalSegment
-from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.upkeep import compact
 from pillarbox.ledger.writer import Commit
 from tests.ledger.unit.segments import key, segment
 

@@ -21,8 +21,9 @@ from pillarbox.ledger.errors import Damage, LedgerWarning, printable
 from pillarbox.ledger.format import LINE, header, open_frame, owner_of, scan
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.local_folder import LocalFolder
-from pillarbox.ledger.maintenance import compact, expire, expire_batches
+from pillarbox.ledger.maintenance import expire, expire_batches
 from pillarbox.ledger.private_files import replacing
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.unit.segments import ID, key, look, segment
 from tests.search import examples

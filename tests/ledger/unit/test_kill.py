@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.ledger import Ledger, Scope
-from pillarbox.ledger.maintenance import compact
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")

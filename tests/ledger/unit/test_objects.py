@@ -17,8 +17,9 @@ from pillarbox import async_map
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.ledger import shared_reader
 from pillarbox.ledger.local_folder import SUFFIX
-from pillarbox.ledger.maintenance import compact, expire, expire_batches
-from pillarbox.ledger.object_folder import MAX_LISTING_TRIES, ObjectFolder
+from pillarbox.ledger.maintenance import expire, expire_batches
+from pillarbox.ledger.objects.object_folder import MAX_LISTING_TRIES, ObjectFolder
+from pillarbox.ledger.upkeep import compact
 from pillarbox.ledger.writer import Commit
 from tests.ledger.unit.segments import key
 from tests.servers import fixtures

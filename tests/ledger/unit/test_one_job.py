@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from pillarbox import async_map
-from pillarbox.aio.intervals import Intervals
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.conditional import conditional_store
 from pillarbox.ledger.errors import LedgerHeldError
-from pillarbox.ledger.holder import HOLDER, HolderTimes
-from pillarbox.ledger.maintenance import compact, expire
-from tests.aio.unit.intervals import choose
+from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.objects import holding
+from pillarbox.ledger.objects.conditional import conditional_store
+from pillarbox.ledger.objects.holder import HOLDER, HolderTimes
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.test_two_jobs import ROWS, rows
 from tests.servers.s3_server import SECRET
 
@@ -88,10 +88,10 @@ def other_job(
 import asyncio, os, sys
 from pyarrow import fs
 from pillarbox import Ledger, async_map
-from pillarbox.aio import intervals
-from pillarbox.ledger.holder import HolderTimes
+from pillarbox.ledger.objects import holding
+from pillarbox.ledger.objects.holder import HolderTimes
 
-intervals.INTERVALS = intervals.Intervals(holding={TIMES.format(renewal)})
+holding.TIMES = {TIMES.format(renewal)}
 calls = os.open({str(calls)!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
 async def call(row):
@@ -149,7 +149,7 @@ def test_a_job_that_was_stopped_and_comes_back_calls_no_more(
 ) -> None:
     ledger, _ = place
     times = eval(TIMES.format(0.05), {"HolderTimes": HolderTimes})
-    choose(monkeypatch, Intervals(holding=times))
+    monkeypatch.setattr(holding, "TIMES", times)
 
     async def call(row: dict[str, int]) -> int:
         return row["id"]

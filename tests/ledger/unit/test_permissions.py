@@ -15,8 +15,9 @@ from pillarbox.aio.observe import report
 from pillarbox.aio.totals import Totals
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.private_files import check_mode, folder_mode, open_own
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.two_users import GROUP, NOBODY, OTHER, finish, run_as, shared_place, start_as
 from tests.ledger.unit.segments import key
@@ -177,7 +178,8 @@ def test_dead_letters_go_where_a_link_of_the_user_leads(tmp_path: Path) -> None:
 WORKS = """
 import sys
 from pillarbox.ledger import Ledger, LedgerError, Scope
-from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.unit.segments import key
 
 def work(what):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pillarbox.ledger import LedgerError
-from pillarbox.ledger.conditional import ConditionalStore, LocalStore, Version, conditional_store
 from pillarbox.ledger.errors import LedgerHeldError
-from pillarbox.ledger.holder import (
+from pillarbox.ledger.objects.conditional import ConditionalStore, LocalStore, Version, conditional_store
+from pillarbox.ledger.objects.holder import (
     BELIEF_S,
     ELSEWHERE,
     EXPIRY_S,

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.errors import LedgerConflictError
 from pillarbox.ledger.keys import execution_id
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
 

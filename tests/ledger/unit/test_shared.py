@@ -19,8 +19,9 @@ from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger import ledger as shared
 from pillarbox.ledger.errors import LedgerFormatError
 from pillarbox.ledger.ledger import shared_reader
-from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.maintenance import expire
 from pillarbox.ledger.reader import LedgerReader
+from pillarbox.ledger.upkeep import compact
 from tests.ledger.unit.segments import key
 
 SCOPE = Scope("run", "uid")

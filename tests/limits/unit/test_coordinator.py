@@ -444,7 +444,7 @@ def test_the_program_of_the_tests_says_what_went_wrong() -> None:
 def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
     async def run() -> None:
         loop, shared = asyncio.get_running_loop(), VirtualLimits()
-        assert open_limiter(None, None, None, shared) is None
+        assert open_limiter(Rate(learn=False), None, None, shared) is None
         gates = [open_limiter(None, None, None, shared, cools=True) for _ in range(2)]
         assert gates[0] is not None and gates[1] is not None
         async with VirtualCoordinator(), Caller(gates[0]) as one, Caller(gates[1]) as other:
@@ -462,5 +462,6 @@ def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
 
 def test_the_tasks_of_a_run_agree_where_they_share_their_budget() -> None:
     with Coordinator() as coordinator:
-        assert RunBudget(coordinator.named("job"), "run", 0, 0.0).agreement() == coordinator.agreement()
-    assert RunBudget(None, "run", 0, 0.0).agreement() is None
+        of_run = RunBudget(coordinator.named("job"), "run", 0, 0.0).agreement("length")
+        assert of_run == coordinator.agreement("length")
+    assert RunBudget(None, "run", 0, 0.0).agreement("length") is None

@@ -9,6 +9,8 @@ from pillarbox.aio.limits.coordinator import DEFAULT_UPKEEP, LimitService, Share
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.messages import SERVICE
 from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits
+from pillarbox.aio.limits.slot_lease import SlotLease
+from pillarbox.aio.limits.slots import LEASE_S, SLOTS, SlotService
 from pillarbox.rpc.connection import DEFAULT_TIMING, RpcHandle, Timing
 from pillarbox.rpc.server import RpcServer
 from tests.rpc.unit.virtual_network import HOST, PORT
@@ -31,12 +33,14 @@ class VirtualCoordinator:
         state: dict[str, Any] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         timing: Timing = DEFAULT_TIMING,
+        slot_lease_s: float = LEASE_S,
     ) -> None:
         self.address, self._secret = (HOST, PORT), SECRET
         clock = asyncio.get_running_loop().time
         self.service = LimitService(SECRET, None, state, upkeep, clock)
         self._server = RpcServer(SERVICE, self.service, HOST, PORT, timing=timing)
         self._server._secret = SECRET
+        self.slots = self._server._others[SLOTS] = SlotService(clock, slot_lease_s)
 
     async def __aenter__(self) -> VirtualCoordinator:
         await self._server._listen()
@@ -54,6 +58,10 @@ class VirtualLimits(SharedLimits):
 
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         return limiter(Limits.of(rate, max_calls, max_cost))
+
+    def open_slots(self, calls: int) -> SlotLease:
+        clock = asyncio.get_running_loop().time
+        return SlotLease(RpcHandle(((HOST, PORT),), SECRET, SLOTS), "g", calls, 60.0, clock)
 
     def named(self, name: str | None = None) -> VirtualLimits:
         return self

@@ -26,7 +26,8 @@ from opentelemetry.sdk.metrics.export import (
 from pillarbox import AskAgain, Batch, Result, Usage, async_map, current_call
 from pillarbox.aio.observe.exporters import OpenTelemetryExporter
 from pillarbox.aio.observe.gen_ai import GenAiMetrics
-from pillarbox.aio.totals import Totals, from_json, merge, to_json
+from pillarbox.aio.totals import Totals, merge
+from pillarbox.rpc.totals_json import from_json, to_json
 from tests.servers.collector_server import CollectorServer
 
 USED = Usage(0.1, input_tokens=70, output_tokens=3, operation="chat", provider="openai", model="small")

@@ -76,6 +76,29 @@ def test_what_a_real_operator_did_is_read(reader: Any) -> None:
     assert (found["pillarbox.spent"].unit, found["pillarbox.held"].unit) == ("s", "By")
 
 
+@pytest.mark.contract("OpenTelemetry has the server's address and port of each endpoint.")
+def test_endpoints_have_the_attributes_of_the_conventions(reader: Any) -> None:
+    exporter = OpenTelemetryExporter(reader.provider)
+    totals = Totals(
+        endpoint_calls={"one:80": 3, "[::1]:81": 1, "http://two/v1": 2},
+        endpoint_errors={"one:80": 1},
+        endpoint_seconds={"one:80": 1.5},
+        endpoint_resting={"one:80": 1, "[::1]:81": 0},
+    )
+    exporter.add(Source(totals))
+    found = read(reader)
+    one = ("server.address", "one"), ("server.port", 80)
+    six = ("server.address", "::1"), ("server.port", 81)
+    assert values(found["pillarbox.endpoint_calls"]) == {
+        one: 3,
+        six: 1,
+        (("server.address", "http://two/v1"),): 2,
+    }
+    assert values(found["pillarbox.endpoint_errors"]) == {one: 1}
+    assert values(found["pillarbox.endpoint_duration"]) == {one: 1.5}
+    assert values(found["pillarbox.endpoint_resting"]) == {one: 1, six: 0}
+
+
 def test_durations_are_quantiles_beside_their_number_and_sum(reader: Any) -> None:
     histogram = LatencyHistogram()
     for i in range(1, 101):

@@ -90,6 +90,25 @@ def test_what_a_real_operator_did_is_scraped() -> None:
     assert sample(found, "spent_seconds_total", query="q", on="input") >= 0
 
 
+@pytest.mark.contract("Prometheus scrapes the requests, faults, time and state of each endpoint.")
+def test_endpoints_are_told_apart() -> None:
+    exporter = PrometheusExporter()
+    totals = Totals(
+        endpoint_calls={"one:80": 3, "[::1]:81": 1, "http://two/v1": 2},
+        endpoint_errors={"one:80": 1},
+        endpoint_seconds={"one:80": 1.5},
+        endpoint_resting={"one:80": 1, "[::1]:81": 0},
+    )
+    exporter.add(Source(totals))
+    found = scrape(exporter)
+    assert sample(found, "endpoint_calls_total", server_address="one:80") == 3
+    assert sample(found, "endpoint_calls_total", server_address="http://two/v1") == 2
+    assert sample(found, "endpoint_errors_total", server_address="one:80") == 1
+    assert sample(found, "endpoint_duration_seconds_total", server_address="one:80") == 1.5
+    assert sample(found, "endpoint_resting", server_address="one:80") == 1
+    assert sample(found, "endpoint_resting", server_address="[::1]:81") == 0
+
+
 def test_the_text_is_openmetrics_for_those_who_ask_for_it() -> None:
     exporter = PrometheusExporter()
     exporter.add(Source(Totals(cost=2.5, retries_by_reason={"a": 1})), query='a "b"\\\n')

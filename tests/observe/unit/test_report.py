@@ -273,6 +273,23 @@ def test_the_numbers_on_the_page_are_those_of_the_totals(tmp_path: Path) -> None
     assert said["slots busy"] == f"{busy:.0%}"
 
 
+@pytest.mark.contract("A report has a table of the endpoints, and none where there are none.")
+def test_the_endpoints_are_a_table(tmp_path: Path) -> None:
+    totals = Totals(
+        endpoint_calls={"one:80": 3, "[::1]:81": 1, "http://two/v1": 2},
+        endpoint_errors={"one:80": 1},
+        endpoint_seconds={"one:80": 1.5},
+        endpoint_resting={"one:80": 1, "[::1]:81": 0},
+    )
+    text = report(totals, tmp_path / "report.html").read_text()
+    page = ElementTree.fromstring(text.removeprefix("<!doctype html>"))
+    (section,) = [each for each in page.iterfind(".//section") if each.findtext("h2") == "Endpoints"]
+    rows = [["".join(cell.itertext()) for cell in row] for row in section.iterfind(".//tbody/tr")]
+    assert rows[0] == ["one:80", "3", "1", "500 ms", "rests"]
+    assert rows[2] == ["[::1]:81", "1", "0", "0 s", "takes calls"]
+    assert "Endpoints" not in report(Totals(), tmp_path / "report.html").read_text()
+
+
 @pytest.mark.contract(needs="a browser, which refuses the script")
 @pytest.mark.server
 def test_a_script_would_not_run_even_if_it_stood_in_the_page(tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ from pillarbox.aio.totals import (
     SPENT,
     Totals,
     ended,
-    from_json,
     instruments,
     merge,
-    to_json,
     without_rows,
 )
 from pillarbox.mailbox.metrics import (
@@ -30,6 +28,7 @@ from pillarbox.mailbox.metrics import (
     merge_snapshots,
     snapshot_of,
 )
+from pillarbox.rpc.totals_json import from_json, to_json
 from tests.search import examples
 
 LEVELS = instruments("level")

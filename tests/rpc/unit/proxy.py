@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+from pillarbox.loop_thread import LoopThread
 from pillarbox.rpc.connection import RpcHandle
-from pillarbox.rpc.loop_thread import LoopThread
 
 
 class Proxy:

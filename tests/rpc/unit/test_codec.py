@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pillarbox.rpc.codec import Amount, Codec, Count, Positive
+from pillarbox.aio.limits.rate import Positive
+from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import encode
+from pillarbox.validate import Amount, Count
 
 
 class Pair(NamedTuple):

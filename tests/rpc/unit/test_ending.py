@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox import Coordinator
 from pillarbox.aio.limits.rate import Limits, SharedLimits
-from pillarbox.rpc.loop_thread import end
+from pillarbox.loop_thread import end
 from tests.aio.virtual import play
 
 

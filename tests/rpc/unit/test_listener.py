@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox.loop_thread import LoopThread, new_event_loop
 from pillarbox.rpc.connection import Connection, RpcHandle, connect
-from pillarbox.rpc.loop_thread import LoopThread, new_event_loop
 from pillarbox.rpc.server import RpcServer, Service
 
 

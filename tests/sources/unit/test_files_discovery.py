@@ -19,9 +19,12 @@ from pillarbox.sources.connectors.file_discovery import MAX_FIRST_WAIT_S, MAX_OF
 from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.fetching import ReadFailed
-from pillarbox.spark.micro_batches import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 from tests.sources.unit.settled import SettledFiles
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+from pillarbox.spark.micro_batches import Offset, OffsetCodec
 
 
 def put(path: Path, text: str, modified: int | None = None) -> Path:

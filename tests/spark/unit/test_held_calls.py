@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pillarbox import Batch, CallFailed, Options
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.spark.dead_letters import DeadLetter, dead_letter_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState

@@ -20,7 +20,8 @@ from pyspark.errors import PythonException
 
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.errors import LedgerHeldError
-from pillarbox.ledger.holder import Holder, HolderTimes
+from pillarbox.ledger.objects.holder import Holder, HolderTimes
+from pillarbox.ledger.objects.holding import run_hold
 from pillarbox.spark import async_map
 from tests.spark.streams import note, noted, until
 
@@ -65,7 +66,7 @@ def test_a_second_application_is_refused_on_the_driver_and_told_who_works_on_the
     (scope,) = ledger.scopes()
     other = dataclasses.replace(Holder.own("plan"), application="another", host="elsewhere")
     # The action has ended, and its application renews the record no more.
-    hold = ledger.hold(scope, other, HolderTimes(expiry=0.1, watch=0.01))
+    hold = run_hold(ledger, scope, other, HolderTimes(expiry=0.1, watch=0.01))
     hold.acquire()
     with pytest.raises(
         LedgerHeldError, match=r"^run='run', uid='uid' in calls is held by .* on elsewhere .*since 20"

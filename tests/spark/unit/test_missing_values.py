@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 
 from pillarbox import Batch, Errors, Options
 from pillarbox.ledger import Ledger
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.spark import async_map, async_stream, async_udf, failed_rows, register_source
 from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.records import from_ipc, rows_of

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.totals import Totals, to_json
+from pillarbox.aio.totals import Totals
 from pillarbox.rpc.connection import Connection, RefusedError, connect
 from pillarbox.rpc.server import RpcServer
+from pillarbox.rpc.totals_json import to_json
 from pillarbox.spark import progress_channel
 from pillarbox.spark.progress_channel import (
     ATTEMPTS,

@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.chained import as_fields
+from pillarbox.aio.row_fields import as_fields
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.states import OutputState
 from pillarbox.spark.records import ArrowInput, arguments_of, rows_of, sliced
@@ -309,7 +309,7 @@ tmp, ordered = pathlib.Path(sys.argv[1]), sys.argv[2] == "ordered"
 ROWS = 3000
 
 def attempt(batches):
-    from pillarbox.aio.chained import Stage
+    from pillarbox.aio.stages import Stage
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec
     from pillarbox.aio.task_run import ResultStream

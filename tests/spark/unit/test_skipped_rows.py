@@ -18,10 +18,10 @@ from pyspark.sql import types as T
 
 from pillarbox import CallFailed, Options
 from pillarbox.aio.calls import Chunk
-from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Buffer
+from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.spark import records
 from pillarbox.spark.dataframe import MapTask
 from pillarbox.spark.operator_plan import plan_operator

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 from pillarbox.spark.records import Record, rows_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import (

@@ -12,8 +12,8 @@ import pytest
 from pillarbox.kernel import MailboxClosedError, MailboxState
 from pillarbox.task import InputStatus, Operator, StreamTask
 from pillarbox.task.checkpoint import CheckpointBarrier, OperatorSnapshot, TaskSnapshot
+from pillarbox.task.operator_timers import RegisteredTimer
 from pillarbox.task.protocols import MAX_WATERMARK, TaskOutput, TaskState, Watermark
-from pillarbox.task.timers import Timer
 from pillarbox.testing import FakeClock
 from pillarbox.testing.test_io import CollectedOutput, PushedInput
 from tests.task.unit.operators import Logging, Map, Rig
@@ -163,7 +163,7 @@ def test_timers_fire_while_the_end_waits_and_no_longer_when_the_operator_is_fini
 def test_at_the_end_of_the_input_timers_that_had_begun_fire_and_no_new_ones() -> None:
     clock = FakeClock()
     fired: list[float] = []
-    late: list[Timer] = []
+    late: list[RegisteredTimer] = []
 
     class Sets(Operator):
         def open(self) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
+from pillarbox.task.operator_timers import monotonic_epoch
+from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing import FakeClock
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
-from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
+from pillarbox.task.operator_timers import monotonic_epoch
+from pillarbox.task.timers import ProcessingTimeService
 from pillarbox.testing import FakeClock
 from tests.search import examples
 

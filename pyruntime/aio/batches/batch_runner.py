@@ -7,14 +7,16 @@ other. There is no task, no timer and no future for a row. A blocking function r
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, TypeAlias
 
+from pillarbox.aio.batches.batch_execution import BatchExecution
+from pillarbox.aio.batches.batch_scheduler import BatchScheduler
 from pillarbox.aio.call_threads import CallThreads
 from pillarbox.aio.current_call import CURRENT, CurrentCall
 from pillarbox.aio.errors import BatchResultError
-from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.function import is_async, refuse_awaitable
 from pillarbox.aio.runners import Runner
 from pillarbox.aio.usage import Result
@@ -80,6 +82,29 @@ class BatchRunner(Runner):
         self._hooks.ended(batch, results, error)
         if not self._closed:
             self.dispatch()
+
+
+def batch_runner(
+    fn: Callable[..., Any],
+    scheduler: BatchScheduler,
+    mailbox: TaskMailbox,
+    priority: int,
+    *,
+    name: str,
+    context: contextvars.Context,
+    spread: bool,
+    more_rows: Callable[[], bool],
+) -> BatchRunner:
+    """Make the runner of the batches of `scheduler`, and have that fill them. Arguments as of `runner_of`."""
+    batch, policies = scheduler.options.batch, scheduler.policies
+    assert batch is not None
+    # What looks at results sees each as the function gave it.
+    whole = policies.fit.elements_of if policies.looks_at_results else policies.fit.rows_of
+    # Rows that go on as Arrow are taken apart into their columns by what knows their types.
+    by_columns = spread and not batch.arrow
+    in_batches = batch_function(fn, name, scheduler.loop, mailbox, priority, spread=by_columns, rows_of=whole)
+    scheduler.fill(more_rows)
+    return BatchRunner(scheduler.hooks(), in_batches, name, context)
 
 
 def batch_function(

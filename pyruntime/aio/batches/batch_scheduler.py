@@ -12,12 +12,12 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from pillarbox.aio.batch_filler import BatchFiller
-from pillarbox.aio.batch_search import BatchSearch, Inquiry
+from pillarbox.aio.batches.batch_execution import BatchExecution
+from pillarbox.aio.batches.batch_filler import BatchFiller
+from pillarbox.aio.batches.batch_search import BatchSearch, Inquiry
 from pillarbox.aio.calls import Call
 from pillarbox.aio.causes import Cause, cause_of
 from pillarbox.aio.errors import BatchResultError, CallFailed
-from pillarbox.aio.executions import BatchExecution
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policy import HookFailed

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.loop_thread import LoopThread
 
 WAIT_TIMEOUT_S = threading.TIMEOUT_MAX
 """Seconds: the test's own time-out is the limit."""

@@ -24,15 +24,72 @@ from itertools import islice
 from pillarbox.aio import intervals
 from pillarbox.aio.call_flow import CallFlow
 from pillarbox.aio.calls import Call
+from pillarbox.aio.dedupe.claims import claims_of
 from pillarbox.aio.ledger_lookup import POLL_INTERVAL_S, LedgerLookup
 from pillarbox.aio.options import Options
-from pillarbox.aio.shared_results import HeldClaims, SharedResults
+from pillarbox.aio.shared_results import SharedResults
+from pillarbox.ledger import Ledger, Scope
 
 log = logging.getLogger("pillarbox")
 
 MAX_CLAIMS_AHEAD = 16
 CLAIMS_AHEAD_SHARE = 0.25
 """The part of the slots for which rows are claimed at a time, before they are called; for 16 rows at most."""
+
+
+class HeldClaims:
+    """The keys that a task has claimed in a ledger, and its rows that wait for the calls of other tasks.
+
+    Made by any thread. Raises LedgerError where there are no locks.
+    """
+
+    __slots__ = ("_claimed", "_claims", "waiting")
+
+    def __init__(self, ledger: Ledger, scope: Scope) -> None:
+        self._claims = claims_of(ledger, scope)
+        # Whether it is so, or the row was called without as it had waited too long.
+        self._claimed: dict[bytes, bool] = {}
+        self.waiting: dict[Call, tuple[float, datetime.datetime]] = {}
+        """Since when rows wait, by the loop's clock and by that of the ledger."""
+
+    def __contains__(self, key: bytes) -> bool:
+        """Return True for a key whose row may be called here."""
+        return key in self._claimed
+
+    def is_mine(self, call: Call) -> bool:
+        """Return True for a row that no other task can have called since it was claimed and looked for."""
+        return self._claimed.get(call.key, False) and not call.attempt
+
+    def claim(self, key: bytes) -> bool:
+        """Claim a key; False if another task has it."""
+        is_mine = self._claims.claim(key)
+        if is_mine:
+            self._claimed[key] = True
+        return is_mine
+
+    def go_without(self, key: bytes) -> None:
+        """Have the row of a key called here although another task has claimed it."""
+        self._claimed[key] = False
+
+    def free(self, key: bytes) -> None:
+        """Let others claim a key."""
+        if self._claimed.pop(key, False):
+            self._claims.free(key)
+
+    def ended(self, call: Call) -> None:
+        """A row has its result, durably, or will have none: let others claim its key."""
+        self.waiting.pop(call, None)
+        self.free(call.key)
+
+    def close(self) -> None:
+        """Let go of all claims, when no result is to be kept any more. Any thread."""
+        self._claims.close()
+
+    def calls(
+        self, flow: CallFlow, lookup: LedgerLookup, results: SharedResults, options: Options
+    ) -> ClaimedCalls:
+        """Make what claims rows before they are called, on the mailbox thread."""
+        return ClaimedCalls(flow, lookup, self, results, options)
 
 
 class ClaimedCalls:
@@ -176,6 +233,9 @@ class ClaimedCalls:
                 overdue,
                 self._patience,
             )
+        if self._is_closed:
+            # The last row that was given a result has ended the job.
+            return
         if claims.waiting and self._timer is None:
             self._timer = self._flow.loop.call_later(POLL_INTERVAL_S, self._poll)
         if free:

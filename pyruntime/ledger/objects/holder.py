@@ -36,8 +36,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox.ledger.conditional import ConditionalStore, Version
 from pillarbox.ledger.errors import LedgerError, LedgerHeldError, printable
+from pillarbox.ledger.objects.conditional import ConditionalStore, Version
 
 log = logging.getLogger("pillarbox")
 

@@ -15,13 +15,38 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from pillarbox.ledger.errors import LedgerError
-from pillarbox.ledger.holder import Holder, HolderTimes, ProcessId, RunHold
+from pillarbox.ledger.format import VERSION
 from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.objects.conditional import conditional_store
+from pillarbox.ledger.objects.holder import (
+    ELSEWHERE,
+    HOLDER_TIMES,
+    Holder,
+    HolderTimes,
+    ProcessId,
+    RunHold,
+)
+from pillarbox.redaction import shown_address
 
 log = logging.getLogger("pillarbox")
+
+TIMES = HOLDER_TIMES
+"""The times of jobs that join or hold a run from now on."""
+
+
+def run_hold(ledger: Ledger, scope: Scope, holder: Holder, times: HolderTimes) -> RunHold:
+    """The use of the record that says which job works on a run. Any thread.
+
+    Raises LedgerError where nothing can be written on a condition; the message says what to do.
+    """
+    filesystem, base = ledger.opened()
+    store = conditional_store(filesystem, "/".join((base, f"v{VERSION}", scope.path)))
+    place = shown_address(ledger.location)
+    return RunHold(store, f"run={scope.run!r}, uid={scope.uid!r} in {place}", holder, times)
 
 
 class _Shared:
@@ -76,7 +101,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-class RunMember:
+class HeldRunMember:
     """The part of a session in the hold of its run: `check` before each call, `leave` at the end.
 
     on_lost: a method of the session, which is not kept alive by it.
@@ -102,7 +127,7 @@ class RunMember:
                 shared.users[id(user)] = user
         if shared is None:
             # It may wait for long: outside of the mutex. A second one that comes at the time joins the job.
-            hold = ledger.hold(scope, holder, times)
+            hold = run_hold(ledger, scope, holder, times)
             hold.acquire(_is_over)
             with _mutex:
                 shared = _shared.get(self._key)
@@ -158,49 +183,53 @@ def _free(hold: RunHold, *, of_application: bool = False) -> None:
         )
 
 
-def join_run(
+@dataclass(frozen=True)
+class HeldRunJob:
+    """A job that holds a run, a `RunJob`. A value."""
+
+    holder: Holder
+
+    def of_stage(self, action: str, stage: int) -> HeldRunJob:
+        """See `RunJob.of_stage`."""
+        return HeldRunJob(dataclasses.replace(self.holder, action=action, stage=stage))
+
+    def join(
+        self, ledger: Ledger, scope: Scope, on_lost: Callable[[LedgerError], None], *, frees: bool
+    ) -> HeldRunMember:
+        """See `RunJob.join`."""
+        return HeldRunMember(ledger, scope, self.holder, on_lost, TIMES, frees=frees)
+
+
+def own_job(plan: str) -> HeldRunJob:
+    """The job of a plan of this process, which calls itself."""
+    return HeldRunJob(Holder.own(plan))
+
+
+def planned_job(
     ledger: Ledger,
     scope: Scope,
-    holder: Holder | None,
-    on_lost: Callable[[LedgerError], None],
-    times: HolderTimes,
+    plan: str,
+    program: str,
     *,
-    frees: bool,
-) -> RunMember | None:
-    """Have a session take part in the job that holds a run; None where no run is held.
-
-    holder: the job; None where it needs no run. on_lost: called on another thread when another job has the
-    run. frees: the run is free when the last session of this process has left. Waits until it is known
-    whether another job lives. Raises LedgerHeldError for a run that another job holds, LedgerError, OSError.
-    """
-    if holder is None or not ledger.holds_runs:
-        return None
-    return RunMember(ledger, scope, holder, on_lost, times, frees=frees)
-
-
-def hold_planned(
-    ledger: Ledger,
-    scope: Scope,
-    holder: Holder,
-    times: HolderTimes,
-    *,
-    is_over: Callable[[Holder], bool | None],
+    is_over: Callable[[int | None], bool | None],
     is_active: Callable[[], bool],
-) -> None:
-    """Hold a run from now on for the tasks of a plan, which may come later. For the driver.
+) -> HeldRunJob:
+    """Hold a run from now on for the tasks of a plan, as `pillarbox.ledger.runs` says.
 
-    is_over: as for `RunHold.acquire`. is_active: whether the application does anything that may end in these
-    tasks. The run is free when it does not for `times.planned`, and at the end of this process.
-    Raises as `join_run` does.
+    The run is free when the application is not active for `HolderTimes.planned`, and at the end of this
+    process.
     """
-    hold = ledger.hold(scope, dataclasses.replace(holder, phase="planned"), times)
-    hold.acquire(is_over)
+    times = TIMES
+    job = HeldRunJob(Holder.own(plan, program)).of_stage("", ELSEWHERE)
+    hold = run_hold(ledger, scope, dataclasses.replace(job.holder, phase="planned"), times)
+    hold.acquire(lambda other: is_over(other.stage))
     with _mutex:
         if not _planned:
             atexit.register(_free_planned)
         _planned[ledger.folder(scope).path] = hold
     args = (hold, times, is_active)
     threading.Thread(target=_keep_planned, args=args, name="pillarbox-planned", daemon=True).start()
+    return job
 
 
 def _keep_planned(hold: RunHold, times: HolderTimes, is_active: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
-"""Values as keys that tell apart what a service would, and results that equal rows do not share. Pure.
+"""Values as keys that tell apart what a service would: `exact` gives what is compared of a row. Pure.
 
-`exact` gives for a row what is compared of it, `copied` for a result one that its row may change. Any thread.
+Any thread.
 """
 
 # Python's own equality is that of numbers and instants: 1, 1.0 and True are one key of a dict, at whatever
@@ -12,32 +12,20 @@
 # A class of a user compares its objects as it likes, but for dataclasses, whose comparison Python wrote: two
 # objects of one whose user wrote it are equal where both ways say so. Scalars of Arrow and intervals of
 # pandas take 0.0 for -0.0, so they are compared by what they hold.
-#
-# Why results are copied here and not with `copy.deepcopy` alone: what most functions give, dicts and lists of
-# texts and numbers, is copied twenty times as fast by their own types, and a result that nobody can change,
-# the usual one, not at all.
 
 from __future__ import annotations
 
-import copy
 import datetime
 import decimal
-import fractions
 import functools
 import struct
-import uuid
 from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from pillarbox.aio.sizes import Weighed
+from pillarbox.aio.copies import BY_VALUE
 
 _bits = struct.Struct("<d").pack
-
-_BY_VALUE = frozenset(
-    {str, int, bool, bytes, type(None), datetime.date, datetime.timedelta, uuid.UUID, fractions.Fraction}
-)
-"""Types whose values are equal where they are written alike."""
 
 
 def exact(value: Any) -> Hashable:
@@ -46,12 +34,12 @@ def exact(value: Any) -> Hashable:
     Raises TypeError for what has no hash, which says what to do.
     """
     kind = type(value)
-    if kind in _BY_VALUE:
+    if kind in BY_VALUE:
         return kind, value
     if kind is tuple:
         kinds = tuple(map(type, value))
         # The usual row, without a line of Python for each value.
-        return (kinds, value) if _BY_VALUE.issuperset(kinds) else (kind, *map(exact, value))
+        return (kinds, value) if BY_VALUE.issuperset(kinds) else (kind, *map(exact, value))
     if kind is float:
         return kind, _bits(value)
     return kind, _written(value, kind)
@@ -151,42 +139,3 @@ def _is_compared_by_user(kind: object) -> bool:
         return False
     # The names that dataclasses and attrs give to what they write.
     return not code.co_filename.startswith(("<string>", "<attrs generated"))
-
-
-# -- results -------------------------------------------------------------------------------------------------
-
-_UNCHANGING = _BY_VALUE | frozenset(
-    {float, complex, decimal.Decimal, datetime.datetime, datetime.time, range, type(...), datetime.timezone}
-)
-"""Types whose values nobody can change, with all that they hold."""
-
-
-def copied(value: object) -> Any:
-    """`value` if nobody can change it, otherwise a copy with copies of all that it holds.
-
-    What cannot be copied, such as an object with a lock or a connection, is given as it is.
-    """
-    for copy_of in (_copy, copy.deepcopy):
-        try:
-            return copy_of(value)
-        except Exception:
-            # A list that holds itself has an end for the second way only.
-            continue
-    return value
-
-
-def _copy(value: Any) -> Any:
-    kind = type(value)
-    if kind in _UNCHANGING:
-        return value
-    if kind is list:
-        return value.copy() if _UNCHANGING.issuperset(map(type, value)) else [*map(_copy, value)]
-    if kind is dict:
-        if _UNCHANGING.issuperset(map(type, value.values())):
-            return value.copy()
-        return {name: _copy(each) for name, each in value.items()}
-    if kind is tuple:
-        return value if _UNCHANGING.issuperset(map(type, value)) else tuple(map(_copy, value))
-    if isinstance(value, Weighed) or kind.__module__.startswith("pyarrow."):
-        return value
-    return copy.deepcopy(value)

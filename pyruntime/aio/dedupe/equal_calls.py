@@ -15,20 +15,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.equal_rows import copied, exact
+from pillarbox.aio.copies import copied
+from pillarbox.aio.dedupe.equal_rows import exact
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.in_flight import WAITING, CallsInFlight
+from pillarbox.aio.in_flight import WAITING, CallsInFlight, Shared
 from pillarbox.aio.options import Dedupe
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-
-
-class Shared:
-    """Outcome of a row that gets the result of an equal one, which it may change."""
-
-    __slots__ = ("result",)
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
 
 
 class EqualCalls:
@@ -105,10 +97,8 @@ class EqualCalls:
             self._held -= self._results.popitem(last=False)[1][1]
 
 
-def equal_calls(dedupe: Dedupe | None, max_bytes: int | None = None) -> EqualCalls | None:
-    """Make what the options ask for; None where rows are not compared, or where the ledger does it."""
-    if dedupe is None or dedupe.across_tasks:
-        return None
+def equal_calls(dedupe: Dedupe, max_bytes: int | None = None) -> EqualCalls:
+    """Make what the options ask for, of rows of one task."""
     return EqualCalls(dedupe.key or _itself, dedupe.memo, max_bytes)
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of what bounds calls, and of what slow calls cost."""

@@ -1,0 +1,61 @@
+"""The option `Shared`: one capacity for all tasks of a job. A value; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pillarbox.validate import check_positive_int, naming_arguments
+
+
+@naming_arguments
+@dataclass(frozen=True)
+class Shared:
+    """Capacity of a whole job: calls in flight at the service, at most, over all tasks that share `limits`.
+
+    calls: their number. One task alone may have all of them; tasks that have rows have about equal numbers.
+
+        >>> from pillarbox import Coordinator, Shared, async_map
+        >>> async def call(row):
+        ...     return row + 1
+        >>> with Coordinator() as coordinator:
+        ...     list(async_map([1, 2], call, capacity=Shared(20), limits=coordinator.named("service")))
+        [2, 3]
+
+    Slots are leased by the coordinator. Those of a task that is killed come back when its lease is over, half
+    a minute later. A value; any thread may use it. Raises TypeError or ValueError for a bad argument.
+    """
+
+    calls: int
+
+    def __post_init__(self) -> None:
+        check_positive_int("capacity", self.calls)
+
+
+class SharedSlots(Protocol):
+    """The slots of one task. All methods are for the mailbox thread."""
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight now."""
+
+    def start(
+        self,
+        in_flight: Callable[[], int],
+        changed: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Connect on the running loop. in_flight: calls in flight now. changed: called when `limit` changes.
+
+        fail: takes the error of a coordinator that is lost for good.
+        """
+
+    def want(self) -> None:
+        """Ask for more slots: a call waits, or takes the last one."""
+
+    def release(self) -> None:
+        """Give back what is asked back, as a call has ended."""
+
+    async def close(self) -> None:
+        """Give all slots back, and end."""

@@ -1,0 +1,194 @@
+"""The slots of one task, leased from a coordinator. Confined to the task's mailbox thread."""
+
+# A slot is kept while rows wait for it, so that a call costs no message. What no call has used between two
+# looks goes back to others. A task that is cut off goes on for some seconds, as connections break for a
+# moment more often than coordinators die; then it begins no call, long before its lease is over.
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import uuid
+from collections.abc import Callable
+
+from pillarbox.aio.limits.rate import CoordinatorError
+from pillarbox.aio.limits.slots import (
+    TO_HOLDER,
+    TO_SLOTS,
+    OpenSlots,
+    SlotsAsked,
+    SlotsBack,
+    SlotsGranted,
+    SlotsLeft,
+    WantSlots,
+)
+from pillarbox.loop_thread import end
+from pillarbox.rpc.connection import Connection, Reconnector, RefusedError, RpcHandle
+
+LOOK_S = 0.05
+"""Seconds between two looks at slots that are free."""
+FIRST_SLOTS = 4
+"""Slots to ask for at first; then twice as many as are held."""
+CUT_OFF_S = 5.0
+"""Seconds without a coordinator after which no call begins: see `LEASE_S`."""
+LEAVE_TIMEOUT_S = 2.0
+"""Seconds for the last word to be answered."""
+
+
+class SlotLease:
+    """The slots of one task: see `SharedSlots`. `clock` gives seconds and never goes back."""
+
+    def __init__(
+        self,
+        handle: RpcHandle,
+        name: str,
+        total: int,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._way = Reconnector(handle)
+        self._name = name
+        self._total = total
+        self._patience = patience
+        self._clock = clock
+        self._id = uuid.uuid4().hex
+        self._held = 0
+        self._asked = math.inf
+        self._wanted = 0
+        self._free = 0
+        self._lost_at = clock()
+        self._waits_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_flight: Callable[[], int] = lambda: 0
+        self._changed: Callable[[], None] = lambda: None
+        self._fail: Callable[[BaseException], None] = lambda error: None
+
+    @property
+    def limit(self) -> int:
+        """See `SharedSlots.limit`."""
+        # spec: SlotLease!Begin
+        if self._way.connection is None and self._clock() - self._lost_at > CUT_OFF_S:
+            return 0
+        return int(min(self._held, self._asked))
+
+    def start(
+        self,
+        in_flight: Callable[[], int],
+        changed: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """See `SharedSlots.start`."""
+        self._in_flight, self._changed, self._fail = in_flight, changed, fail
+        self._lost_at = self._clock()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def want(self) -> None:
+        """See `SharedSlots.want`."""
+        if self._waits_since is None and self.limit == 0:
+            self._waits_since = self._clock()
+        wanted = min(self._total, max(FIRST_SLOTS, 2 * self._held))
+        if wanted > self._wanted:
+            self._wanted = wanted
+            self._say(WantSlots(wanted))
+
+    def release(self) -> None:
+        """See `SharedSlots.release`."""
+        # spec: SlotLease!GiveBack
+        if self._held > self._asked:
+            self._give_back(self._held - max(int(self._asked), self._in_flight()))
+
+    async def close(self) -> None:
+        """See `SharedSlots.close`. Takes two seconds at most, where nothing answers."""
+        task, self._task = self._task, None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._changed = lambda: None
+        if task is None:
+            return
+        if self._way.connection is not None:
+            # spec: SlotLease!Leave
+            self._held = self._wanted = 0
+            self._say(SlotsLeft())
+            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
+        await end(task)
+
+    # -- the coordinator ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._way.run(self._hello, self._talk, self._patience_left)
+            return
+        except RefusedError as error:
+            why = str(error)
+        except Exception as error:
+            why = f"sharing the capacity has failed: {type(error).__name__}: {error}"
+        self._fail(CoordinatorError(why))
+
+    def _hello(self) -> list[object]:
+        # spec: SlotLease!Register
+        self._asked = math.inf
+        if self._clock() - self._lost_at > CUT_OFF_S:
+            # The lease may be over: what runs is in its slot all the same.
+            self._held = min(self._held, self._in_flight())
+        return TO_SLOTS.to_json(OpenSlots(self._name, self._total, self._id, self._held, self._wanted))[1:]
+
+    async def _talk(self, connection: Connection) -> None:
+        # What was said while there was no connection.
+        connection.send(*TO_SLOTS.to_json(WantSlots(self._wanted)))
+        try:
+            while not isinstance(message := TO_HOLDER.from_json(await connection.receive()), SlotsLeft):
+                if isinstance(message, SlotsGranted):
+                    # spec: SlotLease!Receive
+                    self._held += message.slots
+                    self._waits_since = None
+                    self._look_later()
+                elif isinstance(message, SlotsAsked):
+                    self._asked = message.slots
+                    self.release()
+                self._changed()
+        finally:
+            self._lost_at = self._clock()
+
+    def _say(self, message: object) -> None:
+        if self._way.connection is not None:
+            self._way.say(*TO_SLOTS.to_json(message))
+
+    def _patience_left(self) -> float:
+        if self._waits_since is None:
+            return self._patience
+        left = self._patience - (self._clock() - max(self._lost_at, self._waits_since))
+        if left <= 0.0:
+            raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
+        return left
+
+    # -- slots that are free ------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        if self._timer is None and self._task is not None:
+            self._free = 0
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.release()
+        free = self._held - self._in_flight()
+        idle, self._free = min(free, self._free), free
+        if idle > 0:
+            self._give_back(idle)
+        if self._held > 0 and self._task is not None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _give_back(self, count: int) -> None:
+        # A task that is cut off says what it holds when it is back.
+        if count <= 0:
+            return
+        self._held -= count
+        self._wanted = min(self._wanted, self._held)
+        self._free = 0
+        if self._held <= self._asked:
+            self._asked = math.inf
+        self._say(SlotsBack(count))
+        self._say(WantSlots(self._wanted))
+        self._changed()

@@ -1,0 +1,313 @@
+"""Slots that the tasks of a job share: the accounts of the coordinator, its service, and their messages.
+
+A `SlotAllocator` has neither a socket nor a clock of its own. It and `SlotService` are confined to the thread
+of the server's loop; messages are values, for any thread.
+"""
+
+# A slot is a lease that lasts as long as the connection of its task, and some time longer. It is not a number
+# of calls, as the leases of `quota` are: a call takes a slot and gives it back. So what a task holds is said
+# in differences, "two more", "one back", over a connection that keeps their order, and anew in full by the
+# task when it connects again: what was on its way to it then has not reached it.
+#
+# Slots are asked back, and not taken: a call that runs is in its slot. Who holds more than a fair share is
+# asked for as much as those lack who have less. With more tasks than slots these go round: who has held one
+# for long is asked for it while another has none.
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pillarbox.aio.limits.rate import check_name
+from pillarbox.rpc.codec import Codec
+from pillarbox.rpc.connection import Connection
+from pillarbox.rpc.server import Service
+from pillarbox.validate import Count
+
+SLOTS = "slots"
+"""The name under which a coordinator serves them."""
+LEASE_S = 30.0
+"""Seconds after the end of its connection in which a task may come back to its slots. A task whose cable is
+pulled notices that up to 25 s later than the coordinator (heartbeats), and begins no call after 5 s more."""
+ROUND_S = 1.0
+"""Seconds that a task keeps a slot while others have none."""
+MAX_SLOTS = 10_000
+"""Slots of one name, at most; and names, at most."""
+
+
+class OpenSlots(NamedTuple):
+    """A task is there, first or again: it holds and wants so many of `total` slots."""
+
+    name: str
+    total: Count
+    client: str
+    held: Count
+    wanted: Count
+
+
+class OpenedSlots(NamedTuple):
+    """The coordinator has the task in its accounts."""
+
+
+class WantSlots(NamedTuple):
+    """A task wants so many slots in all."""
+
+    slots: Count
+
+
+class SlotsBack(NamedTuple):
+    """A task gives so many slots back."""
+
+    slots: Count
+
+
+class SlotsGranted(NamedTuple):
+    """A task has so many slots more."""
+
+    slots: Count
+
+
+class SlotsAsked(NamedTuple):
+    """A task is asked to hold so many slots only, as soon as calls have ended."""
+
+    slots: Count
+
+
+class SlotsLeft(NamedTuple):
+    """A task ends, with no call in flight; and the answer to it."""
+
+
+TO_SLOTS = Codec(OpenSlots, WantSlots, SlotsBack, SlotsLeft)
+TO_HOLDER = Codec(OpenedSlots, SlotsGranted, SlotsAsked, SlotsLeft)
+
+
+@dataclass
+class Holder:
+    """One task, as the coordinator sees it. asked: the slots that it is to have, at most."""
+
+    held: int = 0
+    wanted: int = 0
+    asked: float = math.inf
+    since: float = 0.0
+    """The time at which it got its last slot, or began to want one."""
+    gone_until: float | None = None
+    """The time at which it is given up, of one that is not connected."""
+
+
+class SlotAllocator:
+    """The accounts of `total` slots. `clock` gives seconds and never goes back.
+
+    Never more are held than there are, but for calls that outlive the lease of their task. quiet_s: seconds
+    in which nothing is granted: after a restart, tasks that are cut off have slots of which nothing is known.
+    """
+
+    def __init__(
+        self, total: int, clock: Callable[[], float], lease_s: float = LEASE_S, quiet_s: float = 0.0
+    ) -> None:
+        self.total = total
+        self.holders: dict[str, Holder] = {}
+        self._clock = clock
+        self._lease_s = lease_s
+        self._quiet_until = clock() + quiet_s
+
+    @property
+    def held(self) -> int:
+        """Slots that are held, those of tasks that may come back among them."""
+        return sum(holder.held for holder in self.holders.values())
+
+    def register(self, name: str, held: int, wanted: int) -> int | None:
+        """A task is there, first or again, and holds no more than it says.
+
+        Returns the slots to which it is asked to come down, where others have got those that it had.
+        """
+        # spec: SlotLease!Register
+        holder = self.holders.setdefault(name, Holder())
+        holder.held, holder.wanted, holder.asked = held, wanted, math.inf
+        holder.gone_until, holder.since = None, self._clock()
+        excess = self.held - self.total
+        if excess <= 0 or not held:
+            return None
+        holder.asked = max(0, held - excess)
+        return int(holder.asked)
+
+    def want(self, name: str, count: int) -> None:
+        """A task wants so many slots in all."""
+        holder = self.holders[name]
+        if count > holder.held >= holder.wanted:
+            holder.since = self._clock()
+        holder.wanted = count
+
+    def give_back(self, name: str, count: int) -> None:
+        """A task has given so many slots back."""
+        # spec: SlotLease!TakeBack
+        holder = self.holders[name]
+        holder.held = max(0, holder.held - count)
+        if holder.held <= holder.asked:
+            holder.asked = math.inf
+
+    def lost(self, name: str) -> None:
+        """The connection of a task has ended: its slots stay its own until its lease is over."""
+        # spec: SlotLease!Notice
+        if name in self.holders:
+            self.holders[name].gone_until = self._clock() + self._lease_s
+            self.holders[name].wanted = 0
+
+    def leave(self, name: str) -> None:
+        """A task ends, with no call in flight."""
+        # spec: SlotLease!Leave
+        self.holders.pop(name, None)
+
+    def allocate(self) -> tuple[dict[str, int], dict[str, int], float]:
+        """Give slots to those who want some, the poorest first; ask for some where they are held unfairly.
+
+        Returns the slots granted, the slots to which tasks are asked to come down, both by name, and the
+        seconds after which to ask again.
+        """
+        now = self._clock()
+        for name in [name for name, each in self.holders.items() if (each.gone_until or math.inf) <= now]:
+            # spec: SlotLease!Expire
+            del self.holders[name]
+        next_end = min(
+            [each.gone_until for each in self.holders.values() if each.gone_until], default=math.inf
+        )
+        if now < self._quiet_until:
+            return {}, {}, min(next_end, self._quiet_until) - now
+        granted: dict[str, int] = {}
+        free = self.total - self.held
+        hungry = [(name, each) for name, each in self.holders.items() if each.held < each.wanted]
+        while free > 0 and hungry:
+            # spec: SlotLease!Grant
+            name, holder = min(hungry, key=lambda pair: (pair[1].held, pair[1].since))
+            holder.held, holder.since, free = holder.held + 1, now, free - 1
+            granted[name] = granted.get(name, 0) + 1
+            hungry = [pair for pair in hungry if pair[1].held < pair[1].wanted]
+        asked, wait = self._ask_back([each for _, each in hungry], now) if hungry else ({}, math.inf)
+        return granted, asked, min(next_end - now, wait)
+
+    def _ask_back(self, hungry: list[Holder], now: float) -> tuple[dict[str, int], float]:
+        """Ask for slots for those who have less than others; and the seconds until one may be asked again."""
+        # spec: SlotLease!AskBack
+        asked: dict[str, int] = {}
+        there = {name: each for name, each in self.holders.items() if each.gone_until is None}
+        coming = self.total - sum(min(each.held, each.asked) for each in self.holders.values())
+        poor = sorted(hungry, key=lambda each: (each.held, each.since))
+        # What is asked for already is on its way to the poorest.
+        for poorest in poor[int(coming) :]:
+            name, rich = max(there.items(), key=lambda pair: min(pair[1].held, pair[1].asked))
+            left = int(min(rich.held, rich.asked))
+            if left < poorest.held + 2:
+                break
+            rich.asked = asked[name] = left - 1
+        if asked or coming > 0 or poor[0].held > 0:
+            return asked, math.inf
+        # More tasks than slots: each has its turn.
+        name, oldest = min(
+            [(name, each) for name, each in there.items() if min(each.held, each.asked) > 0],
+            key=lambda pair: pair[1].since,
+            default=("", None),
+        )
+        if oldest is None:
+            return asked, math.inf
+        wait = oldest.since + ROUND_S - now
+        if wait <= 0.0:
+            oldest.asked = asked[name] = int(min(oldest.held, oldest.asked)) - 1
+            return asked, math.inf
+        return asked, wait
+
+
+@dataclass
+class SlotAccount:
+    """The slots of one name, and the connections of the tasks that share them."""
+
+    allocator: SlotAllocator
+    connections: dict[str, Connection] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+
+
+class SlotService(Service):
+    """Serves the slots of any number of names. Confined to the thread of the server's loop.
+
+    quiet_s: see `SlotAllocator`. clock: seconds, which never go back.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, lease_s: float = LEASE_S, quiet_s: float = 0.0
+    ) -> None:
+        self._clock = clock
+        self._lease_s = lease_s
+        self._quiet_until = clock() + quiet_s
+        self.accounts: dict[str, SlotAccount] = {}
+
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        """See `Service`."""
+        opening: OpenSlots = TO_SLOTS.from_json([OpenSlots.__name__, *hello])
+        account = self._open(connection, opening)
+        if account is None:
+            return
+        client, allocator = opening.client, account.allocator
+        try:
+            while True:
+                message = TO_SLOTS.from_json(await connection.receive())
+                if account.connections.get(client) is not connection or isinstance(message, OpenSlots):
+                    raise ValueError(f"{message!r:.200} out of turn")
+                if isinstance(message, SlotsLeft):
+                    allocator.leave(client)
+                    del account.connections[client]
+                    connection.send(*TO_HOLDER.to_json(message))
+                elif isinstance(message, SlotsBack):
+                    allocator.give_back(client, message.slots)
+                else:
+                    allocator.want(client, message.slots)
+                self._pump(account)
+        finally:
+            if account.connections.get(client) is connection:
+                allocator.lost(client)
+                del account.connections[client]
+                self._pump(account)
+
+    def _open(self, connection: Connection, opening: OpenSlots) -> SlotAccount | None:
+        name, client = check_name(opening.name), check_name(opening.client)
+        if not 0 < opening.total <= MAX_SLOTS or opening.held > opening.total:
+            raise ValueError(f"{opening!r:.200}: slots from 1 to {MAX_SLOTS}")
+        if len(self.accounts) >= MAX_SLOTS:
+            self.accounts = {each: known for each, known in self.accounts.items() if known.allocator.holders}
+        account = self.accounts.get(name)
+        if account is None:
+            quiet = max(0.0, self._quiet_until - self._clock())
+            allocator = SlotAllocator(opening.total, self._clock, self._lease_s, quiet)
+            account = self.accounts[name] = SlotAccount(allocator)
+        if account.allocator.total != opening.total:
+            if account.allocator.holders:
+                other = account.allocator.total
+                why = f"capacity=Shared({opening.total}): the slots of {name!r} are shared, and are {other}"
+                connection.send("no", why)
+                return None
+            account.allocator.total = opening.total
+        old = account.connections.get(client)
+        if old is not None:
+            old.abort()
+        account.connections[client] = connection
+        asked = account.allocator.register(client, opening.held, opening.wanted)
+        connection.send(*TO_HOLDER.to_json(OpenedSlots()))
+        if asked is not None:
+            connection.send(*TO_HOLDER.to_json(SlotsAsked(asked)))
+        self._pump(account)
+        return account
+
+    def _pump(self, account: SlotAccount) -> None:
+        """Give what may be given, ask for what is held unfairly, and come back when there may be more."""
+        if account.timer is not None:
+            account.timer.cancel()
+            account.timer = None
+        granted, asked, wait = account.allocator.allocate()
+        for client, count in granted.items():
+            account.connections[client].send(*TO_HOLDER.to_json(SlotsGranted(count)))
+        for client, count in asked.items():
+            account.connections[client].send(*TO_HOLDER.to_json(SlotsAsked(count)))
+        if wait < math.inf:
+            loop = asyncio.get_running_loop()
+            account.timer = loop.call_later(max(wait, 0.001), self._pump, account)

@@ -1,0 +1,56 @@
+"""Has an operator make no more calls than it has slots of a capacity that tasks share.
+
+Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.limits.shared import SharedSlots
+from pillarbox.aio.policy import CallPolicy, PolicyServices
+
+
+class SlotPolicy(CallPolicy):
+    """Asks for slots as rows need them, and gives back what is asked back.
+
+    The runner keeps to `limit`; the gate holds calls back while that is 0.
+    """
+
+    def __init__(self, slots: SharedSlots) -> None:
+        self._slots = slots
+
+    def open(self, services: PolicyServices) -> None:
+        """Take what the operator gives."""
+        self._services = services
+
+    def start(self) -> None:
+        """Connect."""
+        self._slots.start(self._services.in_flight, self._changed, self._services.stop)
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight; 1 where there is no slot, so that the gate is asked."""
+        return max(1, self._slots.limit)
+
+    def may_begin(self, calls: Sequence[Call]) -> float:
+        """Let a call begin if there is a slot; ask for more with the last one."""
+        limit = self._slots.limit
+        if self._services.in_flight() + 1 >= limit:
+            self._slots.want()
+        return 0.0 if limit > 0 else math.inf
+
+    def ended(self, calls: Sequence[Call], error: BaseException | None, seconds: float) -> None:
+        """Give back the slot of a call that has ended, if it is asked back."""
+        # It holds its slot until the runner has heard of its end.
+        self._services.loop.call_soon(self._slots.release)
+
+    async def closed(self) -> None:
+        """Give all slots back."""
+        await self._slots.close()
+
+    def _changed(self) -> None:
+        self._services.changed()
+        self._services.wake()

@@ -1,0 +1,125 @@
+"""Budgets of time: from a moment on no call begins, those in flight end. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import pickle
+from typing import Any
+
+import pytest
+
+from pillarbox import Batch, Budget, Options, Retry, async_map
+from tests.aio.virtual import Job, infos, now, play
+
+UTC = datetime.timezone.utc
+
+
+async def takes_a_second(row: Any) -> Any:
+    await asyncio.sleep(1.0)
+    return row
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("rate", [None, "a gate"])
+def test_no_call_begins_when_the_seconds_of_a_budget_are_over_and_those_in_flight_end(
+    ordered: bool, rate: str | None
+) -> None:
+    async def script() -> None:
+        # With a budget of calls, too, there is a gate from the begin on.
+        budget = Budget(None if rate is None else 10**6, max_seconds=2.5)
+        job = Job(takes_a_second, budget=budget, capacity=2, errors="column", ordered=ordered)
+        job.push(*range(100))
+        await job.end()
+        assert job.error is None and now() == 3.0
+        good = [result for result in job.results if isinstance(result, int)]
+        assert sorted(good) == [0, 1, 2, 3, 4, 5]
+        assert not ordered or job.results[:6] == good
+        missing = [result for result in job.results if not isinstance(result, int)]
+        assert len(missing) == 94 and {each.type for each in missing} == {"NotCalled"}
+        assert missing[0].message == "not called, max_seconds=2.5 is used up"
+        assert job.statistics().not_called == 94
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_a_row_that_waits_for_its_retry_is_not_called_again_when_the_time_is_over() -> None:
+    async def script() -> None:
+        async def fails(row: Any) -> Any:
+            raise ConnectionError("down")
+
+        retry = Retry(9, initial=2.0, multiplier=1.0, jitter=False, max_outage=0.0)
+        job = Job(fails, budget=Budget(max_seconds=3.0), errors="column", retry=retry)
+        job.push("a")
+        await job.end()
+        [info] = infos(job).values()
+        assert info.type == "NotCalled" and info.attempts == 2 and "down" in info.message
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_batches_end_with_the_time_of_a_budget() -> None:
+    async def script() -> None:
+        async def batch(rows: list[Any]) -> list[Any]:
+            await asyncio.sleep(1.0)
+            return rows
+
+        job = Job(batch, batch=Batch(5), capacity=1, budget=Budget(max_seconds=1.5), errors="null")
+        job.push(*range(20))
+        await job.end()
+        assert job.results == [*range(10), *[None] * 10]
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_a_moment_that_is_over_lets_no_call_begin_and_one_to_come_ends_nothing() -> None:
+    over = datetime.datetime.now(UTC) - datetime.timedelta(seconds=1)
+    for until, expected in ((over, [None, None]), (over + datetime.timedelta(days=1), [1, 2])):
+        for given in (until, until.isoformat()):
+            options = Options(budget=Budget(until=given), errors="null")
+            assert list(async_map([1, 2], takes_no_time, options=options)) == expected
+
+
+async def takes_no_time(row: Any) -> Any:
+    return row
+
+
+def test_the_earlier_of_two_ends_counts() -> None:
+    until = datetime.datetime(2030, 1, 1, tzinfo=UTC)
+    budget = Budget(max_seconds=60.0, until=until)
+    at = until.timestamp()
+    assert budget.time_left(at - 100.0) == (60.0, "max_seconds=60")
+    assert budget.time_left(at - 10.0) == (10.0, "until=2030-01-01T00:00:00+00:00")
+    assert budget.time_left(at + 5.0)[0] == -5.0
+
+
+def test_tasks_that_begin_later_have_the_end_of_the_job() -> None:
+    begun = Budget(max_seconds=60.0).begun(1000.0)
+    assert begun.max_seconds is None and begun.time_left(1000.0)[0] == 60.0
+    assert pickle.loads(pickle.dumps(begun)) == begun
+    assert Budget(3).begun(1000.0) == Budget(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_seconds": 0}, "max_seconds=0"),
+        ({"until": "tomorrow"}, "until='tomorrow': must be a time as in"),
+        ({"until": "2026-11-29T06:00:00"}, "must have a time zone"),
+        ({"until": datetime.datetime(2026, 11, 29)}, "must have a time zone"),
+        ({"until": 5}, "until=5: must be a datetime.datetime"),
+    ],
+)
+def test_an_end_that_cannot_be_is_refused_where_it_is_given(given: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        Budget(**given)
+    assert words in str(refused.value)
+
+
+def test_rows_that_are_not_called_must_be_marked() -> None:
+    with pytest.raises(ValueError, match="max_seconds, until: rows that are not called must be marked"):
+        async_map([1], takes_no_time, budget=Budget(max_seconds=1.0))

@@ -1,0 +1,293 @@
+"""The slots of a shared capacity: the accounts on a clock that is moved, and tasks in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bench.limits.shared import Busy, measure
+from pillarbox import CallFailed, Coordinator, Options, Shared, async_map
+from pillarbox.aio.limits.rate import CoordinatorError
+from pillarbox.aio.limits.slots import LEASE_S, ROUND_S, SlotAllocator
+from pillarbox.testing import FakeClock
+from tests.limits.unit.virtual_coordinator import VirtualCoordinator, VirtualLimits
+from tests.rpc.unit.virtual_network import NetLoop, on_net
+from tests.search import examples
+
+TOTAL = 5
+NAMES = ["a", "b", "c", "d", "e", "f", "g"]
+
+
+class Slots(RuleBasedStateMachine):
+    """Tasks take slots, call in them, give them back, lose their connections, die and come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock(100.0)
+        self.allocator = SlotAllocator(TOTAL, self.clock)
+        self.held: dict[str, int] = {}
+        self.gone: dict[str, float] = {}
+
+    def allocate(self) -> None:
+        granted, asked, _ = self.allocator.allocate()
+        for name, count in granted.items():
+            self.held[name] += count
+        for name, count in asked.items():
+            # Its calls have ended.
+            self.give_back(name, self.held[name] - count)
+
+    def give_back(self, name: str, count: int) -> None:
+        self.held[name] -= count
+        self.allocator.give_back(name, count)
+
+    @rule(name=st.sampled_from(NAMES), wanted=st.integers(0, 2 * TOTAL))
+    def want(self, name: str, wanted: int) -> None:
+        if name not in self.held or name in self.gone:
+            held = self.held.get(name, 0) if self.gone.get(name, 0.0) > self.clock() else 0
+            self.gone.pop(name, None)
+            self.held[name] = held
+            self.allocator.register(name, held, wanted)
+        self.allocator.want(name, wanted)
+        self.allocate()
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def back(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([each for each, held in self.held.items() if held]))
+        if name not in self.gone:
+            self.give_back(name, data.draw(st.integers(1, self.held[name])))
+            self.allocate()
+
+    @rule(name=st.sampled_from(NAMES))
+    def lose(self, name: str) -> None:
+        if name in self.held and name not in self.gone:
+            self.allocator.lost(name)
+            self.gone[name] = self.clock() + LEASE_S
+
+    @rule(seconds=st.floats(0.1, LEASE_S))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.allocate()
+
+    @invariant()
+    def never_more_are_held_than_there_are(self) -> None:
+        leased = [held for name, held in self.held.items() if self.gone.get(name, math.inf) > self.clock()]
+        assert sum(leased) <= TOTAL
+        assert self.allocator.held <= TOTAL
+
+
+Slots.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+TestSlots = Slots.TestCase
+
+
+def allocator_of(total: int) -> tuple[SlotAllocator, FakeClock]:
+    clock = FakeClock(0.0)
+    return SlotAllocator(total, clock), clock
+
+
+def test_free_slots_go_to_those_who_have_least() -> None:
+    slots, _ = allocator_of(6)
+    for name in "ab":
+        slots.register(name, 0, 6)
+    granted, asked, _ = slots.allocate()
+    assert granted == {"a": 3, "b": 3} and asked == {}
+
+
+@pytest.mark.contract("A task that comes late is given slots of those that have more.")
+def test_a_task_that_comes_late_is_given_slots_of_those_that_have_more() -> None:
+    slots, _ = allocator_of(6)
+    slots.register("a", 0, 6)
+    assert slots.allocate()[0] == {"a": 6}
+    slots.register("b", 0, 6)
+    for _ in range(10):
+        _, asked, _ = slots.allocate()
+        for name, count in asked.items():
+            slots.give_back(name, slots.holders[name].held - count)
+    assert {name: holder.held for name, holder in slots.holders.items()} == {"a": 3, "b": 3}
+
+
+@pytest.mark.contract("With more tasks than slots each task has its turn.")
+def test_with_more_tasks_than_slots_each_has_its_turn() -> None:
+    slots, clock = allocator_of(2)
+    served = set()
+    for name in "abcde":
+        slots.register(name, 0, 1)
+    for _ in range(40):
+        granted, asked, wait = slots.allocate()
+        served |= granted.keys()
+        for name, count in asked.items():
+            slots.give_back(name, slots.holders[name].held - count)
+        if not asked:
+            clock.advance(min(wait, ROUND_S))
+    assert served == {*"abcde"}
+
+
+@pytest.mark.contract("The slots of a task that was killed come back when its lease is over, and not before.")
+def test_slots_of_a_lost_task_come_back_when_its_lease_is_over() -> None:
+    slots, clock = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.lost("a")
+    slots.register("b", 0, 4)
+    clock.advance(LEASE_S - 0.1)
+    assert slots.allocate()[0] == {}
+    clock.advance(0.2)
+    assert slots.allocate()[0] == {"b": 4}
+
+
+def test_a_task_whose_slots_others_have_got_is_asked_to_come_down() -> None:
+    slots, clock = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.lost("a")
+    clock.advance(LEASE_S)
+    assert slots.register("b", 0, 3) is None
+    assert slots.allocate()[0] == {"b": 3}
+    assert slots.register("a", 3, 3) == 1
+    slots.give_back("a", 2)
+    assert slots.held == 4
+
+
+def test_a_coordinator_that_starts_again_grants_nothing_for_the_time_of_a_lease() -> None:
+    clock = FakeClock(0.0)
+    slots = SlotAllocator(4, clock, quiet_s=LEASE_S)
+    slots.register("a", 0, 4)
+    granted, _, wait = slots.allocate()
+    assert granted == {} and wait == LEASE_S
+    clock.advance(LEASE_S)
+    assert slots.allocate()[0] == {"a": 4}
+
+
+# -- tasks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("Tasks that share a capacity never have more calls in flight, and use all of it.")
+@pytest.mark.parametrize("tasks", [1, 4, 12])
+def test_tasks_never_exceed_a_shared_capacity_and_use_it(tasks: int) -> None:
+    service = Busy((0.2, 0.6))
+    counts = measure(service, tasks, 5, 60.0)
+    assert service.most == 5
+    assert service.used(5, 60.0) >= 0.95
+    assert min(counts) > 0
+
+
+@pytest.mark.contract("A task without rows leaves its slots to the others.")
+def test_every_row_is_called_and_no_slot_is_lost() -> None:
+    service = Busy((0.05, 0.1))
+    counts = measure(service, 6, 3, 1000.0, most=40)
+    assert counts == [40] * 6 and service.most <= 3
+
+
+@pytest.mark.contract("The slots of a task whose connection breaks are used by others only after its lease.")
+def test_slots_of_a_task_that_is_cut_off_are_not_used_by_others() -> None:
+    service = Busy((500.0, 500.0))
+
+    async def job(rows: int) -> list[int]:
+        options = Options(capacity=Shared(2), limits=VirtualLimits(), ordered=False)
+        return [each async for each in async_map(range(rows), service, options=options)]
+
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator(slot_lease_s=20.0) as coordinator:
+            first = asyncio.ensure_future(job(2))
+            await asyncio.sleep(1.0)
+            assert service.in_flight == 2
+            await loop.cut()
+            first.cancel()
+            await asyncio.wait([first])
+            second = asyncio.ensure_future(job(2))
+            await asyncio.sleep(10.0)
+            assert service.in_flight == 0
+            await asyncio.sleep(15.0)
+            assert service.in_flight == 2
+            second.cancel()
+            await asyncio.wait([second])
+            await asyncio.sleep(3.0)
+            assert all(not account.allocator.held for account in coordinator.slots.accounts.values())
+
+    on_net(script)
+
+
+@pytest.mark.contract("Connections that break leave tasks their slots, and no others get them.")
+def test_connections_that_break_leave_tasks_their_slots() -> None:
+    service = Busy((0.2, 0.6))
+
+    async def job() -> list[int]:
+        options = Options(capacity=Shared(5), limits=VirtualLimits(), ordered=False)
+        return [each async for each in async_map(range(100), service, options=options)]
+
+    async def script() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator() as coordinator:
+            running = [asyncio.ensure_future(job()) for _ in range(6)]
+            for _ in range(10):
+                await asyncio.sleep(3.0)
+                await loop.cut()
+            for results in await asyncio.gather(*running):
+                assert sorted(results) == [*range(100)]
+            ended = loop.time()
+            # A task that was cut off as it ended has its lease still.
+            await asyncio.sleep(LEASE_S)
+            for account in coordinator.slots.accounts.values():
+                account.allocator.allocate()
+                assert account.allocator.held == 0
+            return ended
+
+    seconds = on_net(script)
+    assert service.most <= 5
+    assert service.used(5, seconds) >= 0.85
+
+
+@pytest.mark.contract("A shared capacity without a coordinator fails at the call, and says how to start one.")
+def test_a_shared_capacity_needs_a_coordinator() -> None:
+    async def call(row: int) -> int:
+        return row
+
+    with pytest.raises(ValueError, match="with Coordinator\\(\\) as coordinator"):
+        async_map([1], call, capacity=Shared(5))
+    with pytest.raises(ValueError, match="capacity=0"):
+        Shared(0)
+
+
+def test_tasks_must_agree_on_the_number_of_slots() -> None:
+    async def call(row: int) -> int:
+        await asyncio.sleep(0.2)
+        return row
+
+    async def run() -> None:
+        with Coordinator() as coordinator:
+            shared = coordinator.named("service")
+
+            async def job(slots: int) -> list[int]:
+                options = Options(capacity=Shared(slots), limits=shared)
+                return [each async for each in async_map(range(10), call, options=options)]
+
+            found = await asyncio.gather(job(2), _later(job(3)), return_exceptions=True)
+            assert found[0] == [*range(10)]
+            assert isinstance(found[1], CoordinatorError) and "Shared(3)" in str(found[1])
+
+    asyncio.run(run())
+
+
+async def _later(job: Any) -> Any:
+    await asyncio.sleep(0.3)
+    return await job
+
+
+def test_a_row_that_fails_gives_its_slot_back() -> None:
+    async def call(row: int) -> int:
+        raise OSError(row)
+
+    with Coordinator() as coordinator, pytest.raises(CallFailed):
+        list(async_map([1], call, capacity=Shared(1), limits=coordinator.named("s")))
+    with Coordinator() as coordinator:
+        outcomes = [*async_map(range(5), call, capacity=Shared(1), limits=coordinator, errors="column")]
+    assert len(outcomes) == 5
