@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from pillarbox.aio.current_call import running_call
+from pillarbox.aio.limits.headers import LIMITS_WORD
 from pillarbox.clients.addresses import transport_options
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
@@ -149,7 +150,13 @@ class Client:
         response = await self._request(opened, method, url, headers, body, vectors)
         if response.status == UNAUTHORIZED and await opened.headers.renew(used):
             response = await self._request(opened, method, url, headers, body, vectors)
-        if self._has_one_address and (call := running_call()) is not None:
+        # Few services name limits: of the others no header is parsed.
+        mention = getattr(response.headers, "mention", None)
+        if (
+            (mention is None or mention(LIMITS_WORD))
+            and self._has_one_address
+            and (call := running_call()) is not None
+        ):
             call.report_limits(response.headers)
         return response
 

@@ -83,6 +83,10 @@ class _Headers(Mapping[str, str]):
         self._received = received
         self._found: dict[str, str] | None = None
 
+    def mention(self, word: bytes) -> bool:
+        """Return True if `word`, in lower case, stands anywhere in the headers; parses none."""
+        return word in self._received.lower()
+
     def _parsed(self) -> dict[str, str]:
         if self._found is None:
             found: dict[str, str] = {}

@@ -19,6 +19,7 @@ import math
 import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 from pillarbox.validate import Amount, Positive
@@ -99,7 +100,10 @@ _TRIPLES: tuple[tuple[LimitKind, str, str, str], ...] = (
     ("requests", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"),
     ("requests", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
 )
-_FIELD, _POLICY, _DATE = "ratelimit", "ratelimit-policy", "date"
+_WORD = "ratelimit"
+LIMITS_WORD = _WORD.encode()
+"""Part of the name of each header that names a limit, in lower case."""
+_FIELD, _POLICY, _DATE = _WORD, "ratelimit-policy", "date"
 _NAMES = frozenset({name for _, *names in _TRIPLES for name in names} | {_FIELD, _POLICY, _DATE})
 _UNITS: dict[str, LimitKind] = {"requests": "requests", "tokens": "tokens"}
 
@@ -160,6 +164,9 @@ def _known(headers: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     twice = set()
     try:
+        if _WORD not in "\n".join(map(str, islice(headers, MAX_HEADERS))).lower():
+            # As those of most answers.
+            return {}
         for place, (name, value) in enumerate(headers.items()):
             if place >= MAX_HEADERS:
                 break
