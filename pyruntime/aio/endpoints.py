@@ -40,7 +40,9 @@ FORGET_LATENCY_S = 10.0
 AGE_SHARE = 0.25
 """The share of the age of the oldest call in flight that counts as latency: single calls may take long."""
 FORGET_PACE_S = 8.0
-"""Seconds of rests in a row after which nothing is known of what the endpoint takes."""
+"""Seconds of consecutive rests after which the pace of the endpoint is forgotten."""
+FAILED_AT = "_pillarbox_failed_at"
+"""The attribute of an error with the address at which a client of several addresses has failed."""
 COUNTED_S = 1.0
 """Seconds over which calls, refusals and answers are counted."""
 _TEMPLATE_QUERY = re.compile(r"\?(?:[\w.~-]+=\{\w+\}(?:&|$))+$")

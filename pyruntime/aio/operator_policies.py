@@ -70,24 +70,21 @@ class OperatorPolicies:
         limit = options.per_key
         self.by_key = None if limit is None else KeyPolicy(limit, hold, resume)
         """Lets rows through by their keys; None where they have none."""
-        by_key = () if self.by_key is None else (self.by_key,)
         self.users = tuple(copies_of(options.policies))
-        retry = () if self.retry is None else (self.retry,)
         self.endpoint_counts = counts = EndpointCounts()
         self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
-        endpoints = (
-            () if options.endpoints is None else (EndpointPolicy(options.endpoints, self.load, counts),)
-        )
+        given = options.endpoints
+        endpoints = None if given is None else EndpointPolicy(given, self.load, counts)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )
-        hedge = () if self.hedge is None else (self.hedge,)
-        slots = () if self.slots is None else (self.slots,)
-        time = () if self.time is None else (self.time,)
-        behind = (limits, *time, *slots, self.load, *hedge, *by_key)
+        in_order = (
+            *(self.retry, self.fit, endpoints, RepeatPolicy(self.retry), limits, self.time, self.slots),
+            *(self.load, self.hedge, self.by_key),
+        )
         self.stack = stack = PolicyStack(
-            [*self.users, *retry, self.fit, *endpoints, RepeatPolicy(self.retry), *behind],
-            again_last=retry,
+            [*self.users, *[each for each in in_order if each is not None]],
+            again_last=() if self.retry is None else (self.retry,),
         )
         self.rejects = options.retry is not None and options.retry.result is not None
         """True if results may be asked for again."""

@@ -18,13 +18,10 @@ from typing import TypeVar
 from pillarbox.aio.current_call import CurrentCall, running_call
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, pool_of
-from pillarbox.aio.endpoints import Endpoints, Spread
+from pillarbox.aio.endpoints import FAILED_AT, Endpoints, Spread
 from pillarbox.clients.transport import Http
 
 T = TypeVar("T")
-
-FAILED_AT = "_pillarbox_failed_at"
-"""The attribute of an error with the address that a request has failed at."""
 
 
 class Addresses:

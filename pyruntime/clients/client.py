@@ -163,7 +163,7 @@ class Client:
     @property
     def _has_one_address(self) -> bool:
         """True if all requests go to one place: of several each has limits of its own."""
-        return isinstance(getattr(self, "base_url", None) or getattr(self, "url", None), str)
+        return isinstance(getattr(self, self._addresses_field, None), str)
 
     async def _request(
         self,

@@ -213,16 +213,9 @@ def test_rows_whose_results_a_ledger_has_are_not_called_and_the_others_keep_thei
             ledger=Ledger(str(tmp_path), uid="keyed-v1", run="1"),
             errors="column",
         )
-        outcomes = list(async_map(rows, _of_real_time(service), options=options))
+        outcomes = list(async_map(rows, service, options=options))
         assert service.began == expected
         assert sum(outcome.error is None for outcome in outcomes) == 5 - len(bad)
-
-
-def _of_real_time(service: Keyed) -> Any:
-    async def call(row: Any) -> Any:
-        return await service(row)
-
-    return call
 
 
 def test_equal_rows_share_a_call_and_hold_no_place_of_their_key() -> None:

@@ -82,8 +82,6 @@ class KeyPolicy(CallPolicy):
     ended meanwhile, before all that wait or, with True, behind them.
     """
 
-    __slots__ = ("_due", "_hold", "_keys", "_limit", "_loop", "_queued", "_resume", "_through")
-
     def __init__(
         self, limit: Limit, hold: Callable[[Call], object], resume: Callable[[Sequence[Call], bool], None]
     ) -> None:

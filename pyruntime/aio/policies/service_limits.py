@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.endpoints import FAILED_AT
 from pillarbox.aio.errors import QuotaUsedUp
 from pillarbox.aio.limits.headers import LimitReading, headers_of, read_limits
 from pillarbox.aio.options import Options
@@ -31,8 +32,6 @@ from pillarbox.wire import Kind, Reading, read_error
 IN_A_ROW = 3
 """Refusals that have to agree where one alone may be a mistake."""
 REFUSED_STATUS = 429
-FAILED_AT = "_pillarbox_failed_at"
-"""The attribute by which a client of several addresses marks its errors: each address has its own limits."""
 
 
 class ServiceLimitsPolicy(CallPolicy):
@@ -66,6 +65,7 @@ class ServiceLimitsPolicy(CallPolicy):
         if not _is_refusal(reading):
             return
         limits = read_limits(headers_of(error), time.time())
+        # Of a client with several addresses each has limits of its own.
         if limits and self._learns and not hasattr(error, FAILED_AT):
             self._load.learn(calls, limits)
         why = self._reason(reading, limits)

@@ -19,8 +19,6 @@ class TimeBudgetPolicy(CallPolicy):
     exhaust: lets no call begin any more, for a reason in words. wall_clock: seconds since 1970.
     """
 
-    __slots__ = ("_budget", "_exhaust", "_loop", "_timer", "_wall_clock")
-
     _loop: asyncio.AbstractEventLoop
 
     def __init__(
