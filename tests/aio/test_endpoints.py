@@ -7,7 +7,6 @@ import logging
 import pickle
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,20 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Adaptive, Batch, Endpoints, Hedge, Options, Retry, Timeout, async_map, current_call
+from tests.aio.replies import Refused, Reply, hangs, is_dead, refuses
 from tests.aio.virtual import lost, now, play, run
 from tests.search import examples
 
 URLS = ("http://one:80", "http://two:80", "http://three:80")
-Reply = Callable[[], Awaitable[Any]]
-
-
-class Refused(Exception):
-    """An answer with a status that is not a success."""
-
-    def __init__(self, status: int, retry_after: float | None = None) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
 
 
 class Service:
@@ -59,30 +49,14 @@ class Service:
         return row
 
 
-def refuses(*args: Any, until: float | None = None) -> Reply:
+def takes(seconds: float) -> Reply:
     async def reply() -> None:
-        await asyncio.sleep(0.001)
-        if until is None or now() < until:
-            raise Refused(*args)
+        await asyncio.sleep(seconds)
 
     return reply
 
 
-def is_dead(until: float | None = None) -> Reply:
-    async def reply() -> None:
-        await asyncio.sleep(0.001)
-        if until is None or now() < until:
-            raise ConnectionRefusedError(111, "refused")
-
-    return reply
-
-
-async def hangs() -> None:
-    await asyncio.sleep(1000.0)
-
-
-async def slowly() -> None:
-    await asyncio.sleep(1.0)
+slowly = takes(1.0)
 
 
 def job(service: Service, rows: int, **options: Any) -> tuple[Any, float]:
@@ -372,10 +346,3 @@ def test_whatever_hedged_calls_do_no_endpoint_keeps_a_call(
     )
     assert len(job.results) == 30
     assert {each.url: each.in_flight for each in seen} == dict.fromkeys({each.url for each in seen}, 0)
-
-
-def takes(seconds: float) -> Reply:
-    async def reply() -> None:
-        await asyncio.sleep(seconds)
-
-    return reply

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,21 +18,11 @@ from pillarbox.aio.endpoint_health import FIRST_REST_S, MAX_REST_S
 from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.clients.addresses import Addresses, addresses_of
+from tests.aio.replies import Refused, Reply, hangs, is_dead, refuses
 from tests.aio.virtual import Job, infos, lost, now, play, run
 from tests.search import examples
 
 URLS = ("http://one/v1", "http://two/v1", "http://three/v1")
-Reply = Callable[[], Awaitable[Any]]
-
-
-class Refused(Exception):
-    """An answer with a status that is not a success."""
-
-    def __init__(self, status: int, retry_after: float | None = None, body: bytes = b"") -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.body = body
-        self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
 
 
 class Service:
@@ -67,30 +56,6 @@ class Service:
                 await asyncio.sleep(self.seconds)
         finally:
             self.in_flight[url] -= 1
-
-
-def refuses(*args: Any, until: float | None = None, seconds: float = 0.001) -> Reply:
-    """Refuses each request with `Refused(*args)`, until a time if one is given."""
-
-    async def reply() -> None:
-        await asyncio.sleep(seconds)
-        if until is None or now() < until:
-            raise Refused(*args)
-
-    return reply
-
-
-def is_dead(until: float | None = None) -> Reply:
-    async def reply() -> None:
-        await asyncio.sleep(0.001)
-        if until is None or now() < until:
-            raise ConnectionRefusedError(111, "refused")
-
-    return reply
-
-
-async def hangs() -> None:
-    await asyncio.sleep(1000.0)
 
 
 # -- one of several ----------------------------------------------------------------------------------------
