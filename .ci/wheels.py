@@ -47,7 +47,7 @@ ABOVE = (
     "spec",
     "servers",
 )
-"""Tests of what needs Spark, a compiler or Java, and of the project's files: none of them is in a wheel."""
+"""Tests that need Spark, a compiler or Java, and tests of the project's files, which no wheel holds."""
 FREE = ("tests/kernel", "tests/testing", "tests/mailbox", "tests/aio")
 """The tests for a Python without a GIL, for which few other packages have wheels."""
 QUICK = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", NEITHER)

@@ -1,1 +1,1 @@
-"""Benchmarks of what bounds calls, and of what slow calls cost."""
+"""Benchmarks of the limits on calls, and of the cost of slow calls."""

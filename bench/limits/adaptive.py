@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -93,6 +94,17 @@ class Job(NamedTuple):
     refused: float
 
 
+def refused_options(is_found: bool) -> Options:
+    """The options of a job that is refused by chance. is_found: with `"auto"` in place of the capacity."""
+    return Options(
+        capacity="auto" if is_found else CAPACITY,
+        retry=Retry(4),
+        errors="null",
+        ordered=False,
+        buffer=Buffer(10_000),
+    )
+
+
 def sporadic(share: float, retry_after: float | None, is_found: bool, tasks: int, rows: int) -> Job:
     """Run a job at a service with as many places as the fixed capacity, which refuses by chance."""
     random.seed(5)
@@ -100,13 +112,8 @@ def sporadic(share: float, retry_after: float | None, is_found: bool, tasks: int
     async def script() -> Job:
         loop = asyncio.get_running_loop()
         service = Service(CAPACITY * tasks, CALL_S, 0.3, share=share, retry_after=retry_after)
-        options = Options(
-            capacity="auto" if is_found else CAPACITY,
-            retry=Retry(4),
-            errors="null",
-            ordered=False,
-            buffer=Buffer(10_000),
-            limits=None if tasks == 1 else OneLimiter(loop.time),
+        options = dataclasses.replace(
+            refused_options(is_found), limits=None if tasks == 1 else OneLimiter(loop.time)
         )
         progress = Progress()
         cool_downs = await asyncio.gather(*[progress.run(rows, service, options) for _ in range(tasks)])
@@ -284,13 +291,7 @@ def measure_real(rows: int) -> list[dict[str, Any]]:
         service = Service(CAPACITY, REAL_CALL_S, 0.3, share=share, retry_after=retry_after)
         there = Loopback(service)
         server = await there.start()
-        options = Options(
-            capacity="auto" if is_found else CAPACITY,
-            retry=Retry(4),
-            errors="null",
-            ordered=False,
-            buffer=Buffer(10_000),
-        )
+        options = refused_options(is_found)
         progress = Progress()
         cool_downs = await progress.run(rows, there, options)
         server.close()

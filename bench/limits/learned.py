@@ -1,4 +1,4 @@
-"""`python -m bench.limits.learned`: limits that nobody names, used by 8 tasks, with and without coordinator.
+"""`python -m bench.limits.learned`: 8 tasks learn the limits of a service, with and without coordinator.
 
 The tasks, the coordinator and the service run in virtual time: minutes take seconds.
 """

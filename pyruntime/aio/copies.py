@@ -22,11 +22,11 @@ BY_VALUE = frozenset(
 _UNCHANGING = BY_VALUE | frozenset(
     {float, complex, decimal.Decimal, datetime.datetime, datetime.time, range, type(...), datetime.timezone}
 )
-"""Types whose values nobody can change, with all that they hold."""
+"""Types whose values cannot be changed, nor anything that they hold."""
 
 
 def copied(value: object) -> Any:
-    """`value` if nobody can change it, otherwise a copy with copies of all that it holds.
+    """Return `value` if it cannot be changed, otherwise a copy with copies of all that it holds.
 
     What cannot be copied, such as an object with a lock or a connection, is given as it is.
     """
