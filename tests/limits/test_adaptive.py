@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Adaptive, Buffer, Retry
+from pillarbox import Adaptive, Batch, Buffer, Collector, Retry, Timeout
 from pillarbox.testing import FakeClock
-from tests.aio.virtual import Job, play
+from tests.aio.virtual import HOUR, Job, play
 from tests.limits.service_model import Caller, Service
 from tests.search import examples
 
@@ -280,3 +280,33 @@ def test_the_limit_stays_between_least_and_most() -> None:
         controller.failed(True)
         clock.advance(1.0)
     assert controller.limit == 6
+
+
+@pytest.mark.contract(convicts=["stuck_calls_keep_their_slots"])
+@pytest.mark.parametrize("kind", ["coroutines", "batches", "collectors"])
+@pytest.mark.parametrize("stuck", [1, 3])
+def test_calls_that_never_end_do_not_keep_others_from_being_made(kind: str, stuck: int) -> None:
+    async def script() -> None:
+        async def row(number: int) -> int:
+            await (asyncio.Event().wait() if number < stuck else asyncio.sleep(0.01))
+            return number
+
+        async def batch(numbers: list[int]) -> list[int]:
+            return [await row(number) for number in numbers]
+
+        def collect(number: int, collector: Collector[int]) -> None:
+            if number >= stuck:
+                asyncio.get_running_loop().call_later(0.01, collector.complete, number)
+
+        fn = {"coroutines": row, "batches": batch, "collectors": collect}[kind]
+        more = {"batch": Batch(1)} if kind == "batches" else {}
+        # As many calls as may be in flight never end, but for those that tell what a call takes.
+        limits = Adaptive(start=stuck + 1, least=1, most=16)
+        job = Job(fn, capacity=limits, ordered=False, timeout=Timeout(HOUR, fallback="late"), **more)
+        job.push(*range(200))
+        await asyncio.sleep(60.0)
+        assert sorted(job.results) == [*range(stuck, 200)]
+        await job.end()
+        assert job.results[-stuck:] == ["late"] * stuck
+
+    play(script)

@@ -84,6 +84,7 @@ class Fake:
     finished: int = 0
     begun: int = 0
     in_flight: int = 0
+    stuck: int = 0
     limit: int = 10
 
     def time(self) -> float:
@@ -109,6 +110,7 @@ class Fake:
             finished=lambda: self.finished,
             begun=lambda: self.begun,
             in_flight=lambda: self.in_flight,
+            running_since=lambda moment: self.stuck,
             limit=lambda: self.limit,
             changed=lambda: self.asked.append("changed"),
             gate_appears=lambda: self.asked.append("gate"),
