@@ -59,8 +59,8 @@ class Refused(Exception):
 class Answers:
     """An async function whose answers have `ANSWER_BYTES`; that to row 0 comes when the job is over.
 
-    slow, refused: of so many calls one takes 50 ms, or is refused with 429. ill: the endpoint that refuses each
-    with 503. reports: whether calls report limits.
+    slow, refused: of so many calls one takes 50 ms, or is refused with 429. ill: the endpoint that refuses
+    all calls with 503. reports: whether calls report limits.
     """
 
     def __init__(self, slow: int = 0, refused: int = 0, ill: str = "", reports: bool = False) -> None:
