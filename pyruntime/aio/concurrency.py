@@ -416,7 +416,8 @@ class AdaptiveController:
 
     def _end_look(self, look: _Look, mean: float, error: float, count: int, now: float) -> None:
         # spec: Adaptive!LookEnds
-        is_other = abs(mean - self._base) > CERTAIN * error
+        # Latencies that hardly vary have no error, and are as before all the same.
+        is_other = abs(mean - self._base) > max(CERTAIN * error, KNOWN_WITHIN * self._base)
         self._look_trips = FIRST_LOOK_TRIPS if is_other else min(2 * self._look_trips, LOOK_AFTER_TRIPS)
         if is_other:
             self._based_on = 0
