@@ -355,6 +355,7 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
+    "the slots that tasks share": in_folder("limits", "slots", "slots_killed"),
     "jobs": in_folder("job", "run", "kafka_sink"),
     "the endpoints of a service": (
         *of_calls("endpoints", "endpoint_policy"), *in_folder("clients", "rests", "endpoints")

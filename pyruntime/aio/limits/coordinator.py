@@ -502,6 +502,7 @@ class Coordinator(RpcServer, SharedLimits):
 
     _own_timing: ClassVar[Timing] = DEFAULT_TIMING
     _upkeep: ClassVar[Upkeep] = DEFAULT_UPKEEP
+    _slot_lease_s: ClassVar[float] = LEASE_S
 
     def __init__(
         self,
@@ -559,7 +560,8 @@ class Coordinator(RpcServer, SharedLimits):
                 self._secret = self._own_secret or bytes.fromhex(state["secret"])
                 self._port = self._port or state["port"]
             # Tasks of before may be cut off, with slots that they have not given back.
-            self._others[SLOTS] = SlotService(quiet_s=0.0 if state is None else LEASE_S)
+            quiet_s = 0.0 if state is None else self._slot_lease_s
+            self._others[SLOTS] = SlotService(lease_s=self._slot_lease_s, quiet_s=quiet_s)
             self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
 
