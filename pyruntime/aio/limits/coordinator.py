@@ -29,6 +29,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pillarbox.aio.limits.fact_link import FactLink
+from pillarbox.aio.limits.facts import FACTS, FactService
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.messages import (
     SERVICE,
@@ -442,6 +444,13 @@ class CoordinatorHandle(SharedLimits):
         """See `SharedLimits`."""
         return SlotLease(replace(self.handle, service=SLOTS), self.name or "shared", calls, self.patience)
 
+    def open_facts(self) -> FactLink | None:
+        """See `SharedLimits`."""
+        if not self.shares_rate:
+            # Nobody has asked for a coordinator.
+            return None
+        return FactLink(replace(self.handle, service=FACTS), self.name or "shared")
+
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""
         if name is None and self.name is not None:
@@ -561,6 +570,7 @@ class Coordinator(RpcServer, SharedLimits):
                 self._port = self._port or state["port"]
             # Tasks of before may be cut off, with slots that they have not given back.
             quiet_s = 0.0 if state is None else self._slot_lease_s
+            self._others[FACTS] = FactService()
             self._others[SLOTS] = SlotService(lease_s=self._slot_lease_s, quiet_s=quiet_s)
             self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
@@ -597,6 +607,10 @@ class Coordinator(RpcServer, SharedLimits):
     def open_slots(self, calls: int) -> SlotLease:
         """See `SharedLimits`."""
         return self._tasks_handle().open_slots(calls)
+
+    def open_facts(self) -> FactLink | None:
+        """See `SharedLimits`."""
+        return self._tasks_handle().open_facts()
 
     def _tasks_handle(self) -> CoordinatorHandle:
         return CoordinatorHandle(self.handle(), None, self._patience)

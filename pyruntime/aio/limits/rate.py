@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.aio.endpoint_facts import SharedFacts
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
 from pillarbox.aio.limits.shared import SharedSlots
@@ -537,6 +538,10 @@ class SharedLimits(ABC):
             f"capacity=Shared({calls}): {type(self).__name__} shares no slots; give a Coordinator"
         )
 
+    def open_facts(self) -> SharedFacts | None:
+        """The way of a task's findings about endpoints to the others; None for none. Any thread."""
+        return None
+
     def agreement(self, name: str) -> AgreedNumber | None:
         """The place where tasks agree on a number under `name`; None where there is none. Any thread."""
         return None
@@ -565,6 +570,10 @@ class RunBudget(SharedLimits):
         if self.shared is None:
             raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")
         return self.shared.open_slots(calls)
+
+    def open_facts(self) -> SharedFacts | None:
+        """See `SharedLimits`."""
+        return None if self.shared is None else self.shared.open_facts()
 
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""
