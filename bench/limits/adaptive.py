@@ -179,7 +179,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
         late = [limit for at, limit, _ in limits if is_steady(at)]
         return Knee(
             len(served) / possible,
-            _longest_above(limits, service),
+            longest_above(limits, service),
             service.refused / service.calls,
             (min(late), max(late)),
         )
@@ -187,7 +187,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
     return run_virtual(script(), longest=1e9)
 
 
-def _longest_above(limits: list[tuple[float, int, int]], service: Service) -> float:
+def longest_above(limits: list[tuple[float, int, int]], service: Service) -> float:
     """The longest time with a limit above 1.5 times the knee, and at least one call, in its round trips."""
     longest, since = 0.0, None
     for at, limit, knee in [*limits, (limits[-1][0], 0, 1)]:

@@ -57,9 +57,9 @@ class OperatorPolicies:
         resume: Callable[[Sequence[Call], bool], None],
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
-        self.load = LoadPolicy(options, self.retry, clock)
         shared = options.shared_slots()
         self.slots = None if shared is None else SlotPolicy(shared)
+        self.load = LoadPolicy(options, self.retry, clock, None if shared is None else shared.finder)
         self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
         self.costs = CostPolicy(
             options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use

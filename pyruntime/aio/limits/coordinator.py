@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.fact_link import FactLink
 from pillarbox.aio.limits.facts import FACTS, FactService
 from pillarbox.aio.limits.lease import LeasedLimiter
@@ -440,7 +441,7 @@ class CoordinatorHandle(SharedLimits):
             return self.open(Limits.of(rate, max_calls, max_cost))
         return self.open(Limits(max_calls=max_calls, max_cost=max_cost), LocalLimiter(rate, None, None))
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         """See `SharedLimits`."""
         return SlotLease(replace(self.handle, service=SLOTS), self.name or "shared", calls, self.patience)
 
@@ -604,7 +605,7 @@ class Coordinator(RpcServer, SharedLimits):
         """See `SharedLimits`."""
         return self._tasks_handle().open_for(rate, max_calls, max_cost)
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         """See `SharedLimits`."""
         return self._tasks_handle().open_slots(calls)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.endpoint_facts import SharedFacts
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
@@ -529,7 +530,7 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
-    def open_slots(self, calls: int) -> SharedSlots:
+    def open_slots(self, calls: int | Adaptive) -> SharedSlots:
         """The slots of one task, of so many for all of them. Any thread; connects when it is started.
 
         Raises ValueError where only rates and budgets are shared.
@@ -565,7 +566,7 @@ class RunBudget(SharedLimits):
         limiter.count_before(self.run, self.calls, self.cost)
         return limiter
 
-    def open_slots(self, calls: int) -> SharedSlots:
+    def open_slots(self, calls: int | Adaptive) -> SharedSlots:
         """See `SharedLimits`. Raises ValueError where nothing is shared."""
         if self.shared is None:
             raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")

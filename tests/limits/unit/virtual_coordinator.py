@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.coordinator import DEFAULT_UPKEEP, LimitService, SharedStatistics, Upkeep
 from pillarbox.aio.limits.fact_link import FactLink
 from pillarbox.aio.limits.facts import FACTS, FactService
@@ -62,7 +63,7 @@ class VirtualLimits(SharedLimits):
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         return limiter(Limits.of(rate, max_calls, max_cost))
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         clock = asyncio.get_running_loop().time
         return SlotLease(RpcHandle(((HOST, PORT),), SECRET, SLOTS), "g", calls, 60.0, clock)
 
