@@ -7,7 +7,8 @@
 (* rests again or closes. Time is not here: a rest may end at any time. Nor are the thresholds by which a fault is   *)
 (* the address's: each refusal is. Nor load, latency, weight and pace: they order those that take a request, and any *)
 (* of these may be chosen. Modules pillarbox.aio.endpoint_health and endpoint_pool; the two ways to use them are     *)
-(* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints.                                                 *)
+(* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints. What tasks of other processes find of an         *)
+(* address is such an end of a period, too: AddressFacts.tla.                                                        *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -470,7 +470,7 @@ class AdaptiveController:
         waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
         if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
             # Nearly as much faster as there are fewer: those that are left may wait as well, and what they
-            # took is no latency without a queue.
+            # took is not a latency without a queue.
             self._based_on = 0
             self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
             return

@@ -44,7 +44,7 @@ MAX_NAMES = 10_000
 
 
 class Rule(NamedTuple):
-    """How the number of slots is found: see `Adaptive`."""
+    """Rule by which the number of slots is found: see `Adaptive`."""
 
     start: Count
     least: Count

@@ -331,7 +331,9 @@ class Slow(FactService):
         await super().serve(connection, hello)
 
 
-@pytest.mark.contract("Tasks whose findings about an address cross come to one state.")
+@pytest.mark.contract(
+    "Tasks whose findings about an address cross come to one state.", convicts=["late_reports_count"]
+)
 def test_tasks_whose_reports_cross_agree() -> None:
     async def script() -> None:
         async with VirtualCoordinator():
@@ -354,6 +356,10 @@ def test_tasks_whose_reports_cross_agree() -> None:
     on_net(script)
 
 
+@pytest.mark.contract(
+    "A change that a task finds while its report of an address is on its way is reported then.",
+    convicts=["many_reports"],
+)
 def test_what_a_task_finds_before_its_report_is_noted_is_reported_then() -> None:
     async def script() -> None:
         async with VirtualCoordinator() as coordinator:
@@ -368,6 +374,31 @@ def test_what_a_task_finds_before_its_report_is_noted_is_reported_then() -> None
             probe.answered()
             await asyncio.sleep(5.0)
             assert [pool.all[0].state for pool in pools] == ["closed", "closed"]
+            for link in links:
+                await link.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "A coordinator that was started again is told which addresses rest.", convicts=["restart_forgets_rests"]
+)
+def test_a_coordinator_that_was_started_again_is_told_which_addresses_rest() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator() as coordinator:
+            pools = [pool_of_task() for _ in range(2)]
+            links = [link_of(pools[0])]
+            await asyncio.sleep(0.1)
+            refuse_at(pools[0], URLS[0])
+            await asyncio.sleep(0.1)
+            coordinator._server._others[FACTS] = FactService(loop.time)
+            await loop.cut()
+            await asyncio.sleep(1.0)
+            links.append(link_of(pools[1]))
+            await asyncio.sleep(0.1)
+            assert [each.health.is_open for each in pools[1].all] == [True, False, False]
             for link in links:
                 await link.close()
 
@@ -445,6 +476,10 @@ def test_a_coordinator_that_serves_no_findings_is_passed_over(caplog: pytest.Log
     assert [each for each in caplog.records if "findings" in each.getMessage()] == []
 
 
+@pytest.mark.contract(
+    "The probe of one task does not hold up that of another which is out.",
+    convicts=["told_probe_holds_probe"],
+)
 def test_a_probe_that_is_out_goes_on_while_another_task_probes() -> None:
     async def script() -> None:
         pool = pool_of_task()
@@ -463,6 +498,10 @@ def test_a_probe_that_is_out_goes_on_while_another_task_probes() -> None:
     play(script)
 
 
+@pytest.mark.contract(
+    "The answer to a request that began before does not end a rest that another task has found.",
+    convicts=["told_keeps_period"],
+)
 def test_an_answer_to_a_request_of_before_a_rest_that_was_told_does_not_end_it() -> None:
     async def script() -> None:
         pool = pool_of_task()
