@@ -7,7 +7,8 @@
 (* rests again or closes. Time is not here: a rest may end at any time. Nor are the thresholds by which a fault is   *)
 (* the address's: each refusal is. Nor load, latency, weight and pace: they order those that take a request, and any *)
 (* of these may be chosen. Modules pillarbox.aio.endpoint_health and endpoint_pool; the two ways to use them are     *)
-(* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints.                                                 *)
+(* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints. What tasks of other processes find of an         *)
+(* address is such an end of a period, too: AddressFacts.tla.                                                        *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
@@ -16,6 +17,7 @@ CONSTANTS
     Closes,     \* operators that end early, at most
     Changes,    \* changes of mind of the addresses, at most
     Cancels,    \* requests that are cancelled, at most
+    Facts,      \* findings of tasks of other processes that come, at most: see AddressFacts
     Endless,    \* whether a call that was answered is made again, for ever
     Mutant
 
@@ -27,9 +29,9 @@ VARIABLES
     call,       \* of each call: where it is, see TypeOK
     paused,     \* of each operator: whether it holds back all calls
     closed,     \* the operators that have ended early
-    changes, cancels
+    changes, cancels, facts
 
-vars == <<well, open, rested, probing, call, paused, closed, changes, cancels>>
+vars == <<well, open, rested, probing, call, paused, closed, changes, cancels, facts>>
 breaker == <<open, rested, probing>>
 
 Op(c) == 1 + (c % Ops)
@@ -48,6 +50,7 @@ New == [at |-> "new", addr |-> CHOOSE a \in Addrs : TRUE, fresh |-> FALSE, sound
 Init ==
     /\ well = [a \in Addrs |-> TRUE] /\ open = [a \in Addrs |-> FALSE] /\ rested = open /\ probing = open
     /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ closed = {} /\ changes = 0 /\ cancels = 0
+    /\ facts = 0
 
 (* The requests that probe, in the eyes of an operator: of all of them.                                            *)
 Probes(o, a) ==
@@ -75,7 +78,7 @@ Send(c, a) ==
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ a \in Left(c) /\ MayProbe(c, a)
     /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> well[a], tried |-> @.tried]]
     /\ probing' = [probing EXCEPT ![a] = open[a]]
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, changes, cancels, facts>>
 
 (* What an end of a request frees: the place of the probe, if it was that.                                         *)
 Freed(c) == LET a == call[c].addr IN IF call[c].fresh THEN [probing EXCEPT ![a] = FALSE] ELSE probing
@@ -92,7 +95,7 @@ Answer(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ probing' = Freed(c) /\ call' = after
                 /\ UNCHANGED <<open, rested>>
-        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, changes, cancels, facts>>
 
 Refuse(c) ==
     LET a == call[c].addr
@@ -106,7 +109,7 @@ Refuse(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ call' = after
                 /\ UNCHANGED breaker
-        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, changes, cancels, facts>>
 
 (* Its call has no more time, or nobody wants it: the operator has its outcome.                                    *)
 Cancel(c) ==
@@ -114,7 +117,7 @@ Cancel(c) ==
     /\ cancels' = cancels + 1
     /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "done", !.fresh = FALSE]]
     /\ probing' = IF Mutant = "cancelled_probe_stays" THEN probing ELSE Freed(c)
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, changes, facts>>
 
 (* No address takes the request, and none has seen it: nothing was sent, which counts as no attempt.               *)
 Pause(c) ==
@@ -122,19 +125,19 @@ Pause(c) ==
     /\ IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
     /\ paused' = [paused EXCEPT ![Op(c)] = TRUE]
     /\ call' = [call EXCEPT ![c].at = "held"]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, closed, changes, cancels, facts>>
 
 (* Addresses have refused it, and no other one takes it: the operator makes it again.                              *)
 Fail(c) ==
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried # {} /\ Left(c) = {}
     /\ call' = [call EXCEPT ![c] = IF Mutant = "refused_is_lost" THEN [@ EXCEPT !.at = "lost"] ELSE New]
-    /\ UNCHANGED <<well, breaker, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, paused, closed, changes, cancels, facts>>
 
 Resume(o) ==
     /\ paused[o] /\ \E a \in Addrs : CanTakeBy(o, a)
     /\ paused' = [paused EXCEPT ![o] = FALSE]
     /\ call' = [c \in Calls |-> IF call[c].at = "held" /\ Op(c) = o THEN New ELSE call[c]]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, closed, changes, cancels, facts>>
 
 (* The task ends, with an error or since it is left: no request of it has an outcome.                              *)
 Close(o) ==
@@ -146,22 +149,39 @@ Close(o) ==
                       probing[a] /\ (\/ Mutant = "closed_probe_stays"
                                      \/ \A c \in Calls : ~(Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a
                                                              /\ call[c].fresh))]
-    /\ UNCHANGED <<well, open, rested, changes, cancels>>
+    /\ UNCHANGED <<well, open, rested, changes, cancels, facts>>
 
 RestEnds(a) ==
     /\ open[a] /\ ~rested[a]
     /\ rested' = [rested EXCEPT ![a] = TRUE]
-    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels, facts>>
 
 Change(a) ==
     /\ changes < Changes
     /\ changes' = changes + 1
     /\ well' = [well EXCEPT ![a] = ~@]
-    /\ UNCHANGED <<breaker, call, paused, closed, cancels>>
+    /\ UNCHANGED <<breaker, call, paused, closed, cancels, facts>>
+
+(* A task of another process has found the address ill, or has had an answer of its probe; or it probes now, and     *)
+(* its address rests a while longer for the others. A request that is out then says nothing of what it is now.       *)
+Told(a, isOpen) ==
+    /\ facts < Facts /\ facts' = facts + 1
+    /\ open' = [open EXCEPT ![a] = isOpen]
+    /\ rested' = [rested EXCEPT ![a] = FALSE]
+    /\ probing' = [probing EXCEPT ![a] = FALSE]
+    /\ call' = IF Mutant = "told_keeps_period" THEN call ELSE Aged(a, call)
+    /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+ToldRest(a) == Told(a, TRUE)
+ToldWell(a) == open[a] /\ Told(a, FALSE)
+ToldProbe(a) ==
+    /\ facts < Facts /\ facts' = facts + 1
+    /\ open[a] /\ rested[a] /\ (~probing[a] \/ Mutant = "told_while_it_probes")
+    /\ rested' = [rested EXCEPT ![a] = FALSE]
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels>>
 
 Next ==
     \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a)
-    \/ \E a \in Addrs : RestEnds(a) \/ Change(a)
+    \/ \E a \in Addrs : RestEnds(a) \/ Change(a) \/ ToldRest(a) \/ ToldWell(a) \/ ToldProbe(a)
     \/ \E o \in 1..Ops : Resume(o) \/ Close(o)
 
 Spec == Init /\ [][Next]_vars

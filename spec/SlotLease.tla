@@ -3,9 +3,11 @@
 (* slots that it holds (slot_lease.py). A call that runs is in a slot.                                             *)
 (* A lease lasts as long as the connection of its task, and some time longer. Time is here in one thing alone: a   *)
 (* task that is cut off knows that its lease is over before the coordinator gives its slots to others.             *)
+(* The number of slots may be found by the coordinator (Adaptive.tla), and changes then: Resize. More of them are    *)
+(* granted at once; of fewer, those that are too many are asked back, and none is granted until they are back.       *)
 EXTENDS Integers, FiniteSets, TLC
 
-CONSTANTS Tasks, Total, Cuts, Mutant
+CONSTANTS Tasks, Total, Cuts, Resizes, Mutant
 
 VARIABLES
     at,       \* of each task, as the coordinator sees it: "none", "there" or "gone"
@@ -18,9 +20,14 @@ VARIABLES
     wire,     \* of each task: slots granted that are on their way to it
     back,     \* of each task: slots given back that are on their way
     asked,    \* of each task: whether it is asked for a slot
-    cuts
+    cuts,
+    forall,   \* of each task: whether it is asked for a slot that all are asked for, since there are too many
+    total,    \* the slots that there are now, of `Total` at most
+    most,     \* the slots that there were, since the last moment without too many by the book
+    resizes
 
-vars == <<at, book, life, link, over, held, flying, wire, back, asked, cuts>>
+vars == <<at, book, life, link, over, held, flying, wire, back, asked, cuts, forall, total, most, resizes>>
+size == <<forall, total, most, resizes>>
 ways == <<wire, back, asked>>
 
 RECURSIVE Sum(_, _)
@@ -33,7 +40,13 @@ Init ==
     /\ at = [t \in Tasks |-> "none"] /\ life = [t \in Tasks |-> "new"]
     /\ book = Zero /\ held = Zero /\ flying = Zero /\ wire = Zero /\ back = Zero
     /\ link = No /\ over = No /\ asked = No
-    /\ cuts = 0
+    /\ cuts = 0 /\ forall = No /\ total = Total /\ most = Total /\ resizes = 0
+
+(* By the book there are not too many any more.                                                                    *)
+Sized ==
+    /\ most' = IF Sum(book', Tasks) <= total THEN total ELSE most
+    /\ UNCHANGED <<total, resizes>>
+Asked(t, isForAll) == forall' = [forall EXCEPT ![t] = isForAll]
 
 (* The first time, or again: the task says what it holds. What was on its way to it never reaches it.             *)
 Register(t) ==
@@ -49,46 +62,47 @@ Register(t) ==
     /\ wire' = IF Mutant = "wire_survives" THEN wire ELSE [wire EXCEPT ![t] = 0]
     /\ back' = [back EXCEPT ![t] = 0]
     /\ asked' = [asked EXCEPT ![t] = FALSE]
-    /\ UNCHANGED cuts
+    /\ Sized /\ Asked(t, FALSE) /\ UNCHANGED cuts
 
 (* A free slot, to one of those who have least.                                                                    *)
 Grant(t) ==
     /\ at[t] = "there" /\ link[t] /\ life[t] = "live"
-    /\ Sum(book, Tasks) < Total
+    /\ Sum(book, Tasks) < (IF Mutant = "grants_as_before" THEN most ELSE total)
     /\ \A u \in Tasks : at[u] = "there" => book[t] <= book[u]
     /\ book' = [book EXCEPT ![t] = @ + 1]
     /\ wire' = [wire EXCEPT ![t] = @ + 1]
-    /\ UNCHANGED <<at, life, link, over, held, flying, back, asked, cuts>>
+    /\ UNCHANGED <<at, life, link, over, held, flying, back, asked, cuts, size>>
 
 Receive(t) ==
     /\ life[t] = "live" /\ wire[t] > 0 /\ (link[t] \/ Mutant = "wire_survives")
     /\ held' = [held EXCEPT ![t] = @ + wire[t]]
     /\ wire' = [wire EXCEPT ![t] = 0]
-    /\ UNCHANGED <<at, book, life, link, over, flying, back, asked, cuts>>
+    /\ UNCHANGED <<at, book, life, link, over, flying, back, asked, cuts, size>>
 
 (* A row begins in a free slot; a task that is asked for one begins none.                                          *)
 Begin(t) ==
     /\ life[t] = "live" /\ flying[t] < held[t] - (IF asked[t] THEN 1 ELSE 0)
     /\ ~over[t]
     /\ flying' = [flying EXCEPT ![t] = @ + 1]
-    /\ UNCHANGED <<at, book, life, link, over, held, ways, cuts>>
+    /\ UNCHANGED <<at, book, life, link, over, held, ways, cuts, size>>
 
 End(t) ==
     /\ flying[t] > 0
     /\ flying' = [flying EXCEPT ![t] = @ - 1]
-    /\ UNCHANGED <<at, book, life, link, over, held, ways, cuts>>
+    /\ UNCHANGED <<at, book, life, link, over, held, ways, cuts, size>>
 
-(* Where all slots are held and one has a slot more than another, or has one while another has none.               *)
+(* Where more are held than there are; or all, and one has a slot more than another, or one while another has none. *)
 AskBack(t) ==
     /\ at[t] = "there" /\ link[t] /\ ~asked[t] /\ wire[t] = 0 /\ book[t] > 0
-    /\ Sum(book, Tasks) = Total
     /\ Mutant # "never_asks"
-    /\ \E u \in Tasks : /\ at[u] = "there" /\ life[u] = "live" /\ u # t
-                        /\ (book[t] >= book[u] + 2 \/ book[u] = 0)
-    /\ ~\E u \in Tasks : asked[u] \/ back[u] > 0
+    /\ \/ Sum(book, Tasks) > total /\ Mutant # "shrinks_never"
+       \/ /\ Sum(book, Tasks) = total
+          /\ \E u \in Tasks : /\ at[u] = "there" /\ life[u] = "live" /\ u # t
+                              /\ (book[t] >= book[u] + 2 \/ book[u] = 0)
+    /\ Sum(book, Tasks) > total \/ ~\E u \in Tasks : asked[u] \/ back[u] > 0
     /\ asked' = [asked EXCEPT ![t] = TRUE]
     /\ book' = IF Mutant = "asked_is_taken" THEN [book EXCEPT ![t] = @ - 1] ELSE book
-    /\ UNCHANGED <<at, life, link, over, held, flying, wire, back, cuts>>
+    /\ Sized /\ Asked(t, Sum(book, Tasks) > total) /\ UNCHANGED <<at, life, link, over, held, flying, wire, back, cuts>>
 
 (* A slot without a call goes back: it is asked for, or no row waits.                                              *)
 GiveBack(t) ==
@@ -96,13 +110,13 @@ GiveBack(t) ==
     /\ held' = [held EXCEPT ![t] = @ - 1]
     /\ back' = [back EXCEPT ![t] = @ + 1]
     /\ asked' = [asked EXCEPT ![t] = FALSE]
-    /\ UNCHANGED <<at, book, life, link, over, flying, wire, cuts>>
+    /\ UNCHANGED <<at, book, life, link, over, flying, wire, cuts, total, most, resizes>> /\ Asked(t, FALSE)
 
 TakeBack(t) ==
     /\ at[t] = "there" /\ back[t] > 0
     /\ book' = [book EXCEPT ![t] = IF Mutant = "asked_is_taken" THEN @ ELSE @ - back[t]]
     /\ back' = [back EXCEPT ![t] = 0]
-    /\ UNCHANGED <<at, life, link, over, held, flying, wire, asked, cuts>>
+    /\ Sized /\ UNCHANGED <<forall, at, life, link, over, held, flying, wire, asked, cuts>>
 
 Leave(t) ==
     /\ life[t] = "live" /\ link[t] /\ flying[t] = 0
@@ -114,7 +128,7 @@ Leave(t) ==
     /\ wire' = [wire EXCEPT ![t] = 0]
     /\ back' = [back EXCEPT ![t] = 0]
     /\ asked' = [asked EXCEPT ![t] = FALSE]
-    /\ UNCHANGED <<over, flying, cuts>>
+    /\ Sized /\ Asked(t, FALSE) /\ UNCHANGED <<over, flying, cuts>>
 
 (* A connection breaks, or its task is killed: what the task has sent to the service is there all the same.        *)
 Cut(t) ==
@@ -123,29 +137,46 @@ Cut(t) ==
     /\ link' = [link EXCEPT ![t] = FALSE]
     /\ life' \in {life, [life EXCEPT ![t] = "dead"]}
     /\ back' = [back EXCEPT ![t] = 0]
-    /\ UNCHANGED <<at, book, over, held, flying, wire, asked>>
+    /\ UNCHANGED <<at, book, over, held, flying, wire, asked, size>>
 
 Notice(t) ==
     /\ at[t] = "there" /\ ~link[t]
     /\ at' = [at EXCEPT ![t] = "gone"]
-    /\ UNCHANGED <<book, life, link, over, held, flying, ways, cuts>>
+    /\ UNCHANGED <<book, life, link, over, held, flying, ways, cuts, size>>
 
 (* A task that is cut off begins nothing more; a dead one has begun its last call.                                 *)
 LeaseOver(t) ==
     /\ at[t] = "gone" /\ ~link[t] /\ ~over[t]
     /\ over' = [over EXCEPT ![t] = TRUE]
-    /\ UNCHANGED <<at, book, life, link, held, flying, ways, cuts>>
+    /\ UNCHANGED <<at, book, life, link, held, flying, ways, cuts, size>>
 
 Expire(t) ==
     /\ at[t] = "gone" /\ (over[t] \/ Mutant = "expires_early")
     /\ at' = [at EXCEPT ![t] = "none"]
     /\ book' = [book EXCEPT ![t] = 0]
     /\ wire' = [wire EXCEPT ![t] = 0]
-    /\ UNCHANGED <<life, link, over, held, flying, back, asked, cuts>>
+    /\ Sized /\ UNCHANGED <<forall, life, link, over, held, flying, back, asked, cuts>>
+
+(* The coordinator has found that the service works on more calls at once, or on fewer.                            *)
+Resize(n) ==
+    /\ resizes < Resizes /\ n # total
+    /\ resizes' = resizes + 1 /\ total' = n
+    /\ most' = IF Sum(book, Tasks) <= n THEN n ELSE IF most > n THEN most ELSE n
+    /\ book' = IF Mutant = "shrink_takes" /\ n < total
+               THEN [t \in Tasks |-> IF book[t] > n THEN n ELSE book[t]] ELSE book
+    /\ UNCHANGED <<at, life, link, over, held, flying, ways, cuts, forall>>
+
+(* Others have given back what was too many: the task keeps its slots.                                             *)
+Lift(t) ==
+    /\ asked[t] /\ forall[t] /\ link[t] /\ Sum(book, Tasks) <= total
+    /\ asked' = [asked EXCEPT ![t] = FALSE] /\ Asked(t, FALSE)
+    /\ UNCHANGED <<at, book, life, link, over, held, flying, wire, back, cuts, total, most, resizes>>
 
 Next ==
-    \E t \in Tasks : \/ Register(t) \/ Grant(t) \/ Receive(t) \/ Begin(t) \/ End(t) \/ AskBack(t) \/ GiveBack(t)
+    \/ \E t \in Tasks : \/ Register(t) \/ Grant(t) \/ Receive(t) \/ Begin(t) \/ End(t) \/ AskBack(t) \/ GiveBack(t)
                      \/ TakeBack(t) \/ Leave(t) \/ Cut(t) \/ Notice(t) \/ LeaseOver(t) \/ Expire(t)
+                        \/ Lift(t)
+    \/ \E n \in 1..Total : Resize(n)
 
 (* What goes on by itself: calls end, slots that are asked for go back, messages arrive, leases end.               *)
 Fairness == \A t \in Tasks :
@@ -159,8 +190,12 @@ Spec == Init /\ [][Next]_vars /\ Fairness
 
 (* Never more calls are in flight than there are slots, in leases that hold.                                       *)
 Flying == [t \in Tasks |-> IF over[t] THEN 0 ELSE flying[t]]
-NeverMore == Sum(Flying, Tasks) <= Total
-Booked == Sum(book, Tasks) <= Total
+NeverMore == Sum(Flying, Tasks) <= most
+Booked == Sum(book, Tasks) <= most
+
+(* Nothing is granted while there are too many; and they come down, however many calls begin.                      *)
+GrantsFit == [][Sum(book', Tasks) > Sum(book, Tasks) => Sum(book', Tasks) <= total']_vars
+Shrinks == <>[](Sum(book, Tasks) <= total)
 
 (* When nothing is on its way, what no task holds can be granted.                                                  *)
 Quiet == \A t \in Tasks : /\ at[t] # "gone" /\ (at[t] = "there" => link[t])

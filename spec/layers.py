@@ -355,6 +355,8 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
+    "the slots that tasks share": in_folder("limits", "slots", "found_slots", "slots_killed"),
+    "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
     "jobs": in_folder("job", "run", "kafka_sink"),
     "the endpoints of a service": (
         *of_calls("endpoints", "endpoint_policy"), *in_folder("clients", "rests", "endpoints")

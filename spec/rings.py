@@ -111,7 +111,8 @@ RINGS: Mapping[str, Ring] = {
     "limits": Ring(
         "limits that the tasks of several processes share",
         (
-            *("aio.limits.coordinator", "aio.limits.lease", "aio.limits.messages", "aio.limits.quota"),
+            *("aio.limits.coordinator", "aio.limits.fact_link", "aio.limits.facts", "aio.limits.lease"),
+            *("aio.limits.messages", "aio.limits.outcomes", "aio.limits.quota"),
             *("aio.limits.slot_lease", "aio.limits.slots"),
         ),
         needs=frozenset({"rpc"}),

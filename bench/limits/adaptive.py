@@ -182,7 +182,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
         late = [limit for at, limit, _ in limits if is_steady(at)]
         return Knee(
             len(served) / possible,
-            _longest_above(loads, service),
+            longest_above(loads, service),
             service.refused / service.calls,
             (min(late), max(late)),
         )
@@ -190,7 +190,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
     return run_virtual(script(), longest=1e9)
 
 
-def _longest_above(loads: list[tuple[float, int, int]], service: Service) -> float:
+def longest_above(loads: list[tuple[float, int, int]], service: Service) -> float:
     """The longest time with more than 1.5 times the knee in flight, and one call more, in its round trips."""
     longest, since = 0.0, None
     for at, calls, knee in [*loads, (loads[-1][0], 0, 1)]:

@@ -1,20 +1,31 @@
-"""`python -m bench.limits.shared`: one capacity that 16 tasks share by slots, in virtual time."""
+"""`python -m bench.limits.shared`: one capacity that tasks share by slots, given or found, in virtual time.
+
+A number that is found is that of a service with a knee: see `bench.limits.adaptive`. Exits with 1 where such
+a job misses its figures.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import random
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
+from bench.limits.adaptive import MOST_TRIPS, TARGET, longest_above
+from bench.limits.services import Service
 from bench.table import Column, print_table
-from pillarbox import Options, Shared, async_map
+from pillarbox import Buffer, Options, Retry, Shared, async_map
+from pillarbox.aio.limits.slots import LEASE_S
 from tests.limits.unit.virtual_coordinator import VirtualCoordinator, VirtualLimits
 from tests.rpc.unit.virtual_network import on_net
 
 TASKS, SLOTS = 16, 20
 SECONDS = 120.0
+TRIPS = 400
 
 
 class Busy:
@@ -87,13 +98,118 @@ async def _some(count: int) -> AsyncIterator[int]:
         yield row
 
 
-def main() -> None:
+class Found(NamedTuple):
+    """Counts of a job that finds one capacity for its tasks.
+
+    share: of the service's own limit, in steady state. trips: the longest time above 1.5 times the knee, in
+    round trips of that time. refused: share of the calls. limits: the least and the most in steady state.
+    counts: the answers of each task in it.
+    """
+
+    share: float
+    trips: float
+    refused: float
+    limits: tuple[int, int]
+    counts: list[int]
+
+    def is_held(self, seconds: float) -> bool:
+        """True if it meets its figures: 0.95, and ten round trips and a lease above 1.5 times the knee.
+
+        seconds: of a call; with so many of them in flight a round trip takes up to twice as long.
+        """
+        return self.share >= TARGET and self.trips <= MOST_TRIPS + LEASE_S / (2.0 * seconds)
+
+
+def find(service: Service, tasks: int, seconds: float, settled: float) -> Found:
+    """Run so many tasks for so many seconds with `Shared("auto")`; steady state begins after `settled`."""
+    random.seed(5)
+
+    async def script() -> Found:
+        loop = asyncio.get_running_loop()
+        service.start()
+        counts = [0] * tasks
+        limits: list[tuple[float, int, int]] = []
+
+        async def task(place: int) -> None:
+            options = Options(
+                ordered=False,
+                capacity=Shared("auto"),
+                limits=VirtualLimits(),
+                retry=Retry(4),
+                errors="null",
+                buffer=Buffer(1024),
+            )
+            async for _ in async_map(rows(seconds), service, options=options):
+                counts[place] += loop.time() >= settled
+
+        async with VirtualCoordinator() as coordinator:
+            running = [asyncio.ensure_future(task(place)) for place in range(tasks)]
+            while loop.time() < seconds:
+                await asyncio.sleep(service.seconds / 4)
+                (account,) = coordinator.slots.accounts.values() or (None,)
+                if account is not None:
+                    limits.append((loop.time(), account.allocator.total, service.knee))
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
+        served = [at for at, _ in service.served if settled <= at < seconds]
+        late = [limit for at, limit, _ in limits if at >= settled]
+        return Found(
+            len(served) * service.seconds / (service.places * (seconds - settled)),
+            longest_above(limits, service),
+            service.refused / service.calls,
+            (min(late), max(late)),
+            counts,
+        )
+
+    return on_net(script)
+
+
+def find_all(tasks: Sequence[int], knees: Sequence[int], trips: int) -> bool:
+    """Print the table of numbers that are found; True if all meet their figures."""
+    table, held = [], True
+    for refuses, seconds, knee, count in itertools.product((False, True), (0.1, 2.0), knees, tasks):
+        service = Service(knee, seconds, 0.3, refuses=refuses, status=503)
+        found = find(service, count, trips * seconds, trips * seconds / 2)
+        held = held and found.is_held(seconds)
+        table.append(
+            [
+                f"{knee} places, {'503 above' if refuses else 'a queue'}, {seconds:g} s, {count} tasks",
+                f"{found.share:.3f}",
+                f"{found.trips:.1f}",
+                f"{found.refused:.3f}",
+                f"{found.limits[0]} to {found.limits[1]}",
+                f"{min(found.counts)} to {max(found.counts)}",
+                "yes" if found.is_held(seconds) else "NO",
+            ]
+        )
+        print(*table[-1], sep="  ", flush=True)
+    columns = [Column("the number is found", right=False), Column("share of the knee"), Column("trips above")]
+    columns += [Column("refused"), Column("limits"), Column("calls of a task"), Column("held")]
+    print_table(columns, table)
+    return held
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description="one capacity for all tasks of a job")
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--only", choices=("given", "found"))
+    parser.add_argument("--found-tasks", type=int, nargs="+", default=(4, 16))
+    parser.add_argument("--knees", type=int, nargs="+", default=(16, 50, 120))
+    parser.add_argument("--trips", type=int, default=TRIPS, help="round trips of a job that finds its number")
     given = parser.parse_args()
     logging.disable()
+    if given.only != "found":
+        share_given(given)
+    if given.only != "given" and not find_all(given.found_tasks, given.knees, given.trips):
+        return 1
+    return 0
+
+
+def share_given(given: argparse.Namespace) -> None:
+    """Print the table of a number that is given."""
     table = []
     for shown, seconds in {"20 to 60 ms": (0.02, 0.06), "0.5 to 1.5 s": (0.5, 1.5)}.items():
         for tasks in (given.tasks, 2 * given.tasks):
@@ -112,4 +228,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

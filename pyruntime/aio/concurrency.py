@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pillarbox.validate import check_positive_int, naming_arguments
 
@@ -132,6 +132,41 @@ class Adaptive:
         return AdaptiveController(self, clock)
 
 
+class CapacityFinder(Protocol):
+    """Takes the outcomes of attempts, by which the calls in flight are found. On the mailbox thread."""
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight now."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of a call, as far as known; infinite where it is not."""
+
+    def succeeded(self, seconds: float) -> None:
+        """Note that an attempt succeeded after so many seconds."""
+
+    def failed(self, overloaded: bool, seconds: float | None = None) -> None:
+        """Note that an attempt failed: see `AdaptiveController.failed`."""
+
+
+class Ended(NamedTuple):
+    """Attempts that ended together, as far as is known, in one way.
+
+    at: the time at which the last of them ended. seconds, squares: sums of their seconds, and of the squares.
+    """
+
+    calls: int
+    at: float
+    seconds: float
+    squares: float
+
+    @property
+    def began(self) -> float:
+        """The time at which they began, in the mean of those that ended last."""
+        return self.at - self.seconds / self.calls
+
+
 class _Failures:
     """The errors of the last outcomes, beside those that are usual."""
 
@@ -141,10 +176,10 @@ class _Failures:
         self._outcomes = self._errors = 0
         self._usual = 0.0
 
-    def ended(self, limit: int, failed: bool) -> bool:
-        """Count an attempt that has ended; True if more failed than usually do. limit: calls in flight."""
-        self._outcomes += 1
-        self._errors += failed
+    def ended(self, limit: int, calls: int, failed: bool) -> bool:
+        """Count attempts that have ended; True if more failed than usually do. limit: calls in flight."""
+        self._outcomes += calls
+        self._errors += calls if failed else 0
         if self._outcomes < max(MAX_SAMPLES, limit):
             return False
         share = self._errors / self._outcomes
@@ -189,16 +224,18 @@ class _Window:
         """Return True if a call that began then began behind the change of the limit."""
         return began > self._changed + SAME_MOMENT_S
 
-    def add(self, seconds: float, now: float) -> None:
-        """Count an answer."""
+    def add(self, ended: Ended) -> None:
+        """Count answers."""
+        calls, at, seconds, squares = ended
         if self._too_many > 0:
-            self._too_many -= 1
-            self.since = now
-        elif now > self.since + SAME_MOMENT_S:
-            self.answered += 1
-            self.last = now
+            if at >= self.since:
+                self._too_many -= calls
+                self.since = at
+        elif at > self.since + SAME_MOMENT_S:
+            self.answered += calls
+            self.last = max(self.last, at)
             self._sum += seconds
-            self._squares += seconds * seconds
+            self._squares += squares
 
     def is_used(self, limit: int) -> bool:
         """Return True if so many calls were in flight, or nearly."""
@@ -209,7 +246,9 @@ class _Window:
         count = self.answered
         mean = self._sum / count
         error = math.sqrt(max(0.0, self._squares / count - mean * mean) / count)
-        return (limit * (self.last - self.since) / count if self.is_used(limit) else mean), error
+        # While more are in flight than may be, as after a cut, more of them end: the mean is the least.
+        by_law = limit * (self.last - self.since) / count if self.is_used(limit) else mean
+        return max(by_law, mean), error
 
     def mark(self, limit: int) -> None:
         """Note that it was judged, and goes on until as many more have ended."""
@@ -317,37 +356,43 @@ class AdaptiveController:
 
     def succeeded(self, seconds: float) -> None:
         """Note that an attempt succeeded after so many seconds."""
-        now = self._clock()
+        self.answered(Ended(1, self._clock(), seconds, seconds * seconds))
+
+    def answered(self, ended: Ended) -> None:
+        """Note that attempts succeeded, which ended now or some time ago, one after the other."""
         window = self._window
         # At a later moment: of calls that end at once, all count or none.
-        if window.answered >= window.due and now > window.last + SAME_MOMENT_S:
-            self._judge(window, now)
+        if window.answered >= window.due and ended.at > window.last + SAME_MOMENT_S:
+            self._judge(window, self._clock())
             window = self._window
-        window.add(seconds, now)
-        if window.has(now - seconds) and self._failures.ended(self.limit, False):
-            self._cut(now, ERROR_CUT)
+        window.add(ended)
+        if window.has(ended.began) and self._failures.ended(self.limit, ended.calls, False):
+            self._cut(self._clock(), ERROR_CUT)
 
     def failed(self, overloaded: bool, seconds: float | None = None) -> None:
         """Note that an attempt failed; `overloaded` if the service said that it is full.
 
         seconds: how long it was in flight; None where that is not known, then as long as others.
         """
-        now = self._clock()
         if seconds is None:
             seconds = 0.0 if self.round_trip == math.inf else self.round_trip
+        self.unanswered(overloaded, Ended(1, self._clock(), seconds, seconds * seconds))
+
+    def unanswered(self, overloaded: bool, ended: Ended) -> None:
+        """Note that attempts failed, which ended now or some time ago: see `failed`."""
         window = self._window
         # A call that began before the last change says nothing about the limit that is now.
-        if not window.has(now - seconds):
+        if not window.has(ended.began):
             return
         if not overloaded:
-            window.add(seconds, now)
-            if self._failures.ended(self.limit, True):
-                self._cut(now, ERROR_CUT)
+            window.add(ended)
+            if self._failures.ended(self.limit, ended.calls, True):
+                self._cut(self._clock(), ERROR_CUT)
             return
         # spec: Adaptive!Refuse
-        window.refused += 1
+        window.refused += ended.calls
         if window.is_refused(self.limit):
-            self._refused(now)
+            self._refused(self._clock())
 
     # -- a window is over ------------------------------------------------------------------------
 
@@ -398,8 +443,11 @@ class AdaptiveController:
             return self._exact * 2
         free = self.limit * min(1.0, self._base / mean)
         is_bounded = self._ceiling.limit < math.inf
-        limit = self._ceiling.next(self._exact) if is_bounded else self._ceiling.beyond(self._exact)
-        return max(self._exact, min(limit, max(TARGET * free, free + 1.0)))
+        if is_bounded:
+            # Below what was refused the next refusal tells: a latency that is measured too short would hold
+            # the limit down, wherever a cut has left it.
+            return max(self._exact, min(self._ceiling.next(self._exact), max(TRIGGER * free, free + 1.5)))
+        return max(self._exact, min(self._ceiling.beyond(self._exact), max(TARGET * free, free + 1.0)))
 
     # -- the latency without a queue -------------------------------------------------------------
 
@@ -425,7 +473,9 @@ class AdaptiveController:
         share = self.limit / look.limit_before
         waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
         if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
-            # Nearly as much faster as there are fewer: those that are left may wait as well.
+            # Nearly as much faster as there are fewer: those that are left may wait as well, and what they
+            # took is not a latency without a queue.
+            self._based_on = 0
             self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
             return
         self._look = None

@@ -36,11 +36,13 @@ log = logging.getLogger("pillarbox.call")
 class EndpointServices(NamedTuple):
     """Services of an operator for clients that choose among endpoints. Any thread.
 
-    waits: whether a call for which nothing was sent is made again. note: counts a request: the pool, the
-    endpoint, seconds, whether it ended with a fault of the endpoint.
+    waits: whether a call for which nothing was sent is made again. share: shares the states of the endpoints
+    with other tasks. note: counts a request: the pool, the endpoint, seconds, whether it ended with a fault
+    of the endpoint.
     """
 
     waits: Callable[[], bool]
+    share: Callable[[EndpointPool], None]
     note: Callable[[EndpointPool, Endpoint, float, bool], None]
 
 
@@ -144,6 +146,13 @@ class CurrentCall:
         For clients that know of each address of a service whether it takes calls.
         """
         return self._services.endpoints.waits()
+
+    def share_endpoints(self, pool: EndpointPool) -> None:
+        """Share the states of these endpoints with the other tasks of the job, if it has a coordinator.
+
+        For clients that choose among endpoints by themselves. Any thread.
+        """
+        self._services.endpoints.share(pool)
 
     def count_request(self, pool: EndpointPool, endpoint: Endpoint, seconds: float, is_fault: bool) -> None:
         """Count a request of the call at one endpoint of several. Any thread.

@@ -16,6 +16,8 @@ Pure; not thread-safe: `pillarbox.aio.endpoints` has the lock.
 
 from __future__ import annotations
 
+from pillarbox.aio.endpoint_facts import Finding
+
 FIRST_REST_S = 0.25
 """Seconds for which an endpoint rests at first, unless it asks for others; twice as many each time."""
 MAX_REST_S = 30.0
@@ -28,6 +30,10 @@ REFUSALS_WITH_TIME = 2
 """The same where it names one, and has answered again after a rest that a single refusal began."""
 FAULTS_IN_A_ROW = 3
 """Faults in a row, such as 500, after which an endpoint rests, if another one has answered meanwhile."""
+
+TOLD = "another task of the job has found it ill"
+"""The reason of a rest that another task has reported."""
+WELL = Finding(0.0, 0, False)
 
 
 class Health:
@@ -89,8 +95,7 @@ class Health:
         self._refusals = self._faults = 0
         if not self.is_open:
             return False
-        self.is_open, self._closed_at = False, now
-        self.period += 1
+        self._closes(now)
         return True
 
     def refused(self, period: int, now: float, asked: float | None) -> bool:
@@ -141,7 +146,44 @@ class Health:
         longest = min(MAX_REST_S, max(FIRST_REST_S, least) * 2.0 ** min(self._rests - 1, 32))
         self._rest = longest if asked is None else asked
         self.rests_until = now + self._rest
+        self._opens()
+        return True
+
+    def _opens(self) -> None:
         self.is_open = True
         self._refusals = self._faults = 0
         self.period += 1
-        return True
+
+    def _closes(self, now: float) -> None:
+        self.is_open, self._closed_at = False, now
+        self.period += 1
+
+    # -- what tasks of other processes have found -----------------------------------------------------
+
+    def told(self, now: float, finding: Finding) -> None:
+        """Take what another task has found: requests that are out say nothing of the state that begins."""
+        # spec: Addresses!Told
+        if not finding.is_rest:
+            if self.is_open:
+                self._closes(now)
+            return
+        until = now + finding.seconds
+        if self.is_open:
+            until = max(until, self.rests_until)
+        else:
+            self.since = now
+        self.rests_until, self._rest, self._rests = until, finding.seconds, finding.rests
+        self.reason, self.unreached = TOLD, finding.unreached
+        self._opens()
+
+    def told_probe(self, now: float, seconds: float) -> None:
+        """Rest so much longer, as another task probes now; a probe that is out goes on."""
+        # spec: Addresses!ToldProbe
+        if self.is_open and self._probes != self.period:
+            self.rests_until = max(self.rests_until, now + seconds)
+
+    def finding(self, now: float) -> Finding:
+        """The state, for the other tasks."""
+        if not self.is_open:
+            return WELL
+        return Finding(max(0.0, self.rests_until - now), self._rests, self.unreached)

@@ -15,6 +15,11 @@
 # endpoint may refuse one model and answer for another. Facts are times of one clock, so a loop with a clock
 # of its own, as tests have it, has its own facts.
 #
+# Why the tasks of other processes report changes of state, and not outcomes. A state is what a task acts on,
+# and changes a few times a minute at most; how it comes about stays a matter of each process. What they
+# report comes over the ring of limits (`pillarbox.aio.endpoint_facts`), with the number of the change
+# there: a process with several operators gets it several times, and takes it once.
+#
 # Why two at random, and not the least loaded of all. Tasks that see the same facts would all choose the same
 # endpoint at once. The choice among two random ones is nearly as even and has no herd (Mitzenmacher, "The
 # power of two choices", 2001).
@@ -41,6 +46,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.endpoint_facts import Finding
 from pillarbox.aio.endpoints import Endpoint, Spread, names_of
 from pillarbox.aio.errors import ServiceResting, cut, said
 from pillarbox.aio.retry import bounded_retry_after
@@ -61,6 +67,8 @@ MAX_TOLD = 8
 """Endpoints that an error names."""
 MAX_POOLS = 256
 """Services of which a process keeps the facts, the last used ones."""
+MAX_CHANNELS = 64
+"""Coordinators, and names there, by which the states of one pool are shared, the last ones."""
 
 GATEWAY_TIMEOUT = 504
 NOT_REACHED = frozenset({Kind.NOT_REACHED, Kind.NOT_SENT})
@@ -84,11 +92,15 @@ class Verdict(NamedTuple):
 class EndpointPool:
     """The endpoints of one service, with the facts about each. Any thread.
 
-    spread: their addresses, weights and choice. clock: seconds, of a clock that never goes back.
+    spread: their addresses, weights and choice. clock: seconds, of a clock that never goes back. scope:
+    decides about answers beside the addresses.
     """
 
-    def __init__(self, spread: Spread, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, spread: Spread, clock: Callable[[], float] = time.monotonic, scope: object = None
+    ) -> None:
         self.clock = clock
+        self._scope = scope
         self.all = tuple(_made(spread, clock))
         self._in_order = spread.choose == "in-order"
         self._lock = threading.Lock()
@@ -97,6 +109,9 @@ class EndpointPool:
         self._numbers = itertools.count()
         # The last request was refused by all of them for a cause of all rows.
         self._is_vain = False
+        # Of those who share the states with other tasks; and by them, the changes that are known.
+        self._watchers: tuple[Callable[[int, bool], None], ...] = ()
+        self._numbers_heard: OrderedDict[object, dict[int, int]] = OrderedDict()
 
     @property
     def is_alone(self) -> bool:
@@ -127,6 +142,87 @@ class EndpointPool:
         more = len(self.all) - len(told)
         text = f"none of {len(self.all)} addresses takes calls: {'; '.join(told)}"
         return ServiceResting(f"{text}; and {more} more" if more else text, soonest)
+
+    # -- for the tasks of other processes: see `EndpointStates` --------------------------------------
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """See `EndpointStates`."""
+        return tuple([repr((each.url, self._scope)) for each in self.all])
+
+    def watch(self, found: Callable[[int, bool], None]) -> None:
+        """See `EndpointStates`."""
+        with self._lock:
+            self._watchers = (*self._watchers, found)
+
+    def unwatch(self, found: Callable[[int, bool], None]) -> None:
+        """See `EndpointStates`."""
+        with self._lock:
+            self._watchers = tuple([each for each in self._watchers if each != found])
+
+    def finding(self, place: int, channel: object) -> tuple[int, Finding]:
+        """See `EndpointStates`."""
+        now = self.clock()
+        with self._lock:
+            return self._heard(channel).get(place, 0), self.all[place].health.finding(now)
+
+    def noted(self, place: int, channel: object, number: int) -> None:
+        """See `EndpointStates`."""
+        with self._lock:
+            known = self._heard(channel)
+            known[place] = max(number, known.get(place, 0))
+
+    def told(self, place: int, channel: object, number: int, finding: Finding) -> None:
+        """See `EndpointStates`."""
+        # spec: AddressFacts!Hear
+        now, at = self.clock(), self.all[place]
+        with self._lock:
+            known = self._heard(channel)
+            if number <= known.get(place, 0):
+                return
+            known[place] = number
+            was_open = at.health.is_open
+            at.health.told(now, finding)
+            if finding.is_rest:
+                self._rests(at, now, was_open)
+            elif was_open:
+                self._open -= 1
+                at.returns(now)
+        if finding.is_rest:
+            self._tell_rest(at, now)
+        elif was_open:
+            _tell_return(at, now)
+
+    def told_probe(self, place: int, seconds: float) -> None:
+        """See `EndpointStates`."""
+        now = self.clock()
+        with self._lock:
+            self.all[place].health.told_probe(now, seconds)
+
+    def _heard(self, channel: object) -> dict[int, int]:
+        found = self._numbers_heard.setdefault(channel, {})
+        self._numbers_heard.move_to_end(channel)
+        if len(self._numbers_heard) > MAX_CHANNELS:
+            self._numbers_heard.popitem(last=False)
+        return found
+
+    def _report(self, endpoint: Endpoint, is_probe: bool = False) -> None:
+        for found in self._watchers:
+            found(self.all.index(endpoint), is_probe)
+
+    def _tell_rest(self, at: Endpoint, now: float) -> None:
+        """Log that an endpoint rests: once, and again after a while."""
+        if at.told_at is not None and now - at.told_at < TELL_AGAIN_S:
+            return
+        at.told_at = now
+        health = at.health
+        log.warning(
+            "%s rests until %s, and gets one call then: %s; calls go to the other addresses (%d in all)",
+            at.shown,
+            clock_time(health.rests_until - now),
+            health.reason,
+            len(self.all),
+        )
 
     # -- the choice, under the lock ---------------------------------------------------------------
 
@@ -241,6 +337,8 @@ class Journey:
             chosen.turn = pool._turn + 1.0 / chosen.weight
             chosen.begin(now, self._number)
         self.at, self.began, self.is_out = chosen, now, True
+        if self._is_probe:
+            pool._report(chosen, is_probe=True)
         return chosen
 
     def answered(self) -> float:
@@ -266,9 +364,11 @@ class Journey:
         self.tried.clear()
         self._blamed.clear()
         if ended:
+            pool._report(at)
             _tell_return(at, now)
         for each in began:
-            self._tell_rest(each, now)
+            pool._report(each)
+            pool._tell_rest(each, now)
         return now - self.began
 
     def failed(self, error: BaseException) -> Verdict:
@@ -327,7 +427,8 @@ class Journey:
             if is_of_all and not others:
                 pool._is_vain = True
         if begins:
-            self._tell_rest(at, now)
+            pool._report(at)
+            pool._tell_rest(at, now)
         self.failed_at = at.url
         return Verdict(follows, waits and not follows, kind, True)
 
@@ -345,7 +446,8 @@ class Journey:
                     at.health.reason = f"no answer in {seconds(now - self.began)}, the time of a call"
                     pool._rests(at, now, was_open)
         if begins:
-            self._tell_rest(at, now)
+            pool._report(at)
+            pool._tell_rest(at, now)
 
     def release(self) -> None:
         """The request has ended, and says nothing of its endpoint."""
@@ -359,20 +461,6 @@ class Journey:
 
     def _others_answered_at(self) -> float:
         return max(each.health.answered_at for each in self._pool.all if each is not self.at)
-
-    def _tell_rest(self, at: Endpoint, now: float) -> None:
-        """Log that an endpoint rests: once, and again after a while."""
-        if at.told_at is not None and now - at.told_at < TELL_AGAIN_S:
-            return
-        at.told_at = now
-        health = at.health
-        log.warning(
-            "%s rests until %s, and gets one call then: %s; calls go to the other addresses (%d in all)",
-            at.shown,
-            clock_time(health.rests_until - now),
-            health.reason,
-            len(self._pool.all),
-        )
 
 
 def _tell_return(at: Endpoint, now: float) -> None:
@@ -433,7 +521,7 @@ def pool_of(spread: Spread, loop: asyncio.AbstractEventLoop, scope: object = Non
         pools = _pools if clock is time.monotonic else _of_loops.setdefault(loop, {})
         found = pools.get(key)
         if found is None:
-            found = pools[key] = EndpointPool(spread, clock)
+            found = pools[key] = EndpointPool(spread, clock, scope)
         if pools is _pools:
             _pools.move_to_end(key)
             if len(_pools) > MAX_POOLS:

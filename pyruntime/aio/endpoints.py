@@ -256,9 +256,13 @@ class Endpoint:
             self._latency += share * (seconds - self._latency)
         self._answered_at = now
         if is_return:
-            self._changed_at = now
-            if self._pace is not None:
-                self._pace.begin(now)
+            self.returns(now)
+
+    def returns(self, now: float) -> None:
+        """Note that a rest ends."""
+        self._changed_at = now
+        if self._pace is not None:
+            self._pace.begin(now)
 
     def refused(self, now: float, asked: float | None) -> None:
         """Note a refusal, and the seconds that it asked callers to wait."""

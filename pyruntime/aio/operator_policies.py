@@ -14,6 +14,7 @@ from typing import Any
 from pillarbox.aio.calls import Call
 from pillarbox.aio.current_call import EndpointServices
 from pillarbox.aio.endpoint_counts import EndpointCounts
+from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.function import ResultConverter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
@@ -40,7 +41,8 @@ class OperatorPolicies:
     """
 
     __slots__ = (
-        *("by_key", "convert", "costs", "endpoint_counts", "endpoint_services", "errors", "fit", "hedge"),
+        *("by_key", "convert", "costs", "endpoint_counts", "endpoint_services", "errors", "facts", "fit"),
+        "hedge",
         *("is_plain", "load", "looks_at_results", "looks_beside_costs", "rejects", "retry"),
         *("service_limits", "slots", "stack", "time", "users"),
     )
@@ -55,9 +57,9 @@ class OperatorPolicies:
         resume: Callable[[Sequence[Call], bool], None],
     ) -> None:
         self.retry = None if options.retry is None else RetryPolicy(options.retry, clock)
-        self.load = LoadPolicy(options, self.retry, clock)
         shared = options.shared_slots()
         self.slots = None if shared is None else SlotPolicy(shared)
+        self.load = LoadPolicy(options, self.retry, clock, None if shared is None else shared.finder)
         self.service_limits = limits = ServiceLimitsPolicy(options, self.load)
         self.costs = CostPolicy(
             options.budget, meter, self.load.spend, clock, options.errors.redaction, limits.use
@@ -72,9 +74,10 @@ class OperatorPolicies:
         """Lets rows through by their keys; None where they have none."""
         self.users = tuple(copies_of(options.policies))
         self.endpoint_counts = counts = EndpointCounts()
-        self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
+        self.facts = None if options.limits is None else options.limits.open_facts()
+        self.endpoint_services = EndpointServices(self.load.waits_for_service, self._share, counts.count)
         given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts)
+        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, self._share)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )
@@ -111,6 +114,8 @@ class OperatorPolicies:
         self.load.start(wake)
         if self.slots is not None:
             self.slots.start()
+        if self.facts is not None:
+            self.facts.start()
         if self.time is not None:
             self.time.start()
 
@@ -119,7 +124,14 @@ class OperatorPolicies:
         self.stack.close()
         if self.slots is not None:
             await self.slots.closed()
+        if self.facts is not None:
+            await self.facts.close()
         await self.load.closed()
+
+    def _share(self, pool: EndpointPool) -> None:
+        """Share the states of endpoints of which there are several. Any thread."""
+        if self.facts is not None and not pool.is_alone:
+            self.facts.share(pool)
 
     def for_calls(self) -> tuple[EndpointServices, Callable[[Sequence[Call], object], None]]:
         """The values `endpoints` and `report_limits` of `CallServices`."""

@@ -517,14 +517,14 @@ class Options:
     def max_capacity(self) -> int:
         """Calls in flight, at most, whatever is found."""
         if isinstance(self.capacity, Shared):
-            return self.capacity.calls
+            return self.capacity.most
         return self.capacity if isinstance(self.capacity, int) else self.capacity.most
 
     def shared_slots(self) -> SharedSlots | None:
         """Return the slots of one task, of a capacity that is shared; None for one that is not."""
         if not isinstance(self.capacity, Shared) or self.limits is None:
             return None
-        return self.limits.open_slots(self.capacity.calls)
+        return self.limits.open_slots(self.capacity.slots)
 
     @property
     def rows_in_flight(self) -> int:

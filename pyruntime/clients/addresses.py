@@ -91,6 +91,7 @@ class Route:
         failed_at: str | None = None
         if self._call is not None:
             self._waits = self._call.waits_for_service
+            self._call.share_endpoints(pool)
             failed_at = getattr(self._call.error, FAILED_AT, None)
             left = self._call.seconds_left
             self._ends_at = None if left is None else pool.clock() + left

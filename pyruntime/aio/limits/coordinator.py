@@ -29,6 +29,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.fact_link import FactLink
+from pillarbox.aio.limits.facts import FACTS, FactService
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.messages import (
     SERVICE,
@@ -438,9 +441,16 @@ class CoordinatorHandle(SharedLimits):
             return self.open(Limits.of(rate, max_calls, max_cost))
         return self.open(Limits(max_calls=max_calls, max_cost=max_cost), LocalLimiter(rate, None, None))
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         """See `SharedLimits`."""
         return SlotLease(replace(self.handle, service=SLOTS), self.name or "shared", calls, self.patience)
+
+    def open_facts(self) -> FactLink | None:
+        """See `SharedLimits`."""
+        if not self.shares_rate:
+            # Nobody has asked for a coordinator.
+            return None
+        return FactLink(replace(self.handle, service=FACTS), self.name or "shared")
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits`."""
@@ -502,6 +512,7 @@ class Coordinator(RpcServer, SharedLimits):
 
     _own_timing: ClassVar[Timing] = DEFAULT_TIMING
     _upkeep: ClassVar[Upkeep] = DEFAULT_UPKEEP
+    _slot_lease_s: ClassVar[float] = LEASE_S
 
     def __init__(
         self,
@@ -559,7 +570,9 @@ class Coordinator(RpcServer, SharedLimits):
                 self._secret = self._own_secret or bytes.fromhex(state["secret"])
                 self._port = self._port or state["port"]
             # Tasks of before may be cut off, with slots that they have not given back.
-            self._others[SLOTS] = SlotService(quiet_s=0.0 if state is None else LEASE_S)
+            quiet_s = 0.0 if state is None else self._slot_lease_s
+            self._others[FACTS] = FactService()
+            self._others[SLOTS] = SlotService(lease_s=self._slot_lease_s, quiet_s=quiet_s)
             self._service = self._limits = LimitService(self._secret, self._path, state, self._upkeep)
         return super().start()
 
@@ -592,9 +605,13 @@ class Coordinator(RpcServer, SharedLimits):
         """See `SharedLimits`."""
         return self._tasks_handle().open_for(rate, max_calls, max_cost)
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         """See `SharedLimits`."""
         return self._tasks_handle().open_slots(calls)
+
+    def open_facts(self) -> FactLink | None:
+        """See `SharedLimits`."""
+        return self._tasks_handle().open_facts()
 
     def _tasks_handle(self) -> CoordinatorHandle:
         return CoordinatorHandle(self.handle(), None, self._patience)

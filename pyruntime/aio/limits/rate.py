@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol
 
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.endpoint_facts import SharedFacts
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import LearnedLimits
 from pillarbox.aio.limits.shared import SharedSlots
@@ -528,7 +530,7 @@ class SharedLimits(ABC):
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
 
-    def open_slots(self, calls: int) -> SharedSlots:
+    def open_slots(self, calls: int | Adaptive) -> SharedSlots:
         """The slots of one task, of so many for all of them. Any thread; connects when it is started.
 
         Raises ValueError where only rates and budgets are shared.
@@ -536,6 +538,10 @@ class SharedLimits(ABC):
         raise ValueError(
             f"capacity=Shared({calls}): {type(self).__name__} shares no slots; give a Coordinator"
         )
+
+    def open_facts(self) -> SharedFacts | None:
+        """The way of a task's findings about endpoints to the others; None for none. Any thread."""
+        return None
 
     def agreement(self, name: str) -> AgreedNumber | None:
         """The place where tasks agree on a number under `name`; None where there is none. Any thread."""
@@ -560,11 +566,15 @@ class RunBudget(SharedLimits):
         limiter.count_before(self.run, self.calls, self.cost)
         return limiter
 
-    def open_slots(self, calls: int) -> SharedSlots:
+    def open_slots(self, calls: int | Adaptive) -> SharedSlots:
         """See `SharedLimits`. Raises ValueError where nothing is shared."""
         if self.shared is None:
             raise ValueError(f"capacity=Shared({calls}): needs limits, such as a Coordinator")
         return self.shared.open_slots(calls)
+
+    def open_facts(self) -> SharedFacts | None:
+        """See `SharedLimits`."""
+        return None if self.shared is None else self.shared.open_facts()
 
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits`."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from pillarbox.validate import check_positive_int, naming_arguments
+from pillarbox.aio.concurrency import Adaptive, CapacityFinder
+from pillarbox.validate import check_choice, check_positive_int, naming_arguments
+
+MAX_SLOTS = 10_000
+"""Calls in flight of one capacity that is shared, at most."""
 
 
 @naming_arguments
@@ -15,6 +19,7 @@ class Shared:
     """Capacity of a whole job: calls in flight at the service, at most, over all tasks that share `limits`.
 
     calls: their number. One task alone may have all of them; tasks that have rows have about equal numbers.
+        "auto" or an `Adaptive` has the coordinator find the number, by the calls of all tasks.
 
         >>> from pillarbox import Coordinator, Shared, async_map
         >>> async def call(row):
@@ -27,10 +32,29 @@ class Shared:
     a minute later. A value; any thread may use it. Raises TypeError or ValueError for a bad argument.
     """
 
-    calls: int
+    calls: int | Literal["auto"] | Adaptive
 
     def __post_init__(self) -> None:
-        check_positive_int("capacity", self.calls)
+        calls = self.calls
+        if isinstance(calls, str):
+            check_choice("calls", calls, ("auto",))
+            object.__setattr__(self, "calls", Adaptive())
+        elif not isinstance(calls, Adaptive):
+            check_positive_int("capacity", calls)
+        if self.most > MAX_SLOTS:
+            raise ValueError(f"calls={calls!r}: must be at most {MAX_SLOTS:,}")
+
+    @property
+    def slots(self) -> int | Adaptive:
+        """The number, or the rule that finds it."""
+        assert not isinstance(self.calls, str)
+        return self.calls
+
+    @property
+    def most(self) -> int:
+        """Calls in flight, at most, whatever is found."""
+        slots = self.slots
+        return slots.most if isinstance(slots, Adaptive) else slots
 
 
 class SharedSlots(Protocol):
@@ -39,6 +63,10 @@ class SharedSlots(Protocol):
     @property
     def limit(self) -> int:
         """Calls that may be in flight now."""
+
+    @property
+    def finder(self) -> CapacityFinder | None:
+        """Takes the outcomes of calls, where their number is found by them; None where it is given."""
 
     def start(
         self,

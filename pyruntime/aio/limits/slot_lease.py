@@ -12,11 +12,14 @@ import time
 import uuid
 from collections.abc import Callable
 
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.outcomes import TaskOutcomes
 from pillarbox.aio.limits.rate import CoordinatorError
 from pillarbox.aio.limits.slots import (
     TO_HOLDER,
     TO_SLOTS,
     OpenSlots,
+    Rule,
     SlotsAsked,
     SlotsBack,
     SlotsGranted,
@@ -37,19 +40,27 @@ LEAVE_TIMEOUT_S = 2.0
 
 
 class SlotLease:
-    """The slots of one task: see `SharedSlots`. `clock` gives seconds and never goes back."""
+    """The slots of one task: see `SharedSlots`. `clock` gives seconds and never goes back.
+
+    slots: the number of all tasks together, or the rule by which the coordinator finds it.
+    """
 
     def __init__(
         self,
         handle: RpcHandle,
         name: str,
-        total: int,
+        slots: int | Adaptive,
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._way = Reconnector(handle)
         self._name = name
-        self._total = total
+        self._total = slots if isinstance(slots, int) else slots.most
+        self._rule = None if isinstance(slots, int) else Rule(slots.start, slots.least, slots.most)
+        self.finder = (
+            None if self._rule is None else TaskOutcomes(lambda: self.limit, clock, self._report_later)
+        )
+        """See `SharedSlots.finder`."""
         self._patience = patience
         self._clock = clock
         self._id = uuid.uuid4().hex
@@ -61,6 +72,7 @@ class SlotLease:
         self._waits_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
         self._in_flight: Callable[[], int] = lambda: 0
         self._changed: Callable[[], None] = lambda: None
         self._fail: Callable[[BaseException], None] = lambda error: None
@@ -102,8 +114,9 @@ class SlotLease:
     async def close(self) -> None:
         """See `SharedSlots.close`. Takes two seconds at most, where nothing answers."""
         task, self._task = self._task, None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._report_timer):
+            if timer is not None:
+                timer.cancel()
         self._changed = lambda: None
         if task is None:
             return
@@ -132,7 +145,8 @@ class SlotLease:
         if self._clock() - self._lost_at > CUT_OFF_S:
             # The lease may be over: what runs is in its slot all the same.
             self._held = min(self._held, self._in_flight())
-        return TO_SLOTS.to_json(OpenSlots(self._name, self._total, self._id, self._held, self._wanted))[1:]
+        opening = OpenSlots(self._name, self._total, self._id, self._held, self._wanted, self._rule)
+        return TO_SLOTS.to_json(opening)[1:]
 
     async def _talk(self, connection: Connection) -> None:
         # What was said while there was no connection.
@@ -162,6 +176,19 @@ class SlotLease:
         if left <= 0.0:
             raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
         return left
+
+    # -- outcomes, for a number that is found ------------------------------------------------------
+
+    def _report_later(self, seconds: float) -> None:
+        if self._task is not None:
+            if self._report_timer is not None:
+                self._report_timer.cancel()
+            self._report_timer = asyncio.get_running_loop().call_later(seconds, self._report)
+
+    def _report(self) -> None:
+        self._report_timer = None
+        if self.finder is not None:
+            self._say(self.finder.take())
 
     # -- slots that are free ------------------------------------------------------------------
 

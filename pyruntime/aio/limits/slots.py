@@ -10,7 +10,9 @@ of the server's loop; messages are values, for any thread.
 # task when it connects again: what was on its way to it then has not reached it.
 #
 # Slots are asked back, and not taken: a call that runs is in its slot. Who holds more than a fair share is
-# asked for as much as those lack who have less. With more tasks than slots these go round: who has held one
+# asked for as much as those lack who have less. Where there are fewer slots than before, each task is asked
+# for all that are too many, as it is not known where a call ends next; once they are back, the others keep
+# theirs. With more tasks than slots these go round: who has held one
 # for long is asked for it while another has none.
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.outcomes import JobCapacity, Outcomes
 from pillarbox.aio.limits.rate import check_name
+from pillarbox.aio.limits.shared import MAX_SLOTS
 from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import Connection
 from pillarbox.rpc.server import Service
@@ -35,18 +40,27 @@ LEASE_S = 30.0
 pulled notices that up to 25 s later than the coordinator (heartbeats), and begins no call after 5 s more."""
 ROUND_S = 1.0
 """Seconds that a task keeps a slot while others have none."""
-MAX_SLOTS = 10_000
-"""Slots of one name, at most; and names, at most."""
+MAX_NAMES = 10_000
+
+
+class Rule(NamedTuple):
+    """Rule by which the number of slots is found: see `Adaptive`."""
+
+    start: Count
+    least: Count
+    most: Count
 
 
 class OpenSlots(NamedTuple):
-    """A task is there, first or again: it holds and wants so many of `total` slots."""
+    """A task is there, first or again: it holds and wants so many slots, of `total` or of a number found."""
 
     name: str
     total: Count
     client: str
     held: Count
     wanted: Count
+    rule: Rule | None = None
+    """For a number that is found, `total` at most."""
 
 
 class OpenedSlots(NamedTuple):
@@ -72,7 +86,7 @@ class SlotsGranted(NamedTuple):
 
 
 class SlotsAsked(NamedTuple):
-    """A task is asked to hold so many slots only, as soon as calls have ended."""
+    """A task is asked to hold so many slots only, as soon as calls have ended; `MAX_SLOTS`: not any more."""
 
     slots: Count
 
@@ -81,7 +95,7 @@ class SlotsLeft(NamedTuple):
     """A task ends, with no call in flight; and the answer to it."""
 
 
-TO_SLOTS = Codec(OpenSlots, WantSlots, SlotsBack, SlotsLeft)
+TO_SLOTS = Codec(OpenSlots, WantSlots, SlotsBack, SlotsLeft, Outcomes)
 TO_HOLDER = Codec(OpenedSlots, SlotsGranted, SlotsAsked, SlotsLeft)
 
 
@@ -96,13 +110,16 @@ class Holder:
     """The time at which it got its last slot, or began to want one."""
     gone_until: float | None = None
     """The time at which it is given up, of one that is not connected."""
+    is_for_all: bool = False
+    """True if all tasks are asked for the same slots, which are too many."""
 
 
 class SlotAllocator:
     """The accounts of `total` slots. `clock` gives seconds and never goes back.
 
-    Never more are held than there are, but for calls that outlive the lease of their task. quiet_s: seconds
-    in which nothing is granted: after a restart, tasks that are cut off have slots of which nothing is known.
+    Never more are held than there are, but for calls that outlive the lease of their task; where their number
+    has become smaller, never more than before. quiet_s: seconds in which nothing is granted: after a restart,
+    tasks that are cut off have slots of which nothing is known.
     """
 
     def __init__(
@@ -185,8 +202,35 @@ class SlotAllocator:
             holder.held, holder.since, free = holder.held + 1, now, free - 1
             granted[name] = granted.get(name, 0) + 1
             hungry = [pair for pair in hungry if pair[1].held < pair[1].wanted]
+        if self.held > self.total:
+            return granted, self._ask_for_excess(), next_end - now
+        lifted = self._lift()
         asked, wait = self._ask_back([each for _, each in hungry], now) if hungry else ({}, math.inf)
-        return granted, asked, min(next_end - now, wait)
+        return granted, {**lifted, **asked}, min(next_end - now, wait)
+
+    def _ask_for_excess(self) -> dict[str, int]:
+        """Ask each task for all slots that are too many: those that are free first go."""
+        # spec: SlotLease!AskBack
+        asked: dict[str, int] = {}
+        excess = self.held - self.total
+        for name, holder in self.holders.items():
+            left = max(0, holder.held - excess)
+            if holder.gone_until is None and left < holder.asked and left < holder.held:
+                holder.asked = asked[name] = left
+                holder.is_for_all = True
+        return asked
+
+    def _lift(self) -> dict[str, int]:
+        """Ask for no more: others have given back what was too many."""
+        # spec: SlotLease!Lift
+        lifted: dict[str, int] = {}
+        for name, holder in self.holders.items():
+            if holder.is_for_all:
+                holder.is_for_all = False
+                if holder.gone_until is None and holder.asked < math.inf:
+                    lifted[name] = MAX_SLOTS
+                holder.asked = math.inf
+        return lifted
 
     def _ask_back(self, hungry: list[Holder], now: float) -> tuple[dict[str, int], float]:
         """Ask for slots for those who have less than others; and the seconds until one may be asked again."""
@@ -221,9 +265,14 @@ class SlotAllocator:
 
 @dataclass
 class SlotAccount:
-    """The slots of one name, and the connections of the tasks that share them."""
+    """The slots of one name, and the connections of the tasks that share them.
+
+    rule: how their number is found. capacity: finds it. Both are None where it is given.
+    """
 
     allocator: SlotAllocator
+    rule: Rule | None = None
+    capacity: JobCapacity | None = None
     connections: dict[str, Connection] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
 
@@ -260,6 +309,10 @@ class SlotService(Service):
                     connection.send(*TO_HOLDER.to_json(message))
                 elif isinstance(message, SlotsBack):
                     allocator.give_back(client, message.slots)
+                elif isinstance(message, Outcomes):
+                    if account.capacity is None:
+                        raise ValueError(f"{message!r:.200}: the number of slots is given")
+                    account.capacity.report(message)
                 else:
                     allocator.want(client, message.slots)
                 self._pump(account)
@@ -273,20 +326,26 @@ class SlotService(Service):
         name, client = check_name(opening.name), check_name(opening.client)
         if not 0 < opening.total <= MAX_SLOTS or opening.held > opening.total:
             raise ValueError(f"{opening!r:.200}: slots from 1 to {MAX_SLOTS}")
-        if len(self.accounts) >= MAX_SLOTS:
+        if len(self.accounts) >= MAX_NAMES:
             self.accounts = {each: known for each, known in self.accounts.items() if known.allocator.holders}
         account = self.accounts.get(name)
-        if account is None:
-            quiet = max(0.0, self._quiet_until - self._clock())
-            allocator = SlotAllocator(opening.total, self._clock, self._lease_s, quiet)
-            account = self.accounts[name] = SlotAccount(allocator)
-        if account.allocator.total != opening.total:
+        quiet_s = max(0.0, self._quiet_until - self._clock())
+        asked_for = opening.rule or opening.total
+        if account is not None and asked_for != (account.rule or account.allocator.total):
             if account.allocator.holders:
-                other = account.allocator.total
-                why = f"capacity=Shared({opening.total}): the slots of {name!r} are shared, and are {other}"
+                there = _shown(account.rule or account.allocator.total)
+                why = f"capacity={_shown(asked_for)}: the slots of {name!r} are shared, and are {there}"
                 connection.send("no", why)
                 return None
-            account.allocator.total = opening.total
+            account = None
+        if account is None:
+            allocator = SlotAllocator(opening.total, self._clock, self._lease_s, quiet_s)
+            account = self.accounts[name] = SlotAccount(allocator, opening.rule)
+            if opening.rule is not None:
+                account.capacity = JobCapacity(Adaptive(*opening.rule), self._clock)
+        if account.capacity is not None and quiet_s > 0.0:
+            account.capacity.resume(account.allocator.held + opening.held)
+            account.allocator.total = account.capacity.limit
         old = account.connections.get(client)
         if old is not None:
             old.abort()
@@ -303,7 +362,13 @@ class SlotService(Service):
         if account.timer is not None:
             account.timer.cancel()
             account.timer = None
+        next_s = math.inf
+        if account.capacity is not None:
+            next_s = account.capacity.judge()
+            # spec: SlotLease!Resize
+            account.allocator.total = account.capacity.limit
         granted, asked, wait = account.allocator.allocate()
+        wait = min(wait, next_s)
         for client, count in granted.items():
             account.connections[client].send(*TO_HOLDER.to_json(SlotsGranted(count)))
         for client, count in asked.items():
@@ -311,3 +376,7 @@ class SlotService(Service):
         if wait < math.inf:
             loop = asyncio.get_running_loop()
             account.timer = loop.call_later(max(wait, 0.001), self._pump, account)
+
+
+def _shown(slots: int | Rule) -> str:
+    return f"Shared({slots!r})" if isinstance(slots, int) else f"Shared(Adaptive{tuple(slots)})"

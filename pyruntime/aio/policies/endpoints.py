@@ -14,7 +14,7 @@ A client of a service with several addresses chooses by itself, within a call: `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
@@ -40,13 +40,21 @@ class _Attempt:
 class EndpointPolicy(CallPolicy):
     """Chooses the endpoint of each attempt, and has refused rows called again at another one.
 
-    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each.
+    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each. share:
+    shares the states of the endpoints with other tasks.
     """
 
-    def __init__(self, endpoints: Endpoints, load: LoadPolicy, counts: EndpointCounts) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        load: LoadPolicy,
+        counts: EndpointCounts,
+        share: Callable[[EndpointPool], None] = lambda pool: None,
+    ) -> None:
         self._endpoints = endpoints
         self._load = load
         self._counts = counts
+        self._share = share
         self._reports = "ended" not in load.skips
         # By this policy from now on.
         load.skips |= {"ended"}
@@ -62,6 +70,7 @@ class EndpointPolicy(CallPolicy):
         """Take the facts that this process has of the endpoints."""
         self.pool = pool_of(self._endpoints.spread, services.loop)
         self._counts.watch(self.pool)
+        self._share(self.pool)
         if self.pool.is_alone:
             # What holds for one endpoint holds for the operator.
             self.skips = frozenset({"may_begin", "again"})

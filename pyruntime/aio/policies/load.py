@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.aio.calls import Call
-from pillarbox.aio.concurrency import Adaptive, AdaptiveController
+from pillarbox.aio.concurrency import Adaptive, CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.rate import (
@@ -45,14 +45,19 @@ class LoadPolicy(CallPolicy):
     """Controls the load of one operator by a limiter, a circuit breaker, an adaptive limit, or some of them.
 
     options: the limits. retry: says how long an outage is waited for; None without attempts to wait for.
-    clock: seconds, by which the limits of this task alone go.
+    clock: seconds, by which the limits of this task alone go. finder: takes the outcomes, where the calls in
+    flight are found for all tasks together.
 
     A limiter with a rate is held back with the first refusals that are more than chance; one without only for
     an overload that is new to this task: cool-downs would interrupt the paces that the other tasks find.
     """
 
     def __init__(
-        self, options: Options, retry: RetryPolicy | None, clock: Callable[[], float] = time.monotonic
+        self,
+        options: Options,
+        retry: RetryPolicy | None,
+        clock: Callable[[], float] = time.monotonic,
+        finder: CapacityFinder | None = None,
     ) -> None:
         rate, budget = options.rate, options.budget
         self.breaker: CircuitBreaker | None = None
@@ -66,7 +71,7 @@ class LoadPolicy(CallPolicy):
         self._retry = retry
         self._clock = clock
         self._adaptive: Adaptive | None = options.adaptive
-        self._controller: AdaptiveController | None = None
+        self._controller = finder
         # Calls in flight that seem never to end: without slots beside the limit they would use it up.
         self._stuck = 0
         self._stuck_timer: asyncio.TimerHandle | None = None
@@ -76,11 +81,12 @@ class LoadPolicy(CallPolicy):
         self._spent_before = 0, 0.0  # calls and cost of the lives before, of which a snapshot has told
         self._counts_before = options.ledger is None and options.limits is None
         self.skips = frozenset(() if self.limiter is not None else ("may_begin",))
-        if self.limiter is None and self._adaptive is None and not self.can_break:
+        finds = self._adaptive is not None or finder is not None
+        if self.limiter is None and not finds and not self.can_break:
             # Nothing depends on the ends of attempts.
             self.skips |= {"ended"}
         # Answers count for an adaptive limit, and for a breaker once there is one.
-        self.needs_answers = self._adaptive is not None
+        self.needs_answers = finds
         self.weighs = self._units is not None
         """True if rows have weights, which a user's function gives."""
 
@@ -94,7 +100,7 @@ class LoadPolicy(CallPolicy):
         """Begin to grant calls. wake: called when a shared limiter may have more."""
         if self.limiter is not None:
             self.limiter.start(self._services.loop, wake)
-        if self._controller is not None:
+        if self._adaptive is not None:
             self._find_stuck_calls()
 
     def close(self) -> None:
@@ -132,7 +138,7 @@ class LoadPolicy(CallPolicy):
     @property
     def observes_answers(self) -> bool:
         """True if an attempt that was answered counts, now or once there is a breaker."""
-        return self._adaptive is not None or self.can_break
+        return self._adaptive is not None or self._controller is not None or self.can_break
 
     @property
     def exhausted(self) -> str | None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.concurrency import CapacityFinder
 from pillarbox.aio.limits.shared import SharedSlots
 from pillarbox.aio.policy import CallPolicy, PolicyServices
 
@@ -29,6 +30,11 @@ class SlotPolicy(CallPolicy):
     def start(self) -> None:
         """Connect."""
         self._slots.start(self._services.in_flight, self._changed, self._services.stop)
+
+    @property
+    def finder(self) -> CapacityFinder | None:
+        """Takes the outcomes of calls, where the number of slots is found by them."""
+        return self._slots.finder
 
     @property
     def limit(self) -> int:

@@ -31,6 +31,7 @@ class Slots(RuleBasedStateMachine):
         super().__init__()
         self.clock = FakeClock(100.0)
         self.allocator = SlotAllocator(TOTAL, self.clock)
+        self.most = TOTAL
         self.held: dict[str, int] = {}
         self.gone: dict[str, float] = {}
 
@@ -40,7 +41,7 @@ class Slots(RuleBasedStateMachine):
             self.held[name] += count
         for name, count in asked.items():
             # Its calls have ended.
-            self.give_back(name, self.held[name] - count)
+            self.give_back(name, max(0, self.held[name] - count))
 
     def give_back(self, name: str, count: int) -> None:
         self.held[name] -= count
@@ -75,11 +76,19 @@ class Slots(RuleBasedStateMachine):
         self.clock.advance(seconds)
         self.allocate()
 
+    @rule(total=st.integers(1, TOTAL))
+    def resize(self, total: int) -> None:
+        self.allocator.total = total
+        self.most = max(total, self.allocator.held)
+        self.allocate()
+
     @invariant()
     def never_more_are_held_than_there_are(self) -> None:
         leased = [held for name, held in self.held.items() if self.gone.get(name, math.inf) > self.clock()]
-        assert sum(leased) <= TOTAL
-        assert self.allocator.held <= TOTAL
+        if self.allocator.held <= self.allocator.total:
+            self.most = self.allocator.total
+        assert sum(leased) <= self.most
+        assert self.allocator.held <= self.most
 
 
 Slots.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

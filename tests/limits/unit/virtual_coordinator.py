@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.coordinator import DEFAULT_UPKEEP, LimitService, SharedStatistics, Upkeep
+from pillarbox.aio.limits.fact_link import FactLink
+from pillarbox.aio.limits.facts import FACTS, FactService
 from pillarbox.aio.limits.lease import LeasedLimiter
 from pillarbox.aio.limits.messages import SERVICE
 from pillarbox.aio.limits.rate import Limits, Rate, SharedLimits
@@ -40,6 +43,7 @@ class VirtualCoordinator:
         self.service = LimitService(SECRET, None, state, upkeep, clock)
         self._server = RpcServer(SERVICE, self.service, HOST, PORT, timing=timing)
         self._server._secret = SECRET
+        self.facts = self._server._others[FACTS] = FactService(clock)
         self.slots = self._server._others[SLOTS] = SlotService(clock, slot_lease_s)
 
     async def __aenter__(self) -> VirtualCoordinator:
@@ -59,9 +63,12 @@ class VirtualLimits(SharedLimits):
     def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> LeasedLimiter:
         return limiter(Limits.of(rate, max_calls, max_cost))
 
-    def open_slots(self, calls: int) -> SlotLease:
+    def open_slots(self, calls: int | Adaptive) -> SlotLease:
         clock = asyncio.get_running_loop().time
         return SlotLease(RpcHandle(((HOST, PORT),), SECRET, SLOTS), "g", calls, 60.0, clock)
+
+    def open_facts(self) -> FactLink:
+        return FactLink(RpcHandle(((HOST, PORT),), SECRET, FACTS), "g")
 
     def named(self, name: str | None = None) -> VirtualLimits:
         return self
