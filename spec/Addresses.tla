@@ -6,7 +6,11 @@
 (* An outcome counts in the period of its address in which its request began: a period ends when the address opens,  *)
 (* rests again or closes. Time is not here: a rest may end at any time. Nor are the thresholds by which a fault is   *)
 (* the address's: each refusal is. Nor load, latency, weight and pace: they order those that take a request, and any *)
-(* of these may be chosen. Modules pillarbox.aio.endpoint_health and endpoint_pool; the two ways to use them are     *)
+(* of these may be chosen.                                                                                           *)
+(* With Quota > 0 each address has a quota of its own, which its answers name: what is left of it as the process     *)
+(* knows it (`known`) is passed over in the choice once it is used up. A quota may be gone for good, which makes its  *)
+(* address rest until then; operators stop where those of all addresses are gone.                                    *)
+(* Modules pillarbox.aio.endpoint_health, endpoint_pool and endpoint_limits; the two ways to use them are             *)
 (* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints.                                                 *)
 EXTENDS Naturals, FiniteSets
 
@@ -16,6 +20,8 @@ CONSTANTS
     Closes,     \* operators that end early, at most
     Changes,    \* changes of mind of the addresses, at most
     Cancels,    \* requests that are cancelled, at most
+    Quota,      \* requests that an address takes until its quota comes back; 0 where none has a quota
+    Goes,       \* quotas that are gone for good, at most
     Endless,    \* whether a call that was answered is made again, for ever
     Mutant
 
@@ -27,9 +33,15 @@ VARIABLES
     call,       \* of each call: where it is, see TypeOK
     paused,     \* of each operator: whether it holds back all calls
     closed,     \* the operators that have ended early
+    left,       \* of each address: what is left of its quota
+    known,      \* of each address: the same, as the process knows it
+    gone,       \* of each address: whether its quota does not come back, which an answer has said if it is in `told`
+    told,
+    stopped,    \* whether the operators make no call any more, since the quotas of all are gone
     changes, cancels
 
-vars == <<well, open, rested, probing, call, paused, closed, changes, cancels>>
+quotas == <<left, known, gone, told, stopped>>
+vars == <<well, open, rested, probing, call, paused, closed, left, known, gone, told, stopped, changes, cancels>>
 breaker == <<open, rested, probing>>
 
 Op(c) == 1 + (c % Ops)
@@ -40,6 +52,8 @@ TypeOK ==
     /\ well \in [Addrs -> BOOLEAN] /\ open \in [Addrs -> BOOLEAN] /\ rested \in [Addrs -> BOOLEAN]
     /\ probing \in [Addrs -> BOOLEAN] /\ paused \in [1..Ops -> BOOLEAN]
     /\ closed \subseteq 1..Ops
+    /\ left \in [Addrs -> 0..Quota] /\ known \in [Addrs -> 0..Quota]
+    /\ gone \subseteq Addrs /\ told \subseteq gone /\ stopped \in BOOLEAN
     /\ call \in [Calls -> [at : {"new", "out", "held", "done", "lost"}, addr : Addrs, fresh : BOOLEAN,
                            sound : BOOLEAN, tried : SUBSET Addrs]]
 
@@ -48,17 +62,21 @@ New == [at |-> "new", addr |-> CHOOSE a \in Addrs : TRUE, fresh |-> FALSE, sound
 Init ==
     /\ well = [a \in Addrs |-> TRUE] /\ open = [a \in Addrs |-> FALSE] /\ rested = open /\ probing = open
     /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ closed = {} /\ changes = 0 /\ cancels = 0
+    /\ left = [a \in Addrs |-> Quota] /\ known = left /\ gone = {} /\ told = {} /\ stopped = FALSE
 
 (* The requests that probe, in the eyes of an operator: of all of them.                                            *)
 Probes(o, a) ==
     IF Mutant = "own_probes"
     THEN \E c \in Calls : Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a /\ call[c].fresh
     ELSE probing[a]
+(* Its quota has room, as far as is known.                                                                         *)
+HasRoom(a) == Quota = 0 \/ Mutant = "takes_beyond_quota" \/ (known[a] > 0 /\ a \notin told)
 CanTakeBy(o, a) ==
-    \/ ~open[a]
-    \/ /\ rested[a] \/ Mutant = "takes_while_it_rests"
-       /\ ~Probes(o, a) \/ Mutant = "many_probes"
-       /\ Mutant # "never_probed"
+    /\ HasRoom(a)
+    /\ \/ ~open[a]
+       \/ /\ rested[a] \/ Mutant = "takes_while_it_rests"
+          /\ ~Probes(o, a) \/ Mutant = "many_probes"
+          /\ Mutant # "never_probed"
 CanTake(a) == \E o \in 1..Ops : CanTakeBy(o, a)
 Left(c) == {a \in Addrs \ call[c].tried : CanTakeBy(Op(c), a)}
 
@@ -71,11 +89,18 @@ MayProbe(c, a) ==
 Aged(a, calls) == [c \in Calls |-> IF calls[c].at = "out" /\ calls[c].addr = a
                                    THEN [calls[c] EXCEPT !.fresh = FALSE] ELSE calls[c]]
 
+(* What it will use of the quota is reserved. Where the quota is used up although that was not known, since others   *)
+(* use it too, the request is refused.                                                                             *)
+Takes(a) == well[a] /\ (Quota = 0 \/ left[a] > 0)
+Less(amounts, a) == IF amounts[a] > 0 THEN [amounts EXCEPT ![a] = @ - 1] ELSE amounts
 Send(c, a) ==
+    /\ ~stopped
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ a \in Left(c) /\ MayProbe(c, a)
-    /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> well[a], tried |-> @.tried]]
+    /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> Takes(a), tried |-> @.tried]]
     /\ probing' = [probing EXCEPT ![a] = open[a]]
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes, cancels>>
+    /\ left' = IF Takes(a) THEN Less(left, a) ELSE left
+    /\ known' = Less(known, a)
+    /\ UNCHANGED <<well, open, rested, paused, closed, gone, told, stopped, changes, cancels>>
 
 (* What an end of a request frees: the place of the probe, if it was that.                                         *)
 Freed(c) == LET a == call[c].addr IN IF call[c].fresh THEN [probing EXCEPT ![a] = FALSE] ELSE probing
@@ -84,7 +109,7 @@ Answer(c) ==
     LET a == call[c].addr
         counts == call[c].fresh \/ Mutant = "stale_closes"
         after == [call EXCEPT ![c] = IF Endless THEN New ELSE [@ EXCEPT !.at = "done"]]
-    IN  /\ call[c].at = "out" /\ (well[a] \/ call[c].sound)
+    IN  /\ call[c].at = "out" /\ (Takes(a) \/ call[c].sound)
         /\ IF counts /\ open[a]
            THEN /\ open' = [open EXCEPT ![a] = FALSE]
                 /\ rested' = [rested EXCEPT ![a] = FALSE]
@@ -92,13 +117,13 @@ Answer(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ probing' = Freed(c) /\ call' = after
                 /\ UNCHANGED <<open, rested>>
-        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels>>
 
 Refuse(c) ==
     LET a == call[c].addr
         counts == call[c].fresh \/ Mutant = "stale_opens"
         after == [call EXCEPT ![c] = [@ EXCEPT !.at = "new", !.tried = @ \cup {a}, !.fresh = FALSE, !.sound = FALSE]]
-    IN  /\ call[c].at = "out" /\ (~well[a] \/ ~call[c].sound)
+    IN  /\ call[c].at = "out" /\ (~well[a] \/ (Quota = 0 /\ ~call[c].sound))
         /\ IF counts
            THEN /\ open' = [open EXCEPT ![a] = TRUE]
                 /\ rested' = [rested EXCEPT ![a] = FALSE]
@@ -106,7 +131,42 @@ Refuse(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ call' = after
                 /\ UNCHANGED breaker
-        /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+        /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels>>
+
+(* It is refused for the quota, which is used up: the address is not ill, and does not rest. Its answer names what   *)
+(* is left, and whether it comes back: if not, the address is out until a person acts. Where that is so of all, the   *)
+(* operators stop.                                                                                                 *)
+RefuseForQuota(c) ==
+    LET a == call[c].addr
+        named == [known EXCEPT ![a] = left[a]]
+        all == told' = Addrs \/ (Mutant = "stops_for_one" /\ told' # {})
+    IN  /\ Quota > 0 /\ call[c].at = "out" /\ well[a] /\ ~call[c].sound /\ left[a] = 0
+        /\ known' = named
+        /\ told' = IF a \in gone THEN told \cup {a} ELSE told
+        /\ stopped' = (stopped \/ all)
+        /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "new", !.tried = @ \cup {a}, !.fresh = FALSE, !.sound = FALSE]]
+        /\ probing' = Freed(c)
+        /\ UNCHANGED <<well, open, rested, paused, closed, left, gone, changes, cancels>>
+
+(* Others use the quota as well: this process learns of it by its own answers.                                      *)
+UsedByOthers(a) ==
+    /\ Quota > 0 /\ left[a] > 0 /\ changes < Changes
+    /\ changes' = changes + 1
+    /\ left' = [left EXCEPT ![a] = @ - 1]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, known, gone, told, stopped, cancels>>
+
+(* It comes back, at the time that was named.                                                                      *)
+QuotaBack(a) ==
+    /\ Quota > 0 /\ a \notin gone /\ (left[a] < Quota \/ known[a] < Quota)
+    /\ left' = [left EXCEPT ![a] = Quota]
+    /\ known' = IF Mutant = "quota_stays_used_up" THEN known ELSE [known EXCEPT ![a] = Quota]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, gone, told, stopped, changes, cancels>>
+
+(* It is used up for good.                                                                                         *)
+QuotaGoes(a) ==
+    /\ Quota > 0 /\ a \notin gone /\ Cardinality(gone) < Goes
+    /\ gone' = gone \cup {a} /\ left' = [left EXCEPT ![a] = 0]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, known, told, stopped, changes, cancels>>
 
 (* Its call has no more time, or nobody wants it: the operator has its outcome.                                    *)
 Cancel(c) ==
@@ -114,27 +174,29 @@ Cancel(c) ==
     /\ cancels' = cancels + 1
     /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "done", !.fresh = FALSE]]
     /\ probing' = IF Mutant = "cancelled_probe_stays" THEN probing ELSE Freed(c)
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, quotas, changes>>
 
 (* No address takes the request, and none has seen it: nothing was sent, which counts as no attempt.               *)
 Pause(c) ==
+    /\ ~stopped
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried = {}
-    /\ IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
+    /\ IF Mutant = "held_for_one_quota" THEN \E a \in Addrs : ~HasRoom(a) ELSE
+       IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
     /\ paused' = [paused EXCEPT ![Op(c)] = TRUE]
     /\ call' = [call EXCEPT ![c].at = "held"]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels>>
 
 (* Addresses have refused it, and no other one takes it: the operator makes it again.                              *)
 Fail(c) ==
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried # {} /\ Left(c) = {}
     /\ call' = [call EXCEPT ![c] = IF Mutant = "refused_is_lost" THEN [@ EXCEPT !.at = "lost"] ELSE New]
-    /\ UNCHANGED <<well, breaker, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, paused, closed, quotas, changes, cancels>>
 
 Resume(o) ==
     /\ paused[o] /\ \E a \in Addrs : CanTakeBy(o, a)
     /\ paused' = [paused EXCEPT ![o] = FALSE]
     /\ call' = [c \in Calls |-> IF call[c].at = "held" /\ Op(c) = o THEN New ELSE call[c]]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels>>
+    /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels>>
 
 (* The task ends, with an error or since it is left: no request of it has an outcome.                              *)
 Close(o) ==
@@ -146,31 +208,32 @@ Close(o) ==
                       probing[a] /\ (\/ Mutant = "closed_probe_stays"
                                      \/ \A c \in Calls : ~(Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a
                                                              /\ call[c].fresh))]
-    /\ UNCHANGED <<well, open, rested, changes, cancels>>
+    /\ UNCHANGED <<well, open, rested, quotas, changes, cancels>>
 
 RestEnds(a) ==
     /\ open[a] /\ ~rested[a]
     /\ rested' = [rested EXCEPT ![a] = TRUE]
-    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, quotas, changes, cancels>>
 
 Change(a) ==
     /\ changes < Changes
     /\ changes' = changes + 1
     /\ well' = [well EXCEPT ![a] = ~@]
-    /\ UNCHANGED <<breaker, call, paused, closed, cancels>>
+    /\ UNCHANGED <<breaker, call, paused, closed, quotas, cancels>>
 
 Next ==
-    \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a)
-    \/ \E a \in Addrs : RestEnds(a) \/ Change(a)
+    \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ RefuseForQuota(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c)
+    \/ \E c \in Calls, a \in Addrs : Send(c, a)
+    \/ \E a \in Addrs : RestEnds(a) \/ Change(a) \/ UsedByOthers(a) \/ QuotaBack(a) \/ QuotaGoes(a)
     \/ \E o \in 1..Ops : Resume(o) \/ Close(o)
 
 Spec == Init /\ [][Next]_vars
 
-(* A request ends, a rest ends, and by turns each address that takes requests gets one.                            *)
+(* A request ends, a rest ends, a quota comes back, and by turns each address that takes requests gets one.                            *)
 FairSpec ==
     /\ Spec
-    /\ \A c \in Calls : WF_vars(Answer(c) \/ Refuse(c)) /\ WF_vars(Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a))
-    /\ \A a \in Addrs : WF_vars(RestEnds(a)) /\ SF_vars(\E c \in Calls : Send(c, a))
+    /\ \A c \in Calls : WF_vars(Answer(c) \/ Refuse(c) \/ RefuseForQuota(c)) /\ WF_vars(Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a))
+    /\ \A a \in Addrs : WF_vars(RestEnds(a)) /\ SF_vars(QuotaBack(a)) /\ SF_vars(\E c \in Calls : Send(c, a))
     /\ \A o \in 1..Ops : WF_vars(Resume(o))
 
 -----------------------------------------------------------------------------
@@ -188,6 +251,14 @@ NoneLost == \A c \in Calls : call[c].at # "lost" /\ (call[c].at = "held" => paus
 (* All calls are held back for the fault of all addresses only.                                                    *)
 PausedForAll == [][\A o \in 1..Ops : (paused'[o] /\ ~paused[o]) => \A a \in Addrs : ~CanTakeBy(o, a)]_vars
 
+(* No request goes to an address whose quota is used up, as far as is known, or gone.                               *)
+PassesOver ==
+    [][\A c \in Calls : (call[c].at = "new" /\ call'[c].at = "out")
+        => LET a == call'[c].addr IN Quota = 0 \/ (known[a] > 0 /\ a \notin told)]_vars
+
+(* The operators stop where no address has a quota that comes back.                                                 *)
+StoppedForAll == stopped => gone = Addrs
+
 (* A request that has failed is not lost to a probe, while an address that is closed takes it.                     *)
 FailedDoesNotProbe ==
     [][\A c \in Calls : (call[c].at = "new" /\ call'[c].at = "out" /\ call[c].tried # {} /\ open[call'[c].addr])
@@ -199,7 +270,7 @@ StaleSaysNothing ==
         => LET a == call[c].addr IN open'[a] = open[a] /\ rested'[a] = rested[a] /\ probing'[a] = probing[a]]_vars
 
 (* Where one address is well for good, every call gets its answer.                                                 *)
-AllAnswered == (\E a \in Addrs : <>[]well[a]) => \A c \in Calls : <>(call[c].at = "done")
+AllAnswered == (\E a \in Addrs : <>[](well[a] /\ a \notin gone)) => \A c \in Calls : <>(call[c].at = "done")
 
 (* An address that is well again for good is used again, as long as there are calls.                               *)
 UsedAgain == \A a \in Addrs : <>[]well[a] => <>[](~open[a])

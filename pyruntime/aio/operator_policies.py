@@ -72,9 +72,11 @@ class OperatorPolicies:
         """Lets rows through by their keys; None where they have none."""
         self.users = tuple(copies_of(options.policies))
         self.endpoint_counts = counts = EndpointCounts()
-        self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
+        self.endpoint_services = EndpointServices(
+            self.load.waits_for_service, counts.count, limits.demand_of, limits.follow
+        )
         given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts)
+        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, limits)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )

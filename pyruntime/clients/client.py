@@ -152,18 +152,10 @@ class Client:
             response = await self._request(opened, method, url, headers, body, vectors)
         # Few services name limits: of the others no header is parsed.
         mention = getattr(response.headers, "mention", None)
-        if (
-            (mention is None or mention(LIMITS_WORD))
-            and self._has_one_address
-            and (call := running_call()) is not None
-        ):
+        if (mention is None or mention(LIMITS_WORD)) and (call := running_call()) is not None:
+            # Of several addresses they are those of the one that answered.
             call.report_limits(response.headers)
         return response
-
-    @property
-    def _has_one_address(self) -> bool:
-        """True if all requests go to one place: of several each has limits of its own."""
-        return isinstance(getattr(self, self._addresses_field, None), str)
 
     async def _request(
         self,

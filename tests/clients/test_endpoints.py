@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
+from bench.limits.asking import Asks
 from pillarbox import Endpoints, Retry, Timeout, async_map, current_call
 from pillarbox.clients import Chat, Embeddings, Http, HttpLookup
 from tests.certificates import make_certificate
@@ -23,23 +23,6 @@ from tests.clients.raw_service import RawRequest, RawService, raw_answer
 
 ROWS = 60
 DIRECT = Http(proxy="direct")
-
-
-class Asks:
-    """A function that asks the endpoint of its attempt for a row."""
-
-    session: aiohttp.ClientSession
-
-    async def __aenter__(self) -> Asks:
-        self.session = aiohttp.ClientSession(raise_for_status=True)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.session.close()
-
-    async def __call__(self, row: int) -> Any:
-        async with self.session.get(f"{current_call().endpoint.url}/{row}") as answer:
-            return await answer.json()
 
 
 def answered(request: RawRequest) -> bytes:

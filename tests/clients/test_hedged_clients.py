@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Hedge, async_map
+from pillarbox import Batch, Hedge, async_map
 from pillarbox.clients import Chat, Embeddings, HttpLookup
 from pillarbox.testing import serve
 
@@ -47,7 +47,13 @@ def test_a_post_must_be_said_to_do_no_harm() -> None:
     assert async_map([{"tailnum": "N1"}], post, hedge=Hedge(idempotent=True)) is not None
 
 
-def test_texts_in_batches_are_not_hedged() -> None:
-    client = Embeddings("http://127.0.0.1:1/v1", "any-model")
-    with pytest.raises(ValueError, match=r"async_udf\(client, batch=None\)"):
-        async_map(["a"], client, batch=client.batch, hedge=Hedge())
+@pytest.mark.contract("Batches of texts whose request gets no answer are overtaken by a hedge.")
+def test_batches_of_texts_that_get_no_answer_are_overtaken() -> None:
+    with serve(hang=HANGS, dimensions=4, seed=SEED) as service:
+        client = Embeddings(service.url, "any-model")
+        hedge = Hedge(after=0.2, budget=1.0, calls=5)
+        embedded = async_map(numbers(), client, batch=Batch(2), hedge=hedge)
+        assert {vector.shape for vector in embedded} == {(4,)}
+    counts: Any = embedded.statistics()
+    assert counts.results == ROWS and counts.hedges_won >= 1
+    assert counts.batches == ROWS // 2 + counts.hedged

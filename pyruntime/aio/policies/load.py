@@ -171,8 +171,8 @@ class LoadPolicy(CallPolicy):
             if self.breaker is not None:
                 self.breaker.succeeded()
             return
-        if isinstance(error, CallSuperseded):
-            # It was neither answered nor refused.
+        if isinstance(error, CallSuperseded) or (isinstance(error, ServiceResting) and error.is_of_quotas):
+            # It was neither answered nor refused; or its endpoints are well, and calls wait for their quotas.
             return
         overload = is_overload(error)
         # Where no pace is found, the calls in flight are all that can be lowered.
