@@ -263,7 +263,7 @@ class AsyncWaitOperator(Operator):
             **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
-            **scheduler.policies.endpoint_counts.tables(),
+            **scheduler.policies.endpoint_counts.tables(scheduler.policies.load.learned),
         )
 
     @property

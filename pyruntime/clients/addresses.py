@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_limits import USUAL
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, pool_of
 from pillarbox.aio.endpoints import FAILED_AT, Endpoints, Spread
-from pillarbox.clients.transport import Http
 
 T = TypeVar("T")
 
@@ -172,18 +170,3 @@ def addresses_of(
         return Addresses(Spread(tuple(urls), weights, choose, resolve, keeps_name=True), scope)
     different = tuple(dict.fromkeys(urls))
     return Addresses(Spread(different, (1.0,) * len(different)), scope)
-
-
-def transport_options(given: object, http: Http) -> Http:
-    """The options of the transport for addresses as a user gave them.
-
-    Raises ValueError for a transport that cannot connect to an address of DNS under the name.
-    """
-    if not (isinstance(given, Endpoints) and given.resolve):
-        return http
-    if http.backend == "libcurl" or http.http2:
-        raise ValueError(
-            "resolve=True: only the transport aiohttp connects to addresses of DNS; leave backend and http2 "
-            "out of Http"
-        )
-    return dataclasses.replace(http, backend="aiohttp")

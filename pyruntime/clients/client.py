@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.limits.headers import LIMITS_WORD
-from pillarbox.clients.addresses import transport_options
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
@@ -61,8 +60,6 @@ class Client:
     _in_order: ClassVar[frozenset[str]] = frozenset({"body", "params"})
     """The fields whose names are sent in the order in which they are given."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
-    _addresses_field: ClassVar[str] = "base_url"
-    """The name of the field with the addresses."""
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -102,8 +99,7 @@ class Client:
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
-            http = transport_options(getattr(self, self._addresses_field, None), self.http)
-            opened = self._connections[loop] = Connections(open_transport(http), self._headers())
+            opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
         opened.users += 1
         try:
             if not opened.headers.current:

@@ -145,3 +145,24 @@ def test_a_second_job_of_the_process_knows_the_quotas_of_the_first() -> None:
     job(first, 3, capacity=3)
     # Of those that begin with the first answer one or two endpoints have not named anything.
     assert max(began) > 19.0
+
+
+class Alone:
+    """A service at one address, which names a limit."""
+
+    async def __call__(self, row: int) -> int:
+        current_call().report_limits(named(500, "1s"))
+        return row
+
+
+@pytest.mark.contract(
+    "Statistics have the limits that a service, or each endpoint, has named, and what is left."
+)
+def test_statistics_have_the_limits_of_each_endpoint() -> None:
+    service = Named({URLS[0]: named(0, "20s"), URLS[1]: named(500, "1s")})
+    done, _ = job(service, 60)
+    found = done.statistics()
+    assert found.limits_named == {"one requests": 600, "two requests": 600}
+    assert found.limits_left["one requests"] == 0.0 < found.limits_left["two requests"] <= 500
+    alone, _ = run(Alone(), 2, capacity=1)
+    assert alone.statistics().limits_named == {" requests": 600}

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox.aio.batches.batch_execution import BatchExecution
-from pillarbox.aio.batches.batch_scheduler import BatchScheduler
+from pillarbox.aio.batches.batch_scheduler import BatchQueue, BatchScheduler
 from pillarbox.aio.calls import Call
 from pillarbox.aio.deadlines import CallDeadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout
@@ -46,7 +46,7 @@ class BatchesOfAttempt:
 
 
 class HedgingBatch(BatchExecution):
-    """A further call of the rows of an attempt. `calls` are hedges until it leads, and then the rows' calls."""
+    """A further call of the rows of an attempt. `calls` are hedges until it leads, then the rows' calls."""
 
     __slots__ = ("attempt",)
 
@@ -61,45 +61,67 @@ class HedgingBatch(BatchExecution):
         return [call.hedges or call for call in self.calls]
 
 
+class HedgedBatches(BatchQueue):
+    """The batches of an operator, and what is known of those that run for their hedges.
+
+    rows: the attempts that are watched. attempts: those that run, by each of their calls. known_as: the
+    hedges by which policies know the call that carries rows now. starting: hedges that were taken and have
+    not begun.
+    """
+
+    __slots__ = ("attempts", "known_as", "rows", "starting")
+
+    def __init__(self, name: str, size: int, rows: RowsInFlight[BatchesOfAttempt]) -> None:
+        super().__init__(name, size)
+        self.rows = rows
+        self.attempts: dict[BatchExecution, BatchesOfAttempt] = {}
+        self.known_as: dict[Call, HedgingCall] = {}
+        self.starting = 0
+
+    def forget(self) -> None:
+        """Forget all attempts."""
+        self.rows.close()
+        self.attempts.clear()
+        self.known_as.clear()
+
+
 class HedgingBatchScheduler(BatchScheduler):
     """Follows the calls of one operator that are made in batches, and those that hedge them."""
 
-    # Besides those of a scheduler without hedges: the attempts that run, by each of their calls; the hedges
-    # by which policies know the call that carries rows now; hedges that were taken and have not begun.
-    __slots__ = ("_attempts", "_known_as", "_rows", "_starting")
+    __slots__ = ()
 
     def __init__(
         self, options: Options, meter: Meter, loop: asyncio.AbstractEventLoop, **others: Any
     ) -> None:
         super().__init__(options, meter, loop, **others)
         policy = self.policies.hedge
-        assert policy is not None
-        self._rows: RowsInFlight[BatchesOfAttempt] = RowsInFlight(
-            policy, CallDeadlines(loop, policy.after or 0.0, self._guarding(self._slow))
-        )
-        self._attempts: dict[BatchExecution, BatchesOfAttempt] = {}
-        self._known_as: dict[Call, HedgingCall] = {}
-        self._starting = 0
+        assert policy is not None and options.batch is not None
+        deadlines = CallDeadlines(loop, policy.after or 0.0, self._guarding(self._slow))
+        self._batches = HedgedBatches(others["name"], options.batch.size, RowsInFlight(policy, deadlines))
+
+    @property
+    def _hedged(self) -> HedgedBatches:
+        batches = self._batches
+        assert isinstance(batches, HedgedBatches)
+        return batches
 
     def close(self) -> None:
         """Forget every call, and all hedges."""
         # spec: Hedge!Close
         super().close()
-        self._rows.close()
-        self._attempts.clear()
-        self._known_as.clear()
+        self._hedged.forget()
 
     # -- which call is next -------------------------------------------------------------------
 
     def _slow(self, attempt: BatchesOfAttempt) -> None:
         """The calls of an attempt have run for longer than most."""
         # spec: Hedge!Due
-        del self._rows.watched[attempt]
-        self._rows.due[attempt] = None
+        del self._hedged.rows.watched[attempt]
+        self._hedged.rows.due[attempt] = None
         self.runner.dispatch()
 
     def _hedges_now(self) -> int:
-        return hedges_now(self._rows, self.gate, self.policies.load, self._starting)
+        return hedges_now(self._hedged.rows, self.gate, self.policies.load, self._hedged.starting)
 
     def may_start(self, starting: int, running: int) -> bool:
         """Return True if there may be a batch to call, or a hedge."""
@@ -107,7 +129,7 @@ class HedgingBatchScheduler(BatchScheduler):
 
     def next_batch(self, _: Any = None) -> BatchExecution | None:
         """Take a hedge that may begin now, or the next batch."""
-        if self._rows.due and not self.is_closed and (hedge := self._next_hedge()) is not None:
+        if self._hedged.rows.due and not self.is_closed and (hedge := self._next_hedge()) is not None:
             return hedge
         return super().next_batch()
 
@@ -118,7 +140,7 @@ class HedgingBatchScheduler(BatchScheduler):
         if self._hedges_now() <= 0 or (session is not None and not session.look_first(0)):
             return None
         while self._hedges_now() > 0:
-            attempt = next(iter(self._rows.due))
+            attempt = next(iter(self._hedged.rows.due))
             running = [attempt.leader, *attempt.hedges]
             known = [self._as_known(each.calls)[0] for each in running]
             avoided = tuple([call.endpoint for call in known if hasattr(call, "endpoint")])
@@ -131,9 +153,9 @@ class HedgingBatchScheduler(BatchScheduler):
                     self.revoke(call)
                     self.fail_call(call, CallFailed(call.attempt, failed.cause))
                 continue
-            del self._rows.due[attempt]
+            del self._hedged.rows.due[attempt]
             attempt.begun += 1
-            self._starting += 1
+            self._hedged.starting += 1
             batch = HedgingBatch(hedges, attempt)
             for hedge in hedges:
                 hedge.execution = batch
@@ -147,19 +169,19 @@ class HedgingBatchScheduler(BatchScheduler):
         if not super().begin_batch(batch):
             return False
         # spec: Hedge!Begin
-        attempt = self._attempts[batch] = BatchesOfAttempt(batch, batch.calls[0].began)
-        self._rows.watch(attempt)
-        if self._rows.due and self._hedges_now() > 0:
+        attempt = self._hedged.attempts[batch] = BatchesOfAttempt(batch, batch.calls[0].began)
+        self._hedged.rows.watch(attempt)
+        if self._hedged.rows.due and self._hedges_now() > 0:
             # This call has paid for it.
             self.runner.dispatch()
         return True
 
     def _begin_hedge(self, batch: HedgingBatch) -> bool:
-        self._starting -= 1
-        attempt, rows = batch.attempt, self._rows
+        self._hedged.starting -= 1
+        attempt, rows = batch.attempt, self._hedged.rows
         waited_for = [call for call in batch.calls if call.hedges.execution is attempt.leader]  # type: ignore[union-attr]
         batch.calls = waited_for
-        if not waited_for or self.is_closed or attempt.leader not in self._attempts:
+        if not waited_for or self.is_closed or attempt.leader not in self._hedged.attempts:
             # The attempt is over.
             self.policies.load.give_back(waited_for)
             batch.calls = []
@@ -173,7 +195,7 @@ class HedgingBatchScheduler(BatchScheduler):
         self.meter.calls += len(waited_for)
         self.meter.batches += 1
         attempt.hedges.append(batch)
-        self._attempts[batch] = attempt
+        self._hedged.attempts[batch] = attempt
         if attempt.begun < rows.policy.calls:
             rows.watch(attempt)
         return True
@@ -184,7 +206,7 @@ class HedgingBatchScheduler(BatchScheduler):
         self, batch: BatchExecution, results: list[Any] | Result, error: BaseException | None
     ) -> None:
         """Settle a call that ended, for the rows of its attempt."""
-        attempt = self._attempts.pop(batch, None)
+        attempt = self._hedged.attempts.pop(batch, None)
         try:
             if attempt is None or self.is_closed:
                 # spec: Hedge!LateAnswer
@@ -195,7 +217,7 @@ class HedgingBatchScheduler(BatchScheduler):
                 self._one_failed(attempt, batch, error)
             else:
                 # spec: Hedge!Answer
-                self._rows.policy.won += isinstance(batch, HedgingBatch) and error is None
+                self._hedged.rows.policy.won += isinstance(batch, HedgingBatch) and error is None
                 if batch is not attempt.leader:
                     assert isinstance(batch, HedgingBatch)
                     attempt.hedges.remove(batch)
@@ -208,8 +230,8 @@ class HedgingBatchScheduler(BatchScheduler):
         finally:
             if isinstance(batch, HedgingBatch):
                 for call in batch.calls:
-                    self._known_as.pop(call, None)
-        rows = self._rows
+                    self._hedged.known_as.pop(call, None)
+        rows = self._hedged.rows
         if rows.is_learning and rows.policy.after is not None:
             rows.watch_all(self.clock())
 
@@ -243,15 +265,15 @@ class HedgingBatchScheduler(BatchScheduler):
         if inquiry is not None and inquiry.leader is before:
             inquiry.leader = batch
         self._disarm(before)
-        self._attempts.pop(before, None)
+        self._hedged.attempts.pop(before, None)
         for call in before.calls:
-            self._known_as.pop(call, None)
+            self._hedged.known_as.pop(call, None)
         rows = batch.rows()
         for hedge, call in zip(batch.calls, rows, strict=True):
             assert isinstance(hedge, HedgingCall)
             if call.execution is before:
                 call.execution = batch
-                self._known_as[call] = hedge
+                self._hedged.known_as[call] = hedge
                 if hasattr(hedge, "endpoint"):
                     call.endpoint = hedge.endpoint
         before.left = 0
@@ -260,15 +282,15 @@ class HedgingBatchScheduler(BatchScheduler):
 
     def _as_known(self, calls: Sequence[Call]) -> list[Call]:
         """The calls by which policies know the one that carries these rows."""
-        known = self._known_as
+        known = self._hedged.known_as
         return [known.get(call, call) for call in calls] if known else [*calls]
 
     def _end_others(self, attempt: BatchesOfAttempt) -> None:
         """End an attempt: its calls that still run beside the leader are cancelled."""
-        self._rows.end(attempt)
-        self._attempts.pop(attempt.leader, None)
+        self._hedged.rows.end(attempt)
+        self._hedged.attempts.pop(attempt.leader, None)
         for batch in attempt.hedges:
-            self._attempts.pop(batch, None)
+            self._hedged.attempts.pop(batch, None)
             self._supersede(batch, batch.calls)
         attempt.hedges.clear()
 
@@ -290,14 +312,14 @@ class HedgingBatchScheduler(BatchScheduler):
         # spec: Hedge!RowLeaves, Hedge!TimeOut
         batch = call.execution
         super().revoke(call)
-        attempt = self._attempts.get(batch)
+        attempt = self._hedged.attempts.get(batch)
         if attempt is not None and not batch.left:
             self._end_others(attempt)
 
     def _attempt_timed_out(self, batch: Any) -> None:
         super()._attempt_timed_out(batch)
         for call in batch.calls:
-            self._known_as.pop(call, None)
+            self._hedged.known_as.pop(call, None)
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """A row has failed for good, perhaps by a policy that raised when its hedge was to begin."""

@@ -15,8 +15,10 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import LearnedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
+    LocalLimiter,
     RateLimiter,
     SlidingCounts,
     learning_limiter,
@@ -300,6 +302,11 @@ class LoadPolicy(CallPolicy):
         if breaker is None:
             return None
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
+
+    @property
+    def learned(self) -> LearnedLimits | None:
+        """The limits that the service has named to this task; None for none. Any thread."""
+        return self.limiter.learned if isinstance(self.limiter, LocalLimiter) else None
 
     def spent(self) -> tuple[int, float]:
         """Calls and cost of this life and those before."""
