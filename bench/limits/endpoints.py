@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from bench.limits.asking import Asks
-from bench.limits.learned import CALLS, TOKENS, measure
+from bench.limits.learned import CALLS, TASKS, TOKENS, measure
 from bench.limits.metered import MINUTE_S, Service
 from bench.table import Column, print_table
 from pillarbox import Endpoints, Result, Retry, Timeout, async_map, current_call
@@ -205,7 +205,7 @@ class Regions:
         return refused / max(1, refused + taken)
 
 
-def with_quotas(form: Literal["bucket", "window"], tasks: int = 8, minutes: int = 6) -> Regions:
+def with_quotas(form: Literal["bucket", "window"], tasks: int = TASKS, minutes: int = 6) -> Regions:
     """Run a job at three endpoints for so many virtual minutes."""
     regions = Regions(form)
     given = {"endpoints": Endpoints([*regions.services])}
@@ -215,17 +215,15 @@ def with_quotas(form: Literal["bucket", "window"], tasks: int = 8, minutes: int 
 
 def print_quotas(minutes: int = 6) -> None:
     """Print the table of endpoints with quotas."""
-    columns = [Column("three endpoints", right=False), Column("tasks"), Column("used")]
+    columns = [Column(f"{TASKS} tasks, three endpoints with quotas", right=False), Column("used")]
     columns += [Column("refused"), Column("refused in the first minute")]
     rows = []
     forms: list[Literal["bucket", "window"]] = ["bucket", "window"]
     for form in forms:
-        for tasks in (2, 8):
-            regions = with_quotas(form, tasks, minutes)
-            span = MINUTE_S, minutes * MINUTE_S
-            shares = [regions.refused_share(*span), regions.refused_share(0.0, MINUTE_S)]
-            used = f"{regions.used(*span):.3f}"
-            rows.append([form, str(tasks), used, *(f"{100 * share:.2f} %" for share in shares)])
+        regions = with_quotas(form, minutes=minutes)
+        span = MINUTE_S, minutes * MINUTE_S
+        shares = [regions.refused_share(*span), regions.refused_share(0.0, MINUTE_S)]
+        rows.append([form, f"{regions.used(*span):.3f}", *(f"{100 * share:.2f} %" for share in shares)])
     print_table(columns, rows)
 
 

@@ -265,6 +265,7 @@ def test_while_calls_are_held_back_no_batch_is_hedged() -> None:
     assert job.statistics().hedged == 0
 
 
+@pytest.mark.contract("A time-out of a batch ends all of its calls.", convicts=["hedge_outlives_its_batch"])
 @pytest.mark.parametrize("timeout", [Timeout(5.0), Timeout(attempt=5.0)], ids=["total", "attempt"])
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_time_out_ends_all_calls_of_a_batch(fails: int, timeout: Timeout) -> None:

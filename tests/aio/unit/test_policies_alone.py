@@ -62,6 +62,7 @@ class FakeCall:
     cost: float = 0.0
     began: float = 0.0
     error: BaseException | None = None
+    execution: Any = None
     hedges: Any = None
     avoided: tuple[Any, ...] = ()
 
