@@ -170,8 +170,11 @@ class EndpointPool:
         with self._lock:
             left = [each.limits for each in self.all if each.health.takes(now)]
             wait = min([limits.ready_in(demand.units, now) for limits in left], default=0.0)
-            if wait > 0.0 or not ahead:
-                return wait
+            if wait > 0.0:
+                # One that rests may take calls before.
+                return min(wait, *[each.health.ready_in(now) or wait for each in self.all])
+            if not ahead:
+                return 0.0
             rooms = sum([limits.room(demand.units, now) for limits in left])
             return 0.0 if rooms >= ahead + 1 else AHEAD_S
 

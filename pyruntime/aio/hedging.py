@@ -271,6 +271,9 @@ class HedgingScheduler(CallScheduler):
             self.row_failed(call, error)
             return
         # spec: Hedge!Answer
+        if hasattr(hedge, "endpoint"):
+            # What it has used is of the limits of its endpoint.
+            call.endpoint = hedge.endpoint
         rejected = self.row_succeeded(call, result, ended)
         self._rows.policy.won += rejected is None
         self.observe((hedge,), rejected, ended - hedge.began)

@@ -64,6 +64,16 @@ def test_calls_are_held_back_where_all_are_used_up(batch: Any) -> None:
     assert after in service.times[URLS[1]] and after < 22.5
 
 
+def test_an_endpoint_that_rests_is_probed_while_the_quotas_of_the_others_are_used_up() -> None:
+    service = Named(
+        {URLS[0]: Refused({"Retry-After": "3"}), URLS[1]: named(0, "20s"), URLS[2]: named(0, "20s")}
+    )
+    done, _ = job(service, 40, retry=3)
+    assert lost(done, 40) == 0
+    assert [at for at in service.times[URLS[0]] if 3.0 <= at < 4.0]
+    assert not [at for url in URLS[1:] for at in service.times[url] if 0.3 < at < 20.0]
+
+
 def test_a_refusal_for_a_quota_goes_to_another_endpoint_and_is_no_fault() -> None:
     service = Named({URLS[0]: Refused({**named(0, "2s"), "Retry-After": "2"})})
     done, seconds = job(service, 600)
