@@ -245,6 +245,41 @@ def test_hedges_of_batches_are_at_most_a_share_of_the_calls() -> None:
     assert counts.hedged <= 2 + 0.1 * 100
 
 
+def test_a_budget_of_calls_counts_the_rows_of_hedges() -> None:
+    fn = slow_first()
+
+    async def script() -> None:
+        job = Job(fn, budget=Budget(max_calls=4), errors="null", **options())
+        job.push(0, 1)
+        await asyncio.sleep(10.0)
+        job.push(2, 3)
+        await job.end()
+        assert job.results == [0, 1, 2, 3] or job.results == [0, 1, None, None]
+        assert len(fn.begun) <= 3
+
+    play(script)
+
+
+def test_a_quantile_is_of_the_times_of_the_last_batches() -> None:
+    fn = Batches(lambda row, number: SLOW if row == 60 and number == 1 else 1.0 + row / 100)
+    job = run(fn, [*range(62)], capacity=1, batch=Batch(2, linger=0.0), hedge=hedge("p90"), ordered=False)
+    assert sorted(job.results) == [*range(62)]
+    # With one slot nothing is hedged; with two the slow batch is, after the time of nine of ten.
+    assert job.statistics().hedged == 0
+    fn = Batches(lambda row, number: SLOW if row == 60 and number == 1 else 1.0)
+    job = run(fn, [*range(62)], capacity=2, batch=Batch(2, linger=0.0), hedge=hedge("p90"), ordered=False)
+    assert sorted(job.results) == [*range(62)]
+    slow = [at for at, row in fn.begun if row == 60]
+    assert [later - slow[0] for later in slow[1:]] == [pytest.approx(1.0, abs=0.01)]
+
+
+def test_a_third_call_begins_where_the_second_is_slow_too() -> None:
+    fn = Batches(lambda row, number: SLOW if number < 3 else 1.0)
+    job = run(fn, [0, 1], batch=Batch(2, linger=0.0), hedge=hedge(calls=3))
+    assert (job.results, max(job.came)) == ([0, 1], 5.0)
+    assert (len(fn.cancelled), fn.running) == (2, 0)
+
+
 def test_a_rate_counts_hedges_of_batches() -> None:
     fn = slow_first()
     job = run(fn, ROWS, rate=Rate(1.0, burst=2.0), batch=Batch(4, linger=0.0), hedge=hedge(0.5))

@@ -179,11 +179,12 @@ class HedgingBatchScheduler(BatchScheduler):
     def _begin_hedge(self, batch: HedgingBatch) -> bool:
         self._hedged.starting -= 1
         attempt, rows = batch.attempt, self._hedged.rows
-        waited_for = [call for call in batch.calls if call.hedges.execution is attempt.leader]  # type: ignore[union-attr]
+        let_through = batch.calls
+        waited_for = [call for call in let_through if call.hedges.execution is attempt.leader]  # type: ignore[union-attr]
         batch.calls = waited_for
         if not waited_for or self.is_closed or attempt.leader not in self._hedged.attempts:
-            # The attempt is over.
-            self.policies.load.give_back(waited_for)
+            # The attempt is over: what the gate has let through is not called.
+            self.policies.load.give_back(let_through)
             batch.calls = []
             return False
         now = self.clock()
