@@ -344,7 +344,7 @@ ABOVE = {
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
-    "the hedges": of_calls("hedging"),
+    "the hedges": of_calls("hedging", "hedged_batches"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
@@ -359,7 +359,8 @@ ABOVE = {
     "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
     "jobs": in_folder("job", "run", "kafka_sink"),
     "the endpoints of a service": (
-        *of_calls("endpoints", "endpoint_policy"), *in_folder("clients", "rests", "endpoints")
+        *of_calls("endpoints", "endpoint_policy", "endpoint_quotas"),
+        *in_folder("clients", "rests", "endpoints", "quotas_of_addresses"),
     ),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),

@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from bench.limits.services import Refused, Service
+from bench.limits.crowded import Refused, Service
 from pillarbox import Adaptive, Buffer, Options, Rate, Retry, async_map
 from pillarbox.aio.limits.rate import LocalLimiter, RateLimiter, SharedLimits
 from pillarbox.testing import run_virtual

@@ -485,11 +485,6 @@ class Options:
                 f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
             )
-        if self.hedge is not None and self.batch is not None:
-            raise ValueError(
-                f"hedge={self.hedge!r}, batch={self.batch!r}: a hedge is for calls with one row; leave "
-                "one of them out. async_udf(client, batch=None) calls a client of embeddings with one text"
-            )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(
                 "max_calls, max_cost, max_seconds, until: rows that are not called must be marked, "

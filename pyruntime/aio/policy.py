@@ -181,7 +181,7 @@ class CallPolicy:
         """Return the endpoint of the attempt that begins; its function finds it as `current_call().endpoint`.
 
         The first policy that returns one decides; None leaves it to the next. A hedge has the endpoints of
-        the calls that run in `avoided`, of its only call.
+        the calls that run in `avoided`, of its first call.
         """
 
     def begin(self, calls: Sequence[Call]) -> None:

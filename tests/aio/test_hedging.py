@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pillarbox import (
-    Batch,
     Budget,
     CallFailed,
     Hedge,
@@ -586,14 +585,6 @@ def test_a_function_that_blocks_cannot_be_hedged() -> None:
 
     with pytest.raises(TypeError, match="plain function, whose calls cannot be cancelled"):
         async_map([1], blocks, hedge=hedge())
-
-
-def test_batches_cannot_be_hedged() -> None:
-    async def many(rows: list[int]) -> list[int]:
-        return rows
-
-    with pytest.raises(ValueError, match="hedge=.*batch=.*one row"):
-        async_map([1], many, hedge=hedge(), batch=Batch(4))
 
 
 @pytest.mark.parametrize(

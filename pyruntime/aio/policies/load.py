@@ -15,8 +15,10 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import LearnedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
+    LocalLimiter,
     RateLimiter,
     SlidingCounts,
     learning_limiter,
@@ -213,8 +215,8 @@ class LoadPolicy(CallPolicy):
             if self.breaker is not None:
                 self.breaker.succeeded()
             return
-        if isinstance(error, CallSuperseded):
-            # It was neither answered nor refused.
+        if isinstance(error, CallSuperseded) or (isinstance(error, ServiceResting) and error.is_of_quotas):
+            # It was neither answered nor refused; or its endpoints are well, and calls wait for their quotas.
             return
         overload = is_overload(error)
         # Where no pace is found, the calls in flight are all that can be lowered.
@@ -342,6 +344,11 @@ class LoadPolicy(CallPolicy):
         if breaker is None:
             return None
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
+
+    @property
+    def learned(self) -> LearnedLimits | None:
+        """The limits that the service has named to this task; None for none. Any thread."""
+        return self.limiter.learned if isinstance(self.limiter, LocalLimiter) else None
 
     def spent(self) -> tuple[int, float]:
         """Calls and cost of this life and those before."""

@@ -15,6 +15,7 @@ from pillarbox import (
     AskAgain,
     Budget,
     CallFailed,
+    Endpoints,
     Errors,
     Hedge,
     NothingSucceeded,
@@ -27,7 +28,9 @@ from pillarbox import (
     TooManyFailures,
     Usage,
 )
+from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.errors import CallTimeout, Failed, ResultRejected
+from pillarbox.aio.limits.used_up import IN_A_ROW
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.endpoints import EndpointPolicy
@@ -37,7 +40,7 @@ from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
-from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
@@ -59,6 +62,7 @@ class FakeCall:
     cost: float = 0.0
     began: float = 0.0
     error: BaseException | None = None
+    execution: Any = None
     hedges: Any = None
     avoided: tuple[Any, ...] = ()
 
@@ -129,7 +133,7 @@ TRIED = {
     RetryPolicy: {"begin", "accept", "again"},
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
-    ServiceLimitsPolicy: {"ended", "again"},
+    ServiceLimitsPolicy: {"may_begin", "ended", "again"},
     SlotPolicy: {"may_begin", "ended"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
@@ -205,6 +209,23 @@ def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
     policy.report_limits([first], headers)
     assert load.limiter is not None and fake.asked == ["gate"]
     assert 0.0 < load.may_begin(calls(1)) <= 60.0
+
+
+def test_calls_are_held_back_while_the_quotas_of_all_endpoints_are_used_up() -> None:
+    policy, _, fake = service_limits("column")
+    pool = EndpointPool(Endpoints(["http://one", "http://two"]).spread, fake.time)
+    policy.follow(pool)
+    assert "may_begin" in policy.skips
+    headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    for endpoint in pool.all:
+        assert policy.may_begin(calls(1)) == 0.0
+        answered = call(began=fake.now)
+        answered.endpoint = endpoint
+        policy.report_limits([answered], headers)
+    assert fake.asked == ["gate"] and policy.skips == frozenset()
+    assert 0.0 < policy.may_begin(calls(1)) <= 60.0
+    fake.now += 32.0
+    assert policy.may_begin(calls(1)) == 0.0
 
 
 # -- slots -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.limits.service import Account
+from bench.limits.metered import Account
 from pillarbox.aio.limits.headers import LimitReading
 from pillarbox.aio.limits.learned import MAX_CHANGES, UNPROVEN_HOLD_S, LearnedLimits
 from tests.search import examples
