@@ -181,6 +181,15 @@ def test_statistics_tell_endpoints_apart() -> None:
     assert found.calls == sum(found.endpoint_calls.values())
 
 
+@pytest.mark.contract(
+    "Endpoints of one host, which differ by their paths, have a line each in the statistics."
+)
+def test_statistics_tell_endpoints_of_one_host_apart() -> None:
+    urls = ["http://one/a", "http://one/b", "http://two/a"]
+    done, _ = run(Service(), 30, capacity=3, endpoints=Endpoints(urls))
+    assert done.statistics().endpoint_calls.keys() == {"http://one/a", "http://one/b", "two"}
+
+
 @pytest.mark.contract("The log says once that an endpoint of a function rests, and that it is back.")
 def test_the_log_says_once_that_an_endpoint_rests(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pillarbox")

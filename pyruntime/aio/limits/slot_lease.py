@@ -189,6 +189,7 @@ class SlotLease:
         self._free = 0
         if self._held <= self._asked:
             self._asked = math.inf
-        self._say(SlotsBack(count))
+        # In this order: otherwise it is granted at once what it gives back, as one that wants it.
         self._say(WantSlots(self._wanted))
+        self._say(SlotsBack(count))
         self._changed()

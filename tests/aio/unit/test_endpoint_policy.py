@@ -105,6 +105,31 @@ def test_a_latency_is_forgotten_after_ten_seconds_without_an_answer() -> None:
     assert {answer(policy, row, fake) for row in calls(4)} == {ONE, TWO}
 
 
+@pytest.mark.contract("A latency that is forgotten is found out by one call, whatever comes meanwhile.")
+def test_one_call_finds_out_a_latency_that_was_forgotten() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO)
+    for each, seconds in zip(policy.pool.all, (5.0, 0.1), strict=True):
+        for _ in range(3):
+            each.answered(fake.now, seconds, False)
+    fake.now += 10.0
+    for row in calls(10):
+        policy.choose([row])
+    assert in_flight(policy) == {ONE: 1, TWO: 9}
+
+
+def test_the_weight_of_a_slower_endpoint_counts_too() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO, weights={ONE: 4.0, TWO: 4.0})
+    for each, seconds in zip(policy.pool.all, (0.1, 0.4), strict=True):
+        for _ in range(3):
+            each.answered(fake.now, seconds, False)
+    for row in calls(50):
+        policy.choose([row])
+    assert in_flight(policy) == {ONE: 40, TWO: 10}
+    policy.close()
+
+
 def test_a_call_that_hangs_counts_against_its_endpoint() -> None:
     fake = Clock()
     policy = opened(fake, ONE, TWO)
@@ -129,6 +154,35 @@ def test_in_order_takes_the_first_that_takes_calls() -> None:
     assert [answer(policy, row, fake, 0.01) for row in [row, *calls(3)]] == [TWO] * 4
     fake.now += FIRST_REST_S
     assert answer(policy, call(), fake) == ONE
+
+
+@pytest.mark.contract("In order, calls beyond the pace that the first endpoint takes go to the second.")
+def test_in_order_calls_beyond_the_pace_of_the_first_go_to_the_second() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO, choose="in-order")
+    assert refuse(policy, call(), Overloaded(1.0))[0] == ONE
+    fake.now += 1.0
+    assert answer(policy, call(), fake, 0.0) == ONE
+    # Ten a second begin at first, and its probe was the first of them.
+    assert [answer(policy, row, fake, 0.0) for row in calls(5)] == [TWO] * 5
+    fake.now += 0.2
+    assert answer(policy, call(), fake, 0.0) == ONE
+
+
+@pytest.mark.contract(
+    "A row that failed at an endpoint goes to another one that may be probed, not to the same."
+)
+def test_a_row_that_failed_at_an_endpoint_probes_another_one() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO)
+    ill, _ = refuse(policy, call(), DEAD)
+    row = call()
+    (well,) = {ONE, TWO} - {ill}
+    error = Overloaded(None)
+    error.status = 500
+    assert refuse(policy, row, error) == (well, None)
+    fake.now += FIRST_REST_S
+    assert policy.choose([row]).url == ill
 
 
 @pytest.mark.parametrize("error", [Overloaded(5.0), DEAD])
@@ -271,6 +325,18 @@ def test_an_attempt_that_is_taken_back_or_cancelled_frees_its_endpoint() -> None
     row.error = TimeoutError()
     policy.finish(row, None)
     assert sum(in_flight(policy).values()) == 0
+
+
+@pytest.mark.contract("A batch is in flight at its endpoint until the last of its rows has left it.")
+def test_a_batch_is_in_flight_until_its_last_row_is_given_up() -> None:
+    policy = opened(Clock(), ONE, TWO)
+    rows = calls(3)
+    policy.choose(rows)
+    for left in (1, 1, 0):
+        row = rows.pop()
+        row.error = TimeoutError()
+        policy.finish(row, None)
+        assert sum(in_flight(policy).values()) == left
 
 
 def test_counts_are_those_of_the_operator_by_endpoint() -> None:

@@ -205,6 +205,48 @@ def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
     assert 0.0 < load.may_begin(calls(1)) <= 60.0
 
 
+def long_refusal(remaining: int | None = None) -> Overloaded:
+    """A refusal that asks for seven hours, beside a limit of which so many calls are left."""
+    refused = Overloaded(25_200.0)
+    if remaining is not None:
+        refused.headers |= {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": f"{remaining}",
+            "x-ratelimit-reset-requests": "7h0m0s",
+        }
+    return refused
+
+
+def test_a_refusal_beside_a_limit_of_which_nothing_is_left_needs_no_second_one() -> None:
+    for remaining, is_gone in ((0, True), (1, False), (None, False)):
+        policy, load, fake = service_limits("column")
+        policy.ended([call(began=fake.now)], long_refusal(remaining), 1.0)
+        assert (load.exhausted is not None) is is_gone
+
+
+def test_a_refusal_that_asks_for_seconds_begins_the_count_of_long_ones_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for asked in (*[25_200.0] * (IN_A_ROW - 1), 3.0, *[25_200.0] * (IN_A_ROW - 1)):
+        policy.ended([call(began=fake.now)], Overloaded(asked), 1.0)
+        assert load.exhausted is None
+    policy.ended([call(began=fake.now)], long_refusal(), 1.0)
+    assert load.exhausted is not None
+
+
+def test_usage_is_counted_at_the_time_at_which_its_call_began() -> None:
+    class Told:
+        """Stands for a limiter; keeps what it is told of usage."""
+
+        def use(self, *told: object) -> None:
+            used.append(told)
+
+    policy, load, fake = service_limits("column")
+    used: list[Any] = []
+    load.limiter = Told()  # type: ignore[assignment]
+    policy.use([call(began=fake.now - 7.0), call(began=fake.now - 7.0)], Usage(input_tokens=3, tokens=5))
+    assert used == [(2.0, (3, 0, 5), 7.0)]
+
+
 # -- slots -------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +285,16 @@ def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
     fake.in_flight = 2
     assert policy.may_begin(calls(1)) == 0.0
     assert slots.asked == ["start", "want", "want"]
+
+
+def test_a_slot_is_given_back_once_its_call_is_no_longer_in_flight() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.ended(calls(1), None, 1.0)
+    assert slots.asked == []
+    fake.turn()
+    assert slots.asked == ["release"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
