@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Adaptive, Batch, Endpoints, Hedge, Options, Retry, Timeout, async_map, current_call
+from pillarbox.aio.endpoint_health import FIRST_REST_S
 from tests.aio.replies import Refused, Reply, hangs, is_dead, refuses
 from tests.aio.virtual import lost, now, play, run
 from tests.search import examples
@@ -85,6 +86,8 @@ def test_one_endpoint_that_fails_costs_its_share(reply: Reply, options: dict[str
     _, of_two = job(Service(), 3600, ordered=False, **{**options, "endpoints": Endpoints(URLS[1:])})
     # The last row may be at the slow endpoint, for a second.
     assert seconds < of_two / 0.95 + (1.0 if reply is slowly else 0.0)
+    # Those that were in flight at once, and then one for each rest.
+    assert reply is slowly or service.requests[URLS[0]] <= 12 + 2 * seconds / FIRST_REST_S
     assert sum(service.requests.values()) == done.statistics().calls
 
 
@@ -120,6 +123,7 @@ def test_where_all_endpoints_rest_the_operator_pauses(attempts: int) -> None:
     done, _ = job(service, 200, retry=attempts)
     assert lost(done, 200) == 0
     assert [at for _, at in service.times if 0.1 < at < 8.0] == []
+    assert min(at for _, at in service.times if at >= 8.0) < 8.5
 
 
 def test_endpoints_that_are_never_reached_are_given_up_as_one_is() -> None:

@@ -124,6 +124,36 @@ def test_refusals_bring_it_down_at_most_once_for_calls_that_began_behind_the_las
     assert controller.limit == 85
 
 
+def test_a_cut_after_a_good_window_is_a_small_one_again() -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=100).open(clock)
+    limits = []
+    for _ in range(3):
+        clock.advance(0.1)
+        before = controller.limit
+        while controller.limit == before:
+            controller.failed(True, 0.05)
+        limits.append(controller.limit)
+        # Answers, though too few at a time for the limit to grow.
+        for _ in range(200):
+            clock.advance(0.01)
+            controller.succeeded(0.005)
+    assert limits == [95, 90, 85]
+
+
+@pytest.mark.contract("Fewer than five refusals lower no capacity, however small it is.")
+@pytest.mark.parametrize("start", [2, 4, 8])
+def test_fewer_than_five_refusals_lower_no_capacity(start: int) -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=start).open(clock)
+    clock.advance(0.1)
+    for _ in range(4):
+        controller.failed(True, 0.05)
+    assert controller.limit == start
+    controller.failed(True, 0.05)
+    assert controller.limit == start - 1
+
+
 @pytest.mark.contract("Few refusals leave the capacity as it is.")
 @pytest.mark.parametrize("share", [0.001, 0.005, 0.01, 0.03])
 def test_sporadic_refusals_leave_it_as_it_is(share: float) -> None:

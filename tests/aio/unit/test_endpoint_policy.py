@@ -156,6 +156,14 @@ def test_in_order_takes_the_first_that_takes_calls() -> None:
     assert answer(policy, call(), fake) == ONE
 
 
+@pytest.mark.contract("Operators of one process that name endpoints in another order have each its own.")
+def test_two_policies_in_another_order_take_each_its_first() -> None:
+    fake = Clock()
+    one = opened(fake, ONE, TWO, choose="in-order")
+    two = opened(fake, TWO, ONE, choose="in-order")
+    assert (answer(one, call(), fake), answer(two, call(), fake)) == (ONE, TWO)
+
+
 @pytest.mark.contract("In order, calls beyond the pace that the first endpoint takes go to the second.")
 def test_in_order_calls_beyond_the_pace_of_the_first_go_to_the_second() -> None:
     fake = Clock()
@@ -220,6 +228,19 @@ def test_a_row_goes_to_each_endpoint_once_and_then_waits_for_the_service() -> No
     fake.now += 4.1
     assert policy.may_begin([call()]) == 0.0
     assert answer(policy, row, fake) in went
+
+
+@pytest.mark.contract("Where all endpoints rest, calls are held back until the first of them has rested.")
+def test_all_calls_wait_for_the_endpoint_that_comes_back_first() -> None:
+    fake = Clock(finished=1)
+    policy = opened(fake, ONE, TWO, choose="in-order")
+    row = call()
+    assert refuse(policy, row, Overloaded(40.0))[0] == ONE
+    assert refuse(policy, row, Overloaded(4.0))[0] == TWO
+    assert policy.pool.wait(fake.now) == pytest.approx(4.0)
+    assert policy.may_begin([call()]) == pytest.approx(4.0)
+    fake.now += 4.1
+    assert answer(policy, row, fake) == TWO
 
 
 def test_another_policy_of_the_process_knows_that_an_endpoint_is_dead() -> None:

@@ -749,6 +749,16 @@ def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
     assert many.affordable == 50
 
 
+@pytest.mark.parametrize(("budget", "paying"), [(0.05, 20), (0.1, 10), (0.3, 10), (1.0, 1)])
+def test_a_hedge_is_paid_for_by_as_many_calls_as_its_budget_says(budget: float, paying: int) -> None:
+    policy = HedgePolicy(Hedge(1.0, budget), 8, Fake().time)
+    for _ in range(2):
+        policy.begin([call(hedges=call())])
+    for _ in range(paying):
+        policy.begin([call()])
+    assert policy.affordable == round(paying * budget)
+
+
 @pytest.mark.parametrize(("quantile", "least"), [("p50", 20), ("p95", 20), ("p96", 25), ("p99", 100)])
 def test_a_quantile_is_known_after_enough_calls(quantile: str, least: int) -> None:
     policy = HedgePolicy(Hedge(quantile), 8, Fake().time)
