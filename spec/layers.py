@@ -344,7 +344,7 @@ ABOVE = {
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
-    "the hedges": of_calls("hedging"),
+    "the hedges": of_calls("hedging", "policies_alone"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
@@ -355,9 +355,16 @@ ABOVE = {
         "sources", "fetching", "fetch_ends", "fetch_looking", "fetch_orders", "fetch_resumed"
     ),
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
+    "slots that are shared": in_folder("limits", "slots"),
+    "limits that are learned": (
+        *of_calls("policies_alone"), *in_folder("limits", "learned_limits", "limit_headers"),
+    ),
+    "the breaker": of_calls("breaker_alone", "breaker"),
+    "the capacity that is found": ("tests/limits/test_adaptive.py",),
     "jobs": in_folder("job", "run", "kafka_sink"),
     "the endpoints of a service": (
-        *of_calls("endpoints", "endpoint_policy"), *in_folder("clients", "rests", "endpoints")
+        *of_calls("endpoint_health", "endpoint_policy", "endpoints"),
+        *in_folder("clients", "rests", "endpoints"),
     ),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),

@@ -321,7 +321,9 @@ def test_while_calls_are_held_back_none_is_hedged() -> None:
     assert job.statistics().hedged == 0
 
 
-@pytest.mark.contract("A service that was overloaded is tried again by rows, and not by hedges.")
+@pytest.mark.contract(
+    "A service that was overloaded is tried again by rows, and not by hedges.", convicts=["hedges_probe"]
+)
 def test_a_service_that_was_overloaded_gets_no_hedge_before_it_has_answered() -> None:
     def script(row: Any, number: int) -> Any:
         if row > 0 and number == 1:
@@ -414,7 +416,9 @@ def test_what_both_calls_used_is_paid_for(wins: int) -> None:
     assert (counts.cost, counts.late) == (2.0, 1)
 
 
-@pytest.mark.contract("What a request of a hedge used is paid for by its row.")
+@pytest.mark.contract(
+    "What a request of a hedge used is paid for by its row.", convicts=["hedge_pays_for_itself"]
+)
 def test_what_a_request_of_a_hedge_used_is_of_its_row() -> None:
     async def fn(row: int) -> int:
         calls.append(row)
@@ -433,7 +437,10 @@ def test_what_a_request_of_a_hedge_used_is_of_its_row() -> None:
     assert (job.results, job.statistics().cost, costs) == ([0], 2.0, [2.0])
 
 
-@pytest.mark.contract("A hedge that its process had no means for does not count for a budget of calls.")
+@pytest.mark.contract(
+    "A hedge that its process had no means for does not count for a budget of calls.",
+    convicts=["lacking_hedge_is_paid"],
+)
 def test_a_hedge_that_lacked_something_of_its_process_is_given_back_to_the_budget() -> None:
     def script(row: Any, number: int) -> Any:
         if (row, number) == (0, 2):
@@ -531,6 +538,7 @@ def test_a_hedge_goes_to_another_endpoint() -> None:
     assert job.came == [5.0]
 
 
+@pytest.mark.contract(convicts=["failed_endpoint_is_the_rows"])
 def test_a_hedge_may_go_to_an_endpoint_at_which_a_call_of_its_row_has_failed() -> None:
     avoided: list[tuple[str, ...]] = []
 

@@ -38,7 +38,10 @@ def begun(breaker: CircuitBreaker, clock: FakeClock, seconds: float) -> int:
     return count
 
 
-@pytest.mark.contract("Calls that are in flight when a service dies are one outage, and one pause.")
+@pytest.mark.contract(
+    "Calls that are in flight when a service dies are one outage, and one pause.",
+    convicts=["each_unreached_call_trips"],
+)
 def test_calls_in_flight_when_a_service_dies_are_one_cool_down() -> None:
     clock = FakeClock(100.0)
     breaker = breaker_of(clock)
@@ -48,7 +51,10 @@ def test_calls_in_flight_when_a_service_dies_are_one_cool_down() -> None:
     assert breaker.ready_in(clock()) == pytest.approx(1.0, abs=0.001)
 
 
-@pytest.mark.contract("Refusals now and then with answers between hold back no call, however slow calls are.")
+@pytest.mark.contract(
+    "Refusals now and then with answers between hold back no call, however slow calls are.",
+    convicts=["refusals_of_a_day_add_up"],
+)
 def test_refusals_with_answers_between_them_hold_back_no_call() -> None:
     clock = FakeClock(100.0)
     breaker = breaker_of(clock)
@@ -147,7 +153,10 @@ def test_refusals_of_one_moment_lower_the_pace_once() -> None:
     assert pace.per_second is not None and pace.per_second < once
 
 
-@pytest.mark.contract("After an overload refusals lower the pace also where they came at random before.")
+@pytest.mark.contract(
+    "After an overload refusals lower the pace also where they came at random before.",
+    convicts=["random_refusals_believed_for_good"],
+)
 def test_what_was_believed_of_refusals_is_forgotten_with_an_overload() -> None:
     pace, now = pace_of(100.0, 10.0), 10.0
     for _ in range(CUTS_TO_BELIEVE + 1):
@@ -165,6 +174,7 @@ def test_what_was_believed_of_refusals_is_forgotten_with_an_overload() -> None:
     assert before is not None and pace.per_second is not None and pace.per_second < before
 
 
+@pytest.mark.contract(convicts=["forgotten_pace_keeps_its_curve"])
 def test_a_pace_that_is_forgotten_doubles_from_that_of_probes() -> None:
     pace = pace_of(12.0, 10.0)
     pace.learn(12.0)
@@ -179,7 +189,9 @@ def test_a_pace_that_is_forgotten_doubles_from_that_of_probes() -> None:
 # -- outages -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("A refusal, too, shows that the service is reached.")
+@pytest.mark.contract(
+    "A refusal, too, shows that the service is reached.", convicts=["refused_is_not_reached"]
+)
 def test_a_refusal_between_calls_that_reach_nothing_shows_that_there_is_no_outage() -> None:
     outage = Outage(MAX_OUTAGE_S, 1000)
     for _ in range(5):
@@ -189,7 +201,9 @@ def test_a_refusal_between_calls_that_reach_nothing_shows_that_there_is_no_outag
     assert [outage.unreached(True) for _ in range(MIN_OUTAGE_CALLS)][-1]
 
 
-@pytest.mark.contract("A second outage of a service is seen as soon as the first.")
+@pytest.mark.contract(
+    "A second outage of a service is seen as soon as the first.", convicts=["outage_is_what_is_usual"]
+)
 def test_a_second_outage_is_seen_as_soon_as_the_first() -> None:
     outage = Outage(MAX_OUTAGE_S, 1000)
     for _ in range(2):
@@ -203,7 +217,10 @@ def test_a_second_outage_is_seen_as_soon_as_the_first() -> None:
     assert [outage.unreached(True) for _ in range(500)].index(True) > 2 * MIN_OUTAGE_CALLS
 
 
-@pytest.mark.contract("A row that comes when a service is given up does not wait as long again.")
+@pytest.mark.contract(
+    "A row that comes when a service is given up does not wait as long again.",
+    convicts=["outage_is_never_over"],
+)
 def test_an_outage_is_given_up_for_all_rows_and_begins_anew_with_an_answer() -> None:
     outage = Outage(MAX_OUTAGE_S, 1000)
     assert not outage.is_hopeless(100.0)

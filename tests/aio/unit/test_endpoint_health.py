@@ -33,7 +33,9 @@ def fail(health: Health, now: float, others_at: float) -> bool:
     return began
 
 
-@pytest.mark.contract("Refusals of an endpoint with answers between them do not have it rest.")
+@pytest.mark.contract(
+    "Refusals of an endpoint with answers between them do not have it rest.", convicts=["refusals_add_up"]
+)
 def test_refusals_with_answers_between_them_begin_no_rest() -> None:
     health = Health()
     for number in range(3 * REFUSALS_IN_A_ROW):
@@ -44,7 +46,10 @@ def test_refusals_with_answers_between_them_begin_no_rest() -> None:
     assert refuse(health, 100.0)
 
 
-@pytest.mark.contract("A refusal that comes later makes a rest longer, and never shorter.")
+@pytest.mark.contract(
+    "A refusal that comes later makes a rest longer, and never shorter.",
+    convicts=["later_refusal_shortens_rest"],
+)
 def test_a_refusal_that_comes_later_never_shortens_a_rest() -> None:
     health = Health()
     before = health.begin(), health.begin()
@@ -64,7 +69,10 @@ def test_the_first_rest_is_short_and_each_one_in_a_row_twice_as_long_up_to_a_bou
     assert rests == [min(MAX_REST_S, FIRST_REST_S * 2**number) for number in range(10)]
 
 
-@pytest.mark.contract("An endpoint that has been well for a while begins with a short rest again.")
+@pytest.mark.contract(
+    "An endpoint that has been well for a while begins with a short rest again.",
+    convicts=["rests_never_short_again"],
+)
 def test_an_endpoint_that_was_well_for_a_while_begins_with_a_short_rest_again() -> None:
     health = Health()
     health.rest(health.begin(), 0.0)
@@ -77,7 +85,10 @@ def test_an_endpoint_that_was_well_for_a_while_begins_with_a_short_rest_again() 
     assert health.ready_in(4.0 + 2 * 4 * FIRST_REST_S) == FIRST_REST_S
 
 
-@pytest.mark.contract("A call that runs out of time has an endpoint rest only where it answers nothing.")
+@pytest.mark.contract(
+    "A call that runs out of time has an endpoint rest only where it answers nothing.",
+    convicts=["slow_row_ends_address"],
+)
 @pytest.mark.parametrize(
     ("own_at", "others_at", "rests"), [(-1.0, 6.0, True), (6.0, 6.0, False), (-1.0, 4.0, False)]
 )
@@ -91,7 +102,10 @@ def test_a_late_call_is_the_fault_of_an_endpoint_that_answers_nothing_while_othe
     assert health.failed(period, 7.0, 5.0, True, others_at) is rests
 
 
-@pytest.mark.contract("An endpoint that fails request after request rests, once another one has answered.")
+@pytest.mark.contract(
+    "An endpoint that fails request after request rests, once another one has answered.",
+    convicts=["answers_of_others_before_last_fault"],
+)
 def test_faults_in_a_row_have_an_endpoint_rest_once_another_one_has_answered() -> None:
     for others_at, rests in ((-1.0, False), (1.05, True)):
         health = Health()
@@ -118,7 +132,8 @@ def endpoint_of(clock: FakeClock) -> Endpoint:
 
 
 @pytest.mark.contract(
-    "The first answer of an endpoint, which has the cost of its connection, counts for no latency."
+    "The first answer of an endpoint, which has the cost of its connection, counts for no latency.",
+    convicts=["connection_counts_as_latency"],
 )
 def test_the_first_answer_counts_for_no_latency() -> None:
     clock = FakeClock(100.0)

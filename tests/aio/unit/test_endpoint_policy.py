@@ -105,7 +105,10 @@ def test_a_latency_is_forgotten_after_ten_seconds_without_an_answer() -> None:
     assert {answer(policy, row, fake) for row in calls(4)} == {ONE, TWO}
 
 
-@pytest.mark.contract("A latency that is forgotten is found out by one call, whatever comes meanwhile.")
+@pytest.mark.contract(
+    "A latency that is forgotten is found out by one call, whatever comes meanwhile.",
+    convicts=["forgotten_latency_found_by_all"],
+)
 def test_one_call_finds_out_a_latency_that_was_forgotten() -> None:
     fake = Clock()
     policy = opened(fake, ONE, TWO)
@@ -156,7 +159,10 @@ def test_in_order_takes_the_first_that_takes_calls() -> None:
     assert answer(policy, call(), fake) == ONE
 
 
-@pytest.mark.contract("Operators of one process that name endpoints in another order have each its own.")
+@pytest.mark.contract(
+    "Operators of one process that name endpoints in another order have each its own.",
+    convicts=["first_order_for_all"],
+)
 def test_two_policies_in_another_order_take_each_its_first() -> None:
     fake = Clock()
     one = opened(fake, ONE, TWO, choose="in-order")
@@ -164,7 +170,10 @@ def test_two_policies_in_another_order_take_each_its_first() -> None:
     assert (answer(one, call(), fake), answer(two, call(), fake)) == (ONE, TWO)
 
 
-@pytest.mark.contract("In order, calls beyond the pace that the first endpoint takes go to the second.")
+@pytest.mark.contract(
+    "In order, calls beyond the pace that the first endpoint takes go to the second.",
+    convicts=["pace_ignored_in_order"],
+)
 def test_in_order_calls_beyond_the_pace_of_the_first_go_to_the_second() -> None:
     fake = Clock()
     policy = opened(fake, ONE, TWO, choose="in-order")
@@ -178,7 +187,8 @@ def test_in_order_calls_beyond_the_pace_of_the_first_go_to_the_second() -> None:
 
 
 @pytest.mark.contract(
-    "A row that failed at an endpoint goes to another one that may be probed, not to the same."
+    "A row that failed at an endpoint goes to another one that may be probed, not to the same.",
+    convicts=["failed_address_before_probe"],
 )
 def test_a_row_that_failed_at_an_endpoint_probes_another_one() -> None:
     fake = Clock()
@@ -230,7 +240,10 @@ def test_a_row_goes_to_each_endpoint_once_and_then_waits_for_the_service() -> No
     assert answer(policy, row, fake) in went
 
 
-@pytest.mark.contract("Where all endpoints rest, calls are held back until the first of them has rested.")
+@pytest.mark.contract(
+    "Where all endpoints rest, calls are held back until the first of them has rested.",
+    convicts=["waits_for_the_last_address"],
+)
 def test_all_calls_wait_for_the_endpoint_that_comes_back_first() -> None:
     fake = Clock(finished=1)
     policy = opened(fake, ONE, TWO, choose="in-order")
@@ -348,7 +361,10 @@ def test_an_attempt_that_is_taken_back_or_cancelled_frees_its_endpoint() -> None
     assert sum(in_flight(policy).values()) == 0
 
 
-@pytest.mark.contract("A batch is in flight at its endpoint until the last of its rows has left it.")
+@pytest.mark.contract(
+    "A batch is in flight at its endpoint until the last of its rows has left it.",
+    convicts=["batch_ends_with_its_first_row"],
+)
 def test_a_batch_is_in_flight_until_its_last_row_is_given_up() -> None:
     policy = opened(Clock(), ONE, TWO)
     rows = calls(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,19 @@ def test_a_row_that_ends_in_the_queue_of_its_key_lets_nobody_through() -> None:
     assert resumed == [[rows[1]], [rows[3]]]
 
 
+@pytest.mark.contract(convicts=["keys_are_kept"])
+def test_a_key_whose_rows_have_all_left_is_forgotten() -> None:
+    policy, fake, _, _ = keyed()
+    for number in range(100):
+        rows = [call(row=f"{chr(number)}{place}") for place in range(2)]
+        for each in rows:
+            policy.let_through(each)
+        for each in rows:
+            policy.finish(each, "result")
+            fake.turn()
+    assert policy._keys == policy._through == policy._queued == {}
+
+
 def test_a_row_is_taken_out_behind_its_completion() -> None:
     policy, fake, _, resumed = keyed()
     rows = [call(row=f"a{number}") for number in range(2)]
@@ -117,3 +131,15 @@ def test_the_policy_sets_one_timer_and_cancels_it() -> None:
     assert said == ["max_seconds=7"]
     policy.close()
     assert services.loop.cancelled == 1
+
+
+@pytest.mark.parametrize("left", [-0.5, 0.0])
+def test_no_call_begins_where_the_time_is_over_at_the_start(left: float) -> None:
+    until = datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)
+    said: list[str] = []
+    fake = Fake()
+    policy = TimeBudgetPolicy(Budget(until=until), said.append, lambda: until.timestamp() - left)
+    policy.open(fake.services())
+    policy.start()
+    # Before any turn of the loop.
+    assert said == ["until=2030-01-01T00:00:00+00:00"]

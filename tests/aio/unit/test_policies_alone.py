@@ -217,6 +217,7 @@ def long_refusal(remaining: int | None = None) -> Overloaded:
     return refused
 
 
+@pytest.mark.contract(convicts=["one_call_left_is_none"])
 def test_a_refusal_beside_a_limit_of_which_nothing_is_left_needs_no_second_one() -> None:
     for remaining, is_gone in ((0, True), (1, False), (None, False)):
         policy, load, fake = service_limits("column")
@@ -224,6 +225,7 @@ def test_a_refusal_beside_a_limit_of_which_nothing_is_left_needs_no_second_one()
         assert (load.exhausted is not None) is is_gone
 
 
+@pytest.mark.contract(convicts=["long_refusals_add_up"])
 def test_a_refusal_that_asks_for_seconds_begins_the_count_of_long_ones_anew() -> None:
     policy, load, fake = service_limits("column")
     for asked in (*[25_200.0] * (IN_A_ROW - 1), 3.0, *[25_200.0] * (IN_A_ROW - 1)):
@@ -233,6 +235,7 @@ def test_a_refusal_that_asks_for_seconds_begins_the_count_of_long_ones_anew() ->
     assert load.exhausted is not None
 
 
+@pytest.mark.contract(convicts=["usage_without_age"])
 def test_usage_is_counted_at_the_time_at_which_its_call_began() -> None:
     class Told:
         """Stands for a limiter; keeps what it is told of usage."""
@@ -749,6 +752,7 @@ def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
     assert many.affordable == 50
 
 
+@pytest.mark.contract(convicts=["credit_is_rounded_down"])
 @pytest.mark.parametrize(("budget", "paying"), [(0.05, 20), (0.1, 10), (0.3, 10), (1.0, 1)])
 def test_a_hedge_is_paid_for_by_as_many_calls_as_its_budget_says(budget: float, paying: int) -> None:
     policy = HedgePolicy(Hedge(1.0, budget), 8, Fake().time)

@@ -256,6 +256,7 @@ def test_a_row_that_is_refused_everywhere_makes_no_address_rest() -> None:
     assert not any(each.health.is_open for each in service.pool.all)
 
 
+@pytest.mark.contract(convicts=["failed_row_stays_in_flight"])
 def test_a_row_that_fails_by_itself_leaves_no_call_in_flight() -> None:
     async def script() -> None:
         addresses = addresses_of(URLS, URLS)

@@ -216,7 +216,10 @@ def known(remaining: float, *, is_alone: bool = True) -> LearnedLimits:
     return limits
 
 
-@pytest.mark.contract("Calls that were let through and not made are held against a limit no longer.")
+@pytest.mark.contract(
+    "Calls that were let through and not made are held against a limit no longer.",
+    convicts=["unmade_calls_are_held"],
+)
 def test_calls_that_were_not_made_are_not_held_against_the_next_answer() -> None:
     limits = known(50.0)
     before = limits.quotas[0].level(0.0)
@@ -228,7 +231,10 @@ def test_calls_that_were_not_made_are_not_held_against_the_next_answer() -> None
     assert limits.quotas[0].level(0.2) == pytest.approx(before)
 
 
-@pytest.mark.contract("An answer to a call that began before those that were answered since tells nothing.")
+@pytest.mark.contract(
+    "An answer to a call that began before those that were answered since tells nothing.",
+    convicts=["old_answer_tells_the_level"],
+)
 def test_a_slow_answer_does_not_put_an_old_level_back() -> None:
     limits = known(90.0)
     limits.observe([calls(100.0, 40.0, 20.0)], 5.0, 10.0)
@@ -237,7 +243,9 @@ def test_a_slow_answer_does_not_put_an_old_level_back() -> None:
     assert limits.quotas[0].level(11.0) == level
 
 
-@pytest.mark.contract("A limit that changes now and then, however often, is followed.")
+@pytest.mark.contract(
+    "A limit that changes now and then, however often, is followed.", convicts=["changes_of_a_limit_add_up"]
+)
 def test_a_limit_that_changes_now_and_then_is_followed() -> None:
     limits = LearnedLimits(is_alone=True)
     for number in range(3 * MAX_CHANGES):
@@ -246,7 +254,10 @@ def test_a_limit_that_changes_now_and_then_is_followed() -> None:
         assert limits.ready_in(1.0, at) > 0.0, number
 
 
-@pytest.mark.contract("Usage that an answer has counted already is not counted a second time.")
+@pytest.mark.contract(
+    "Usage that an answer has counted already is not counted a second time.",
+    convicts=["told_usage_counts_again"],
+)
 def test_usage_that_an_answer_has_counted_is_not_counted_again() -> None:
     limits = LearnedLimits(is_alone=True)
     limits.use(1.0, (0.0, 0.0, 100.0), 0.0, 0.0)
@@ -262,7 +273,10 @@ def test_usage_that_an_answer_has_counted_is_not_counted_again() -> None:
     assert limits.quotas[0].level(4.0) == pytest.approx(level - (900.0 - reserved))
 
 
-@pytest.mark.contract("The usage of several calls gives back what was reserved for them, and no more.")
+@pytest.mark.contract(
+    "The usage of several calls gives back what was reserved for them, and no more.",
+    convicts=["usage_of_several_given_back_often"],
+)
 def test_the_usage_of_several_calls_is_compared_with_what_was_reserved_for_all() -> None:
     limits = LearnedLimits(is_alone=True)
     limits.use(1.0, (0.0, 0.0, 100.0), 0.0, 0.0)
@@ -275,6 +289,7 @@ def test_the_usage_of_several_calls_is_compared_with_what_was_reserved_for_all()
     assert limits.quotas[0].level(2.0) == pytest.approx(level - 400.0)
 
 
+@pytest.mark.contract(convicts=["calls_of_a_lease_are_others"])
 def test_calls_that_begin_together_are_a_user_s_own() -> None:
     limits = LearnedLimits()
     for second in range(60):
@@ -286,7 +301,8 @@ def test_calls_that_begin_together_are_a_user_s_own() -> None:
 
 
 @pytest.mark.contract(
-    "At the time at which a window turns a tenth of it begins, until an answer names the next."
+    "At the time at which a window turns a tenth of it begins, until an answer names the next.",
+    convicts=["window_turns_for_each_call"],
 )
 def test_where_a_window_turns_a_tenth_begins_before_an_answer() -> None:
     limits = known(0.0)
@@ -298,7 +314,10 @@ def test_where_a_window_turns_a_tenth_begins_before_an_answer() -> None:
     assert 9 <= begun <= 10
 
 
-@pytest.mark.contract("A time in whole seconds may be too short by one: no call begins in that second.")
+@pytest.mark.contract(
+    "A time in whole seconds may be too short by one: no call begins in that second.",
+    convicts=["window_turns_too_early"],
+)
 def test_no_call_begins_in_the_second_by_which_a_time_may_be_too_short() -> None:
     limits = LearnedLimits(is_alone=True)
     limits.observe([LimitReading("requests", 100.0, 0.0, 10.0, WHOLE_SECOND_S)], 0.0, 0.0)
@@ -306,7 +325,10 @@ def test_no_call_begins_in_the_second_by_which_a_time_may_be_too_short() -> None
     assert limits.ready_in(1.0, 11.0) == 0.0
 
 
-@pytest.mark.contract("A limit whose calls come back one by one is not gone, however little of it is left.")
+@pytest.mark.contract(
+    "A limit whose calls come back one by one is not gone, however little of it is left.",
+    convicts=["empty_bucket_is_gone"],
+)
 def test_only_a_window_of_which_nothing_is_left_is_gone() -> None:
     window = known(0.0)
     assert window.gone_for(0.0) == pytest.approx(30.0, abs=0.1)

@@ -90,7 +90,10 @@ def test_moments_are_compared_with_the_date_of_the_answer() -> None:
     assert read_limits(headers) == ()
 
 
-@pytest.mark.contract("A moment that is over by less than a second is now; one that is long over is unknown.")
+@pytest.mark.contract(
+    "A moment that is over by less than a second is now; one that is long over is unknown.",
+    convicts=["moment_just_over_is_unknown"],
+)
 @pytest.mark.parametrize(("over", "resets"), [(0, [0.0]), (1, [0.0]), (2, [])])
 def test_a_moment_that_has_just_passed_is_now(over: int, resets: list[float]) -> None:
     headers = {
@@ -102,6 +105,7 @@ def test_a_moment_that_has_just_passed_is_now(over: int, resets: list[float]) ->
     assert [limit.reset for limit in read_limits(headers, NOW)] == resets
 
 
+@pytest.mark.contract(convicts=["whole_seconds_are_exact"])
 @pytest.mark.parametrize(
     ("text", "resolution"), [("6s", 1.0), ("6m0s", 1.0), ("12", 1.0), ("20ms", FINE_S), ("59.56s", FINE_S)]
 )

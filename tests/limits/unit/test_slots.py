@@ -167,7 +167,7 @@ def test_a_coordinator_that_starts_again_grants_nothing_for_the_time_of_a_lease(
 
 
 def shared(slots: SlotAllocator, rounds: int = 20) -> dict[str, int]:
-    """What each task holds once those that are asked have given back what they were asked for."""
+    """The slots that each task holds once those that are asked have given theirs back."""
     for _ in range(rounds):
         _, asked, _ = slots.allocate()
         for name, count in asked.items():
@@ -196,7 +196,10 @@ def test_tasks_of_nearly_equal_shares_are_asked_for_nothing() -> None:
     assert slots.allocate()[:2] == ({}, {})
 
 
-@pytest.mark.contract("A task that comes back without the request for its slots is asked again.")
+@pytest.mark.contract(
+    "A task that comes back without the request for its slots is asked again.",
+    convicts=["lost_request_stands"],
+)
 def test_a_task_that_comes_back_is_asked_again_for_what_others_lack() -> None:
     slots, _ = allocator_of(4)
     slots.register("a", 0, 4)
@@ -209,7 +212,10 @@ def test_a_task_that_comes_back_is_asked_again_for_what_others_lack() -> None:
     assert slots.allocate()[1] == {"a": 3}
 
 
-@pytest.mark.contract("A task whose connection is lost is neither granted slots nor asked for any.")
+@pytest.mark.contract(
+    "A task whose connection is lost is neither granted slots nor asked for any.",
+    convicts=["lost_task_is_asked"],
+)
 def test_a_task_that_is_lost_is_neither_granted_slots_nor_asked_for_any() -> None:
     slots, clock = allocator_of(4)
     slots.register("a", 0, 4)
@@ -306,7 +312,8 @@ async def connected(*leases: Lease) -> None:
 
 
 @pytest.mark.contract(
-    "A task that loses the coordinator goes on in its slots for five seconds, and no longer."
+    "A task that loses the coordinator goes on in its slots for five seconds, and no longer.",
+    convicts=["cut_off_at_once"],
 )
 def test_a_task_that_is_cut_off_goes_on_for_some_seconds() -> None:
     async def script() -> None:
@@ -327,7 +334,10 @@ def test_a_task_that_is_cut_off_goes_on_for_some_seconds() -> None:
     on_net(script)
 
 
-@pytest.mark.contract("A task that waits for no slot does not fail while the coordinator is away.")
+@pytest.mark.contract(
+    "A task that waits for no slot does not fail while the coordinator is away.",
+    convicts=["content_task_loses_patience"],
+)
 def test_a_task_that_waits_for_no_slot_outlasts_a_coordinator_that_is_away() -> None:
     async def script() -> None:
         async with VirtualCoordinator():
@@ -348,7 +358,10 @@ def test_a_task_that_waits_for_no_slot_outlasts_a_coordinator_that_is_away() -> 
     on_net(script)
 
 
-@pytest.mark.contract("A request of a coordinator for slots ends with its connection.")
+@pytest.mark.contract(
+    "A request of a coordinator for slots ends with its connection.",
+    convicts=["request_outlives_its_connection"],
+)
 def test_what_a_coordinator_asked_for_ends_with_its_connection() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
@@ -367,7 +380,10 @@ def test_what_a_coordinator_asked_for_ends_with_its_connection() -> None:
     on_net(script)
 
 
-@pytest.mark.contract("Slots between two calls stay with their task; those that were free for long go back.")
+@pytest.mark.contract(
+    "Slots between two calls stay with their task; those that were free for long go back.",
+    convicts=["busy_slots_go_back", "granted_what_it_gives_back"],
+)
 def test_slots_that_are_in_use_now_and_then_stay_with_their_task() -> None:
     async def script() -> None:
         async with VirtualCoordinator() as coordinator:
@@ -388,7 +404,10 @@ def test_slots_that_are_in_use_now_and_then_stay_with_their_task() -> None:
     on_net(script)
 
 
-@pytest.mark.contract("The slots of a killed task come back although no other task says anything.")
+@pytest.mark.contract(
+    "The slots of a killed task come back although no other task says anything.",
+    convicts=["lost_lease_has_no_timer"],
+)
 def test_slots_of_a_killed_task_come_back_without_a_message_of_another_one() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
