@@ -53,6 +53,7 @@ def test_what_is_let_through_in_one_turn_goes_on_together() -> None:
     assert resumed == [rows[2:4]]
 
 
+@pytest.mark.contract(convicts=["row_of_key_overtakes"])
 def test_a_row_does_not_overtake_one_of_its_key_that_has_not_begun() -> None:
     policy, fake, _, resumed = keyed(at_once=2)
     rows = [call(row=f"a{number}", attempt=number == 0) for number in range(3)]
