@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from pillarbox.aio.limits.rate import CoordinatorError
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, CoordinatorError
 from pillarbox.aio.limits.slots import (
     TO_HOLDER,
     TO_SLOTS,
@@ -135,6 +135,9 @@ class SlotLease:
         return TO_SLOTS.to_json(OpenSlots(self._name, self._total, self._id, self._held, self._wanted))[1:]
 
     async def _talk(self, connection: Connection) -> None:
+        if self.limit > 0:
+            # It has slots again, which it may have waited for while it was cut off.
+            self._waits_since = None
         # What was said while there was no connection.
         connection.send(*TO_SLOTS.to_json(WantSlots(self._wanted)))
         try:
@@ -159,7 +162,7 @@ class SlotLease:
         if self._waits_since is None:
             return self._patience
         left = self._patience - (self._clock() - max(self._lost_at, self._waits_since))
-        if left <= 0.0:
+        if left <= WAIT_MARGIN_S:
             raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
         return left
 

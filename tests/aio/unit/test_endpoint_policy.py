@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections import Counter
 from typing import Any
 
@@ -78,6 +79,22 @@ def test_a_weight_is_a_share_of_the_calls_in_flight_and_of_those_one_by_one() ->
     policy.close()
     went = Counter(answer(policy, row, fake) for row in calls(40))
     assert went == {ONE: 30, TWO: 10}
+
+
+@pytest.mark.contract(
+    "A name with several addresses has the share of one URL, which its addresses divide.",
+    convicts=["share_for_each_address_of_a_name"],
+)
+def test_the_addresses_of_a_name_divide_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
+        numbers = ["10.0.0.1", "10.0.0.2"] if host == "two" else ["10.0.1.1"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    policy = opened(Clock(), ONE, TWO, resolve=True, weights={TWO: 3.0})
+    for row in calls(40):
+        policy.choose([row])
+    assert in_flight(policy) == {"http://10.0.1.1": 10, "http://10.0.0.1": 15, "http://10.0.0.2": 15}
 
 
 def test_an_endpoint_that_is_ten_times_slower_has_a_tenth_of_the_calls_in_flight() -> None:

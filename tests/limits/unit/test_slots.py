@@ -353,6 +353,33 @@ def test_a_task_that_waits_for_no_slot_outlasts_a_coordinator_that_is_away() -> 
         lease.slots.want()
         await asyncio.sleep(59.0)
         assert lease.failed == []
+        await asyncio.sleep(2.0)
+        assert len(lease.failed) == 1 and "no coordinator for patience=60 s" in lease.failed[0]
+        await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "A task that has its slots again waits for none, although it did while it was cut off.",
+    convicts=["regained_slots_are_waited_for"],
+)
+def test_a_task_that_has_its_slots_again_waits_for_none() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator():
+            lease = Lease(2, in_flight=2, patience=60.0)
+            await connected(lease)
+        await loop.cut()
+        await asyncio.sleep(CUT_OFF_S + 1.0)
+        lease.slots.want()
+        async with VirtualCoordinator():
+            await asyncio.sleep(5.0)
+            assert lease.limit == 2
+        await loop.cut()
+        await asyncio.sleep(100.0)
+        assert lease.failed == []
         await lease.slots.close()
 
     on_net(script)
