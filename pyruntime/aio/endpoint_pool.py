@@ -213,6 +213,11 @@ class Journey:
         # Endpoints that refused for a cause of all rows, and the periods of these requests.
         self._blamed: list[tuple[Endpoint, int, str]] = []
 
+    @property
+    def refused_by(self) -> list[Endpoint]:
+        """The endpoints that refused the request for a cause of all rows, such as a key or a quota."""
+        return [endpoint for endpoint, _, _ in self._blamed]
+
     def another(self) -> Journey:
         """The way of the request after an attempt that failed, which may be of a part of its rows."""
         journey = Journey(self._pool, self.failed_at)

@@ -74,7 +74,7 @@ class OperatorPolicies:
         self.endpoint_counts = counts = EndpointCounts()
         self.endpoint_services = EndpointServices(self.load.waits_for_service, counts.count)
         given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts)
+        endpoints = None if given is None else EndpointPolicy(given, self.load, limits, counts)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )

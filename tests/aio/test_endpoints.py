@@ -95,6 +95,56 @@ def test_one_endpoint_that_fails_costs_its_share(reply: Reply, options: dict[str
     assert sum(service.requests.values()) == done.statistics().calls
 
 
+class NoCredit(Exception):
+    """An account without credit, as OpenAI says it."""
+
+    status = 429
+    code = "insufficient_quota"
+
+
+async def has_no_credit() -> None:
+    await asyncio.sleep(0.001)
+    raise NoCredit
+
+
+@pytest.mark.contract(
+    "A quota that is used up at one endpoint of several ends no calls of a function.",
+    convicts=["quota_of_one_endpoint_ends_all"],
+)
+@pytest.mark.parametrize("retry", [None, 3])
+@pytest.mark.parametrize("errors", ["column", "null", "fail"])
+def test_a_quota_that_is_used_up_at_one_endpoint_ends_nothing(retry: int | None, errors: str) -> None:
+    service = Service()
+    service.replies[URLS[0]] = has_no_credit
+    done, _ = job(service, 300, errors=errors, retry=retry)
+    assert done.error is None and lost(done, 300) == 0
+    assert done.statistics().not_called == 0
+
+
+@pytest.mark.contract(
+    "Where the quota of each endpoint is used up no row is called any more.",
+    convicts=["quota_of_all_endpoints_unseen"],
+)
+def test_where_the_quota_of_each_endpoint_is_used_up_no_row_is_called_any_more() -> None:
+    service = Service()
+    service.replies = dict.fromkeys(URLS, has_no_credit)
+    done, seconds = job(service, 300, errors="column", retry=3)
+    assert done.statistics().not_called > 280 and seconds < 1.0
+    assert sum(service.requests.values()) <= 6 * 12
+
+
+def test_while_an_endpoint_rests_for_seconds_the_quota_of_the_others_ends_no_calls() -> None:
+    service = Service()
+    service.replies = {
+        URLS[0]: refuses(503, 3.0, until=3.0),
+        URLS[1]: has_no_credit,
+        URLS[2]: has_no_credit,
+    }
+    done, _ = job(service, 100, errors="column", retry=3)
+    # Rows that had their attempts before it came back may fail.
+    assert done.statistics().not_called == 0 and lost(done, 100) <= 12
+
+
 @pytest.mark.contract("A function's call that ran out of time at an endpoint is made again at another one.")
 def test_an_endpoint_that_hangs_costs_no_row() -> None:
     service = Service()

@@ -10,7 +10,8 @@ A client of a service with several addresses chooses by itself, within a call: `
 #
 # What this policy settles must not reach the operator's own breaker and adaptive limit, which would hold back
 # the calls of all endpoints for one. So it stands in front of `LoadPolicy`, and reports to it what is not of
-# one endpoint alone.
+# one endpoint alone. Nor must a quota of one endpoint that is used up end the calls of the others: only where
+# each of them has refused the row for good, or rests for long, it is reported to `ServiceLimitsPolicy`.
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, Verdict, pool_of
 from pillarbox.aio.endpoints import Endpoint, Endpoints
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policy import Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.wire import Kind, read_error
 
@@ -40,16 +42,21 @@ class _Attempt:
 class EndpointPolicy(CallPolicy):
     """Chooses the endpoint of each attempt, and has refused rows called again at another one.
 
-    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each.
+    load: gets the ends of attempts that are not of one endpoint alone. limits: gets refusals that are of all
+    endpoints. counts: gets the calls of each.
     """
 
-    def __init__(self, endpoints: Endpoints, load: LoadPolicy, counts: EndpointCounts) -> None:
+    def __init__(
+        self, endpoints: Endpoints, load: LoadPolicy, limits: ServiceLimitsPolicy, counts: EndpointCounts
+    ) -> None:
         self._endpoints = endpoints
         self._load = load
+        self._limits = limits
         self._counts = counts
         self._reports = "ended" not in load.skips
         # By this policy from now on.
         load.skips |= {"ended"}
+        limits.skips |= {"ended"}
         # The last attempts of rows that are called, or are to be called again; and of those that leave, whose
         # attempt is reported next.
         self._attempts: dict[Call, _Attempt] = {}
@@ -126,6 +133,8 @@ class EndpointPolicy(CallPolicy):
             else:
                 verdict = self._settle(attempt, error)
                 is_settled = verdict.moves
+                if not is_settled and self._is_of_all(attempt.journey):
+                    self._limits.ended(calls, error, seconds)
                 if verdict.waits and self._load.waits_for_service():
                     error = self.pool.resting(self.pool.clock())
         self._leaving.clear()
@@ -133,6 +142,12 @@ class EndpointPolicy(CallPolicy):
             self._drop(first)
         if self._reports and not is_settled and (error is not None or self._load.needs_answers):
             self._load.ended(calls, error, seconds)
+
+    def _is_of_all(self, journey: Journey) -> bool:
+        """Return True if no other endpoint may answer the request before an outage is given up."""
+        now, longest, refused = self.pool.clock(), self._limits.longest, journey.refused_by
+        others = [each for each in self.pool.all if each is not journey.at and each not in refused]
+        return all(each.health.ready_in(now) > longest for each in others)
 
     def _settle(self, attempt: _Attempt, error: BaseException) -> Verdict:
         """Report an error to the endpoint of the attempt, once."""

@@ -45,7 +45,8 @@ class ServiceLimitsPolicy(CallPolicy):
     def __init__(self, options: Options, load: LoadPolicy) -> None:
         rate, retry = options.rate, options.retry
         self._learns = rate is None or bool(rate.learn)
-        self._longest = MAX_OUTAGE_S if retry is None or not retry.max_outage else retry.max_outage
+        self.longest = MAX_OUTAGE_S if retry is None or not retry.max_outage else retry.max_outage
+        """Seconds for which an outage is waited for, at most: a quota that is gone for longer is gone."""
         self._mode = options.errors.mode
         self._redact = options.errors.redaction
         self._load = load
@@ -105,7 +106,7 @@ class ServiceLimitsPolicy(CallPolicy):
         if reading.kind is Kind.OUT_OF_QUOTA:
             is_certain = reading.code is not None
             return "the credit of the account" if is_certain or self._count() else None
-        asked, longest = reading.retry_after, self._longest
+        asked, longest = reading.retry_after, self.longest
         # Of a quota whose calls come back one by one a refusal names the time of the next one.
         gone_for = max([limit.reset or 0.0 for limit in limits if limit.remaining < 1.0], default=0.0)
         if asked is not None and asked <= longest:

@@ -15,6 +15,7 @@ from pillarbox.aio.endpoint_health import FIRST_REST_S
 from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policy import Again
 from tests.aio.overloaded import Overloaded
 from tests.aio.unit.test_policies_alone import Fake, call, calls
@@ -35,9 +36,10 @@ def opened(fake: Clock, *urls: str, retry: Retry | None = RETRY, **more: Any) ->
     endpoints = Endpoints([*urls], **more)
     decides = None if retry is None else RetryPolicy(retry, fake.time)
     load = LoadPolicy(Options(retry=retry), decides, fake.time)
-    policy: Any = EndpointPolicy(endpoints, load, EndpointCounts())
-    load.open(fake.services())
-    policy.open(fake.services())
+    limits = ServiceLimitsPolicy(Options(retry=retry), load)
+    policy: Any = EndpointPolicy(endpoints, load, limits, EndpointCounts())
+    for each in (load, limits, policy):
+        each.open(fake.services())
     policy.load, policy.counts = load, policy._counts
     return policy
 
