@@ -70,6 +70,31 @@ def test_a_row_that_times_out_in_its_pause_waits_no_longer() -> None:
     play(script)
 
 
+@pytest.mark.contract(
+    "A row whose time is over meets no limit of an attempt afterwards.",
+    convicts=["ended_row_times_out_again"],
+)
+def test_a_row_whose_time_is_over_meets_no_limit_of_its_attempt_afterwards() -> None:
+    async def script() -> None:
+        async def call(row: str) -> str:
+            await asyncio.sleep(5.0 if row == "b" else HOUR if now() else 4.0)
+            if row == "a":
+                raise OSError("away")
+            return row
+
+        limits = Timeout(10.0, attempt=9.0)
+        job = Job(call, timeout=limits, retry=Retry(3, initial=0.0), errors="column", capacity=1)
+        job.push("a")
+        # Its second attempt begins at 4 s, and has until 13 s.
+        await asyncio.sleep(12.0)
+        job.push("b")
+        await job.end()
+        assert (job.results[0].type, job.results[1], job.came) == ("CallTimeout", "b", [10.0, 17.0])
+        assert job.error is None and job.statistics().timeouts == 1
+
+    play(script)
+
+
 def test_a_thousand_limits_of_time_arm_a_few_timers() -> None:
     async def waits(row: int) -> None:
         await asyncio.get_running_loop().create_future()
