@@ -342,6 +342,7 @@ ABOVE = {
     "the scheduler": of_calls(
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
+        "policies", "limits_apart", "time_budgets",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
     "the hedges": of_calls("hedging", "policies_alone"),
