@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Budget, Ledger, Options, Retry, async_map
+from pillarbox import Batch, Budget, Ledger, Options, Rate, Retry, async_map
 from pillarbox.ledger import Scope
 from tests.aio.virtual import Job, infos, now, play
 
@@ -60,6 +60,21 @@ def test_a_row_that_waits_for_its_retry_is_not_called_again_when_the_time_is_ove
         await job.end()
         [info] = infos(job).values()
         assert info.type == "NotCalled" and info.attempts == 2 and "down" in info.message
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "Rows that wait for a rate end with the time of a budget.", convicts=["new_gate_wakes_nothing"]
+)
+def test_rows_that_wait_for_a_rate_end_with_the_time_of_a_budget() -> None:
+    async def script() -> None:
+        budget = Budget(max_seconds=2.5)
+        job = Job(takes_a_second, budget=budget, rate=Rate(0.01, burst=0.001), errors="column")
+        job.push(*range(3))
+        await job.end()
+        assert (job.results[0], job.came) == (0, [1.0, 2.5, 2.5])
+        assert [info.type for info in infos(job).values()] == ["NotCalled"] * 2
 
     play(script)
 

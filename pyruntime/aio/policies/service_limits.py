@@ -42,6 +42,7 @@ class ServiceLimitsPolicy(CallPolicy):
         rate, retry = options.rate, options.retry
         self._learns = rate is None or bool(rate.learn)
         self.longest = MAX_OUTAGE_S if retry is None or not retry.max_outage else retry.max_outage
+        """Seconds for which an outage is waited for, at most: a quota that is gone for longer is gone."""
         self._mode = options.errors.mode
         self._redact = options.errors.redaction
         self._load = load

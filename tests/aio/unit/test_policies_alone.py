@@ -228,6 +228,51 @@ def test_calls_are_held_back_while_the_quotas_of_all_endpoints_are_used_up() -> 
     assert policy.may_begin(calls(1)) == 0.0
 
 
+def long_refusal(remaining: int | None = None) -> Overloaded:
+    """A refusal that asks for seven hours, beside a limit of which so many calls are left."""
+    refused = Overloaded(25_200.0)
+    if remaining is not None:
+        refused.headers |= {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": f"{remaining}",
+            "x-ratelimit-reset-requests": "7h0m0s",
+        }
+    return refused
+
+
+@pytest.mark.contract(convicts=["one_call_left_is_none"])
+def test_a_refusal_beside_a_limit_of_which_nothing_is_left_needs_no_second_one() -> None:
+    for remaining, is_gone in ((0, True), (1, False), (None, False)):
+        policy, load, fake = service_limits("column")
+        policy.ended([call(began=fake.now)], long_refusal(remaining), 1.0)
+        assert (load.exhausted is not None) is is_gone
+
+
+@pytest.mark.contract(convicts=["long_refusals_add_up"])
+def test_a_refusal_that_asks_for_seconds_begins_the_count_of_long_ones_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for asked in (*[25_200.0] * (IN_A_ROW - 1), 3.0, *[25_200.0] * (IN_A_ROW - 1)):
+        policy.ended([call(began=fake.now)], Overloaded(asked), 1.0)
+        assert load.exhausted is None
+    policy.ended([call(began=fake.now)], long_refusal(), 1.0)
+    assert load.exhausted is not None
+
+
+@pytest.mark.contract(convicts=["usage_without_age"])
+def test_usage_is_counted_at_the_time_at_which_its_call_began() -> None:
+    class Told:
+        """Stands for a limiter; keeps what it is told of usage."""
+
+        def use(self, *told: object) -> None:
+            used.append(told)
+
+    policy, load, fake = service_limits("column")
+    used: list[Any] = []
+    load.limiter = Told()  # type: ignore[assignment]
+    policy.use([call(began=fake.now - 7.0), call(began=fake.now - 7.0)], Usage(input_tokens=3, tokens=5))
+    assert used == [(2.0, (3, 0, 5), 7.0)]
+
+
 # -- slots -------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +311,16 @@ def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
     fake.in_flight = 2
     assert policy.may_begin(calls(1)) == 0.0
     assert slots.asked == ["start", "want", "want"]
+
+
+def test_a_slot_is_given_back_once_its_call_is_no_longer_in_flight() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.ended(calls(1), None, 1.0)
+    assert slots.asked == []
+    fake.turn()
+    assert slots.asked == ["release"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
@@ -718,6 +773,17 @@ def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
     for _ in range(1000):
         many.begin([call()])
     assert many.affordable == 50
+
+
+@pytest.mark.contract(convicts=["credit_is_rounded_down"])
+@pytest.mark.parametrize(("budget", "paying"), [(0.05, 20), (0.1, 10), (0.3, 10), (1.0, 1)])
+def test_a_hedge_is_paid_for_by_as_many_calls_as_its_budget_says(budget: float, paying: int) -> None:
+    policy = HedgePolicy(Hedge(1.0, budget), 8, Fake().time)
+    for _ in range(2):
+        policy.begin([call(hedges=call())])
+    for _ in range(paying):
+        policy.begin([call()])
+    assert policy.affordable == round(paying * budget)
 
 
 @pytest.mark.parametrize(("quantile", "least"), [("p50", 20), ("p95", 20), ("p96", 25), ("p99", 100)])
