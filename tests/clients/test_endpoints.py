@@ -188,7 +188,8 @@ async def two_servers(stack: AsyncExitStack, tls: ssl.SSLContext | None = None) 
 
 
 @pytest.mark.contract(
-    "A client connects to each address of a name, and keeps the name for the Host header and for TLS."
+    "A client connects to each address of a name, and keeps the name for the Host header and for TLS.",
+    convicts=["address_of_a_name_is_ignored"],
 )
 @pytest.mark.parametrize("backend", ["aiohttp", "libcurl"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
