@@ -42,7 +42,6 @@ class CollectorRunner(Runner):
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
         self._asked = False
-        self._calls: dict[Collector[Any], Call] = {}
         # Errors that were raised behind a completion.
         self._late = 0
 
@@ -53,7 +52,7 @@ class CollectorRunner(Runner):
 
     def running_since(self, moment: float) -> int:
         """See `Runner.running_since`."""
-        return sum([call.began <= moment for call in self._calls.values()])
+        return sum([call is not None and call.began <= moment for call in self._executions.values()])
 
     def _begin_next(self) -> bool:
         call = self._hooks.take(None)
@@ -74,14 +73,14 @@ class CollectorRunner(Runner):
     async def close(self) -> None:
         """Give up all calls: whatever completes them has no effect. Waits for nothing."""
         self._closed = True
-        for collector in self._calls:
+        for collector in self._executions:
             self._factory.close(collector)
-        self._calls.clear()
+        self._executions.clear()
         self._active = 0
 
     def _free(self, collector: Any) -> None:
         """Have a collector give up its slot."""
-        self._calls.pop(collector, None)
+        self._executions.pop(collector, None)
         self._active -= 1
 
     def _dispatch_again(self) -> None:
@@ -92,7 +91,7 @@ class CollectorRunner(Runner):
         # spec: Collector!Begin
         collector = self._factory.create(call)
         self._hooks.begin(call, collector)
-        self._calls[collector] = call
+        self._executions[collector] = call
         self._active += 1
         own = self._context.copy()
         own.run(CURRENT.set, CurrentCall(self._hooks.services, (call,)))
@@ -119,7 +118,7 @@ class CollectorRunner(Runner):
         # spec: Collector!RunMail
         if self._closed:
             return
-        if collector in self._calls:
+        if collector in self._executions:
             self._free(collector)
         self._hooks.ended(call, collector, result, error)
         self.dispatch()

@@ -119,7 +119,8 @@ class Runner:
         self._context = context
         self._loop = hooks.services.loop
         hooks.gen_ai.context = context
-        self._executions: set[Any] = set()
+        # With the call that one was made for, where it has but one.
+        self._executions: dict[Any, Call | None] = {}
         self._active = 0
         self._dispatching = self._closed = False
         self.limit = hooks.limit
@@ -256,7 +257,7 @@ class Runner:
 
     def _start(self, execution: Execution, coroutine: Coroutine[Any, Any, None]) -> None:
         """Give `execution` a slot, and a task in a copy of the job's context."""
-        self._executions.add(execution)
+        self._executions[execution] = None
         self._active += 1
         # Not by `create_task`: a task factory of the caller's loop may run it before it is known here.
         execution.task = self._context.run(asyncio.Task, coroutine, loop=self._loop)
@@ -275,7 +276,7 @@ class Runner:
         # spec: Feeding!Abandon
         if execution not in self._executions or self._closed:
             return
-        self._executions.discard(execution)
+        self._executions.pop(execution, None)
         self._active -= 1
         self.abandoned += 1
         self._leave_alone(execution)
@@ -313,7 +314,7 @@ class Runner:
     def _has_ended(self, execution: Execution) -> None:
         """Free the slot of `execution`, unless it was abandoned and has none."""
         # spec: Feeding!Retire, Feeding!RevokedEnds
-        self._executions.discard(execution)
+        self._executions.pop(execution, None)
         if execution.timer is not None:
             execution.timer.cancel()
         if not execution.abandoned:
