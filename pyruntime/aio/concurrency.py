@@ -243,9 +243,9 @@ class _Window:
         count = self.answered
         mean = self._sum / count
         error = math.sqrt(max(0.0, self._squares / count - mean * mean) / count)
-        # While more are in flight than may be, as after a cut, more of them end: the mean is the least.
         by_law = limit * (self.last - self.since) / count if self.is_used(limit) else mean
-        return max(by_law, mean), error
+        # While more are in flight than may be, as after a cut, more of them end.
+        return (by_law if by_law >= mean - CERTAIN * error else mean), error
 
     def mark(self, limit: int) -> None:
         """Note that it was judged, and goes on until as many more have ended."""
@@ -469,9 +469,7 @@ class AdaptiveController:
         share = self.limit / look.limit_before
         waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
         if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
-            # Nearly as much faster as there are fewer: those that are left may wait as well, and what they
-            # took is not a latency without a queue.
-            self._based_on = 0
+            # Nearly as much faster as there are fewer: those that are left may wait as well.
             self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
             return
         self._look = None
