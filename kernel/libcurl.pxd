@@ -43,6 +43,7 @@ cdef extern from "pillarbox_http.h" namespace "pillarbox::http" nogil:
         const char* method
         const char* proxy
         slist_t* headers
+        slist_t* connect_to
         const char* body
         size_t body_nbytes
         size_t vectors_wanted
@@ -89,6 +90,7 @@ cdef class HttpRequest:
     cdef bytes method
     cdef bytes url
     cdef HeaderLines headers
+    cdef HeaderLines connect_to
     cdef bytes proxy
     cdef bytes sent
 

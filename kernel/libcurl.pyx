@@ -182,12 +182,14 @@ cdef class HttpThread(GCContainer):
         return self.core.results_ready()
 
     def send(self, future, bytes method not None, bytes url not None, HeaderLines headers not None,
-             bytes proxy not None, bytes body, size_t vectors=0, bint is_fresh=False):
+             bytes proxy not None, bytes body, size_t vectors=0, bint is_fresh=False,
+             HeaderLines connect_to=None):
         """Prepares a request for the next `flush`; returns it. proxy: b"" for none. body: None for none.
 
         vectors: the number of vectors in base64 that the thread reads of an answer in OpenAI's form; one
-        that is another one, or has a status but 200, is left in `body`. is_fresh: on a new connection. Raises
-        ValueError for a zero byte in an argument.
+        that is another one, or has a status but 200, is left in `body`. is_fresh: on a new connection.
+        connect_to: a line b"::ADDRESS:" with the address to connect to in place of the URL's host, which
+        stays the name for TLS and the header Host. Raises ValueError for a zero byte in an argument.
         """
         check_process(self)
         cdef HttpRequest request = HttpRequest.__new__(HttpRequest)
@@ -202,6 +204,9 @@ cdef class HttpThread(GCContainer):
         request.core.url = checked_text(url)
         request.core.proxy = checked_text(proxy)
         request.core.headers = headers.lines
+        if connect_to is not None:
+            request.connect_to = connect_to
+            request.core.connect_to = connect_to.lines
         request.core.vectors_wanted = vectors
         request.core.is_fresh = is_fresh
         if body is not None:

@@ -15,6 +15,8 @@ from typing import Any
 
 BATCH_SCHEDULER = "pillarbox.aio.batches.batch_scheduler:BatchScheduler"
 """The scheduler of calls that have a batch of rows each."""
+HEDGED_BATCH_SCHEDULER = "pillarbox.aio.batches.batch_hedging:HedgingBatchScheduler"
+"""The same where slow calls are hedged."""
 BATCH_RUNNER = "pillarbox.aio.batches.batch_runner:batch_runner"
 """A function that makes what runs such calls."""
 COLLECTOR_RUNNER = "pillarbox.aio.collector_runner:collector_runner"

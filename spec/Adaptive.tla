@@ -11,6 +11,7 @@ CONSTANTS
     Least, Most,    \* bounds of the limit
     Many,           \* refusals that may be more than chance, at least
     Share,          \* they are if `Share` times them is more than the calls of the window
+    Hangs,          \* calls that may never end, at most
     Mutant
 
 VARIABLES
@@ -22,10 +23,13 @@ VARIABLES
     answered, refused, throttled,   \* what the window counts
     held,           \* whether all calls are held back
     calm,           \* whether the service has room for all calls from now on
+    stuck,          \* calls in flight that never end
+    more,           \* slots beside the limit, for those that were found to hang
     really,         \* history: refusals by a full server of calls of this window
     cut, tripped    \* history: whether the last cut, the last trip, was for as many as it must
 
-vars == <<limit, ceiling, waited, before, old, new, answered, refused, throttled, held, calm, really, cut, tripped>>
+vars == <<limit, ceiling, waited, before, old, new, answered, refused, throttled, held, calm, stuck, more,
+          really, cut, tripped>>
 
 Max(a, b) == IF a < b THEN b ELSE a
 Min(a, b) == IF a < b THEN a ELSE b
@@ -34,14 +38,18 @@ TypeOK ==
     /\ limit \in Nat /\ ceiling \in 1..Most + 1 /\ waited \in BOOLEAN /\ before \in 0..Most
     /\ old \in 0..Most /\ new \in 0..Most /\ answered \in 0..Most /\ refused \in Nat /\ throttled \in Nat
     /\ held \in BOOLEAN /\ calm \in BOOLEAN /\ really \in Nat /\ cut \in BOOLEAN /\ tripped \in BOOLEAN
+    /\ stuck \in 0..Hangs /\ more \in 0..Hangs
 
 Init ==
     /\ limit \in Least..Most /\ ceiling = Most + 1 /\ waited = FALSE /\ before = 0
     /\ old = 0 /\ new = 0 /\ answered = 0 /\ refused = 0 /\ throttled = 0
     /\ held = FALSE /\ calm = FALSE /\ really = 0 /\ cut = TRUE /\ tripped = TRUE
+    /\ stuck = 0 /\ more = 0
 
 (* Those in flight count as calls: of a service whose calls take long, only refusals have ended at first.            *)
 AreMany(n, calls) == n >= Many /\ n * Share > calls
+
+NoneHangs == UNCHANGED <<stuck, more>>
 
 (* A window begins with the limit `l`; one that stays as it is has its calls in flight already. `l` counts from here. *)
 Window(l, o, n) ==
@@ -51,21 +59,24 @@ Window(l, o, n) ==
 
 -----------------------------------------------------------------------------
 Begin ==
-    /\ ~held /\ old + new < limit
+    /\ ~held /\ old + new + stuck < limit + more
     /\ new' = new + 1
     /\ UNCHANGED <<limit, ceiling, waited, before, old, answered, refused, throttled, held, calm, really, cut, tripped>>
+    /\ NoneHangs
 
 AnswerOld ==
     /\ old > 0 /\ old' = old - 1 /\ throttled' = 0
     /\ UNCHANGED <<limit, ceiling, waited, before, new, answered, refused, held, calm, really, cut, tripped>>
+    /\ NoneHangs
 
 AnswerNew ==
     /\ new > 0 /\ answered + 1 < limit
     /\ new' = new - 1 /\ answered' = answered + 1 /\ throttled' = 0
     /\ UNCHANGED <<limit, ceiling, waited, before, old, refused, held, calm, really, cut, tripped>>
+    /\ NoneHangs
 
 (* The answer with which a window is over. *)
-Over == new > 0 /\ answered + 1 >= limit /\ throttled' = 0 /\ UNCHANGED <<held, calm, cut, tripped>>
+Over == new > 0 /\ answered + 1 >= limit /\ throttled' = 0 /\ UNCHANGED <<held, calm, cut, tripped>> /\ NoneHangs
 
 (* Nothing was wrong: the limit grows, by steps below what was refused, and waits there. *)
 Grow ==
@@ -115,6 +126,7 @@ Refuse(isNew) ==
               ELSE /\ old' = o /\ new' = n /\ refused' = count /\ really' = truth
                    /\ UNCHANGED <<limit, ceiling, waited, before, answered, cut>>
     /\ UNCHANGED <<throttled, held, calm, tripped>>
+    /\ NoneHangs
 
 (* A rate is used up: the row waits, for as long as the service asks; all calls do, where these are many.              *)
 Throttle(isNew) ==
@@ -127,22 +139,39 @@ Throttle(isNew) ==
     /\ old' = (IF isNew THEN old ELSE old - 1) /\ new' = (IF isNew THEN new - 1 ELSE new)
     /\ limit' = IF Mutant = "a rate cuts" THEN Max(Least, limit - 1) ELSE limit
     /\ UNCHANGED <<ceiling, waited, before, answered, refused, calm, really, cut>>
+    /\ NoneHangs
 
 Resume ==
     /\ held /\ held' = FALSE
     /\ UNCHANGED <<limit, ceiling, waited, before, old, new, answered, refused, throttled, calm, really, cut, tripped>>
+    /\ NoneHangs
 
 (* From now on there is room for every call. *)
 CalmDown ==
     /\ ~calm /\ calm' = TRUE
     /\ UNCHANGED <<limit, ceiling, waited, before, old, new, answered, refused, throttled, held, really, cut, tripped>>
+    /\ NoneHangs
+
+(* A call hangs: nobody knows yet. Now and then those that have run for many round trips are counted, and get slots   *)
+(* beside the limit, half of it at most: else they would be the only ones in flight.                                *)
+Hang ==
+    /\ new > 0 /\ stuck < Hangs
+    /\ new' = new - 1 /\ stuck' = stuck + 1
+    /\ UNCHANGED <<limit, ceiling, waited, before, old, answered, refused, throttled, held, calm, really, cut, tripped>>
+    /\ UNCHANGED more
+
+Find ==
+    /\ more' = IF Mutant = "calls that hang keep their slots" THEN 0 ELSE Min(stuck, Max(1, limit \div 2))
+    /\ UNCHANGED <<limit, ceiling, waited, before, old, new, answered, refused, throttled, held, calm, really, cut>>
+    /\ UNCHANGED <<tripped, stuck>>
 
 Refused == \E isNew \in BOOLEAN : Refuse(isNew)
 Throttled == \E isNew \in BOOLEAN : Throttle(isNew)
 Next ==
     \/ Begin \/ AnswerOld \/ AnswerNew \/ Grow \/ Look \/ LookEnds \/ Refused \/ Throttled \/ Resume \/ CalmDown
+    \/ Hang \/ Find
 Spec == Init /\ [][Next]_vars
-Fair == WF_vars(Begin) /\ WF_vars(AnswerOld) /\ WF_vars(AnswerNew \/ Grow \/ LookEnds) /\ WF_vars(Resume)
+Fair == WF_vars(Begin) /\ WF_vars(AnswerOld) /\ WF_vars(AnswerNew \/ Grow \/ LookEnds) /\ WF_vars(Resume) /\ WF_vars(Find)
 FairSpec == Spec /\ Fair
 
 -----------------------------------------------------------------------------

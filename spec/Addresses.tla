@@ -6,9 +6,13 @@
 (* An outcome counts in the period of its address in which its request began: a period ends when the address opens,  *)
 (* rests again or closes. Time is not here: a rest may end at any time. Nor are the thresholds by which a fault is   *)
 (* the address's: each refusal is. Nor load, latency, weight and pace: they order those that take a request, and any *)
-(* of these may be chosen. Modules pillarbox.aio.endpoint_health and endpoint_pool; the two ways to use them are     *)
+(* of these may be chosen.                                                                                           *)
+(* With Quota > 0 each address has a quota of its own, which its answers name: what is left of it as the process     *)
+(* knows it (`known`) is passed over in the choice once it is used up. A quota may be gone for good, which makes its  *)
+(* address rest until then; operators stop where those of all addresses are gone.                                    *)
+(* Modules pillarbox.aio.endpoint_health, endpoint_pool and endpoint_limits; the two ways to use them are             *)
 (* pillarbox.clients.addresses and pillarbox.aio.policies.endpoints. What tasks of other processes find of an         *)
-(* address is such an end of a period, too: AddressFacts.tla.                                                        *)
+(* address is an end of a period, too: AddressFacts.tla.                                                            *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
@@ -18,6 +22,8 @@ CONSTANTS
     Changes,    \* changes of mind of the addresses, at most
     Cancels,    \* requests that are cancelled, at most
     Facts,      \* findings of tasks of other processes that come, at most: see AddressFacts
+    Quota,      \* requests that an address takes until its quota comes back; 0 where none has a quota
+    Goes,       \* quotas that are gone for good, at most
     Endless,    \* whether a call that was answered is made again, for ever
     Mutant
 
@@ -29,9 +35,16 @@ VARIABLES
     call,       \* of each call: where it is, see TypeOK
     paused,     \* of each operator: whether it holds back all calls
     closed,     \* the operators that have ended early
+    left,       \* of each address: what is left of its quota
+    known,      \* of each address: the same, as the process knows it
+    gone,       \* of each address: whether its quota does not come back, which an answer has said if it is in `told`
+    told,
+    stopped,    \* whether the operators make no call any more, since the quotas of all are gone
     changes, cancels, facts
 
-vars == <<well, open, rested, probing, call, paused, closed, changes, cancels, facts>>
+quotas == <<left, known, gone, told, stopped>>
+vars == <<well, open, rested, probing, call, paused, closed, left, known, gone, told, stopped, changes, cancels,
+          facts>>
 breaker == <<open, rested, probing>>
 
 Op(c) == 1 + (c % Ops)
@@ -42,6 +55,8 @@ TypeOK ==
     /\ well \in [Addrs -> BOOLEAN] /\ open \in [Addrs -> BOOLEAN] /\ rested \in [Addrs -> BOOLEAN]
     /\ probing \in [Addrs -> BOOLEAN] /\ paused \in [1..Ops -> BOOLEAN]
     /\ closed \subseteq 1..Ops
+    /\ left \in [Addrs -> 0..Quota] /\ known \in [Addrs -> 0..Quota]
+    /\ gone \subseteq Addrs /\ told \subseteq gone /\ stopped \in BOOLEAN
     /\ call \in [Calls -> [at : {"new", "out", "held", "done", "lost"}, addr : Addrs, fresh : BOOLEAN,
                            sound : BOOLEAN, tried : SUBSET Addrs]]
 
@@ -51,17 +66,21 @@ Init ==
     /\ well = [a \in Addrs |-> TRUE] /\ open = [a \in Addrs |-> FALSE] /\ rested = open /\ probing = open
     /\ call = [c \in Calls |-> New] /\ paused = [o \in 1..Ops |-> FALSE] /\ closed = {} /\ changes = 0 /\ cancels = 0
     /\ facts = 0
+    /\ left = [a \in Addrs |-> Quota] /\ known = left /\ gone = {} /\ told = {} /\ stopped = FALSE
 
 (* The requests that probe, in the eyes of an operator: of all of them.                                            *)
 Probes(o, a) ==
     IF Mutant = "own_probes"
     THEN \E c \in Calls : Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a /\ call[c].fresh
     ELSE probing[a]
+(* Its quota has room, as far as is known.                                                                         *)
+HasRoom(a) == Quota = 0 \/ Mutant = "takes_beyond_quota" \/ (known[a] > 0 /\ a \notin told)
 CanTakeBy(o, a) ==
-    \/ ~open[a]
-    \/ /\ rested[a] \/ Mutant = "takes_while_it_rests"
-       /\ ~Probes(o, a) \/ Mutant = "many_probes"
-       /\ Mutant # "never_probed"
+    /\ HasRoom(a)
+    /\ \/ ~open[a]
+       \/ /\ rested[a] \/ Mutant = "takes_while_it_rests"
+          /\ ~Probes(o, a) \/ Mutant = "many_probes"
+          /\ Mutant # "never_probed"
 CanTake(a) == \E o \in 1..Ops : CanTakeBy(o, a)
 Left(c) == {a \in Addrs \ call[c].tried : CanTakeBy(Op(c), a)}
 
@@ -74,11 +93,18 @@ MayProbe(c, a) ==
 Aged(a, calls) == [c \in Calls |-> IF calls[c].at = "out" /\ calls[c].addr = a
                                    THEN [calls[c] EXCEPT !.fresh = FALSE] ELSE calls[c]]
 
+(* What it will use of the quota is reserved. Where the quota is used up although that was not known, since others   *)
+(* use it too, the request is refused.                                                                             *)
+Takes(a) == well[a] /\ (Quota = 0 \/ left[a] > 0)
+Less(amounts, a) == IF amounts[a] > 0 THEN [amounts EXCEPT ![a] = @ - 1] ELSE amounts
 Send(c, a) ==
+    /\ ~stopped
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ a \in Left(c) /\ MayProbe(c, a)
-    /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> well[a], tried |-> @.tried]]
+    /\ call' = [call EXCEPT ![c] = [at |-> "out", addr |-> a, fresh |-> TRUE, sound |-> Takes(a), tried |-> @.tried]]
     /\ probing' = [probing EXCEPT ![a] = open[a]]
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes, cancels, facts>>
+    /\ left' = IF Takes(a) THEN Less(left, a) ELSE left
+    /\ known' = Less(known, a)
+    /\ UNCHANGED <<well, open, rested, paused, closed, gone, told, stopped, changes, cancels, facts>>
 
 (* What an end of a request frees: the place of the probe, if it was that.                                         *)
 Freed(c) == LET a == call[c].addr IN IF call[c].fresh THEN [probing EXCEPT ![a] = FALSE] ELSE probing
@@ -87,7 +113,7 @@ Answer(c) ==
     LET a == call[c].addr
         counts == call[c].fresh \/ Mutant = "stale_closes"
         after == [call EXCEPT ![c] = IF Endless THEN New ELSE [@ EXCEPT !.at = "done"]]
-    IN  /\ call[c].at = "out" /\ (well[a] \/ call[c].sound)
+    IN  /\ call[c].at = "out" /\ (Takes(a) \/ call[c].sound)
         /\ IF counts /\ open[a]
            THEN /\ open' = [open EXCEPT ![a] = FALSE]
                 /\ rested' = [rested EXCEPT ![a] = FALSE]
@@ -95,13 +121,13 @@ Answer(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ probing' = Freed(c) /\ call' = after
                 /\ UNCHANGED <<open, rested>>
-        /\ UNCHANGED <<well, paused, closed, changes, cancels, facts>>
+        /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels, facts>>
 
 Refuse(c) ==
     LET a == call[c].addr
         counts == call[c].fresh \/ Mutant = "stale_opens"
         after == [call EXCEPT ![c] = [@ EXCEPT !.at = "new", !.tried = @ \cup {a}, !.fresh = FALSE, !.sound = FALSE]]
-    IN  /\ call[c].at = "out" /\ (~well[a] \/ ~call[c].sound)
+    IN  /\ call[c].at = "out" /\ (~well[a] \/ (Quota = 0 /\ ~call[c].sound))
         /\ IF counts
            THEN /\ open' = [open EXCEPT ![a] = TRUE]
                 /\ rested' = [rested EXCEPT ![a] = FALSE]
@@ -109,7 +135,42 @@ Refuse(c) ==
                 /\ call' = Aged(a, after)
            ELSE /\ call' = after
                 /\ UNCHANGED breaker
-        /\ UNCHANGED <<well, paused, closed, changes, cancels, facts>>
+        /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels, facts>>
+
+(* It is refused for the quota, which is used up: the address is not ill, and does not rest. Its answer names what   *)
+(* is left, and whether it comes back: if not, the address is out until a person acts. Where that is so of all, the   *)
+(* operators stop.                                                                                                 *)
+RefuseForQuota(c) ==
+    LET a == call[c].addr
+        named == [known EXCEPT ![a] = left[a]]
+        all == told' = Addrs \/ (Mutant = "stops_for_one" /\ told' # {})
+    IN  /\ Quota > 0 /\ call[c].at = "out" /\ well[a] /\ ~call[c].sound /\ left[a] = 0
+        /\ known' = named
+        /\ told' = IF a \in gone THEN told \cup {a} ELSE told
+        /\ stopped' = (stopped \/ all)
+        /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "new", !.tried = @ \cup {a}, !.fresh = FALSE, !.sound = FALSE]]
+        /\ probing' = Freed(c)
+        /\ UNCHANGED <<well, open, rested, paused, closed, left, gone, changes, cancels, facts>>
+
+(* Others use the quota as well: this process learns of it by its own answers.                                      *)
+UsedByOthers(a) ==
+    /\ Quota > 0 /\ left[a] > 0 /\ changes < Changes
+    /\ changes' = changes + 1
+    /\ left' = [left EXCEPT ![a] = @ - 1]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, known, gone, told, stopped, cancels, facts>>
+
+(* It comes back, at the time that was named.                                                                      *)
+QuotaBack(a) ==
+    /\ Quota > 0 /\ a \notin gone /\ (left[a] < Quota \/ known[a] < Quota)
+    /\ left' = [left EXCEPT ![a] = Quota]
+    /\ known' = IF Mutant = "quota_stays_used_up" THEN known ELSE [known EXCEPT ![a] = Quota]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, gone, told, stopped, changes, cancels, facts>>
+
+(* It is used up for good.                                                                                         *)
+QuotaGoes(a) ==
+    /\ Quota > 0 /\ a \notin gone /\ Cardinality(gone) < Goes
+    /\ gone' = gone \cup {a} /\ left' = [left EXCEPT ![a] = 0]
+    /\ UNCHANGED <<well, breaker, call, paused, closed, known, told, stopped, changes, cancels, facts>>
 
 (* Its call has no more time, or nobody wants it: the operator has its outcome.                                    *)
 Cancel(c) ==
@@ -117,27 +178,29 @@ Cancel(c) ==
     /\ cancels' = cancels + 1
     /\ call' = [call EXCEPT ![c] = [@ EXCEPT !.at = "done", !.fresh = FALSE]]
     /\ probing' = IF Mutant = "cancelled_probe_stays" THEN probing ELSE Freed(c)
-    /\ UNCHANGED <<well, open, rested, paused, closed, changes, facts>>
+    /\ UNCHANGED <<well, open, rested, paused, closed, quotas, changes, facts>>
 
 (* No address takes the request, and none has seen it: nothing was sent, which counts as no attempt.               *)
 Pause(c) ==
+    /\ ~stopped
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried = {}
-    /\ IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
+    /\ IF Mutant = "held_for_one_quota" THEN \E a \in Addrs : ~HasRoom(a) ELSE
+       IF Mutant = "pauses_for_one" THEN \E a \in Addrs : open[a] ELSE Left(c) = {}
     /\ paused' = [paused EXCEPT ![Op(c)] = TRUE]
     /\ call' = [call EXCEPT ![c].at = "held"]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels, facts>>
 
 (* Addresses have refused it, and no other one takes it: the operator makes it again.                              *)
 Fail(c) ==
     /\ call[c].at = "new" /\ ~paused[Op(c)] /\ Op(c) \notin closed /\ call[c].tried # {} /\ Left(c) = {}
     /\ call' = [call EXCEPT ![c] = IF Mutant = "refused_is_lost" THEN [@ EXCEPT !.at = "lost"] ELSE New]
-    /\ UNCHANGED <<well, breaker, paused, closed, changes, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, paused, closed, quotas, changes, cancels, facts>>
 
 Resume(o) ==
     /\ paused[o] /\ \E a \in Addrs : CanTakeBy(o, a)
     /\ paused' = [paused EXCEPT ![o] = FALSE]
     /\ call' = [c \in Calls |-> IF call[c].at = "held" /\ Op(c) = o THEN New ELSE call[c]]
-    /\ UNCHANGED <<well, breaker, closed, changes, cancels, facts>>
+    /\ UNCHANGED <<well, breaker, closed, quotas, changes, cancels, facts>>
 
 (* The task ends, with an error or since it is left: no request of it has an outcome.                              *)
 Close(o) ==
@@ -149,18 +212,18 @@ Close(o) ==
                       probing[a] /\ (\/ Mutant = "closed_probe_stays"
                                      \/ \A c \in Calls : ~(Op(c) = o /\ call[c].at = "out" /\ call[c].addr = a
                                                              /\ call[c].fresh))]
-    /\ UNCHANGED <<well, open, rested, changes, cancels, facts>>
+    /\ UNCHANGED <<well, open, rested, quotas, changes, cancels, facts>>
 
 RestEnds(a) ==
     /\ open[a] /\ ~rested[a]
     /\ rested' = [rested EXCEPT ![a] = TRUE]
-    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels, facts>>
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, quotas, changes, cancels, facts>>
 
 Change(a) ==
     /\ changes < Changes
     /\ changes' = changes + 1
     /\ well' = [well EXCEPT ![a] = ~@]
-    /\ UNCHANGED <<breaker, call, paused, closed, cancels, facts>>
+    /\ UNCHANGED <<breaker, call, paused, closed, quotas, cancels, facts>>
 
 (* A task of another process has found the address ill, or has had an answer of its probe; or it probes now, and     *)
 (* its address rests a while longer for the others. A request that is out then says nothing of what it is now.       *)
@@ -170,27 +233,29 @@ Told(a, isOpen) ==
     /\ rested' = [rested EXCEPT ![a] = FALSE]
     /\ probing' = [probing EXCEPT ![a] = FALSE]
     /\ call' = IF Mutant = "told_keeps_period" THEN call ELSE Aged(a, call)
-    /\ UNCHANGED <<well, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, paused, closed, quotas, changes, cancels>>
 ToldRest(a) == Told(a, TRUE)
 ToldWell(a) == open[a] /\ Told(a, FALSE)
 ToldProbe(a) ==
     /\ facts < Facts /\ facts' = facts + 1
     /\ open[a] /\ rested[a] /\ (~probing[a] \/ Mutant = "told_while_it_probes")
     /\ rested' = [rested EXCEPT ![a] = FALSE]
-    /\ UNCHANGED <<well, open, probing, call, paused, closed, changes, cancels>>
+    /\ UNCHANGED <<well, open, probing, call, paused, closed, quotas, changes, cancels>>
 
 Next ==
-    \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a)
-    \/ \E a \in Addrs : RestEnds(a) \/ Change(a) \/ ToldRest(a) \/ ToldWell(a) \/ ToldProbe(a)
+    \/ \E c \in Calls : Answer(c) \/ Refuse(c) \/ RefuseForQuota(c) \/ Cancel(c) \/ Pause(c) \/ Fail(c)
+    \/ \E c \in Calls, a \in Addrs : Send(c, a)
+    \/ \E a \in Addrs : RestEnds(a) \/ Change(a) \/ UsedByOthers(a) \/ QuotaBack(a) \/ QuotaGoes(a)
+    \/ \E a \in Addrs : ToldRest(a) \/ ToldWell(a) \/ ToldProbe(a)
     \/ \E o \in 1..Ops : Resume(o) \/ Close(o)
 
 Spec == Init /\ [][Next]_vars
 
-(* A request ends, a rest ends, and by turns each address that takes requests gets one.                            *)
+(* A request ends, a rest ends, a quota comes back, and by turns each address that takes requests gets one.                            *)
 FairSpec ==
     /\ Spec
-    /\ \A c \in Calls : WF_vars(Answer(c) \/ Refuse(c)) /\ WF_vars(Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a))
-    /\ \A a \in Addrs : WF_vars(RestEnds(a)) /\ SF_vars(\E c \in Calls : Send(c, a))
+    /\ \A c \in Calls : WF_vars(Answer(c) \/ Refuse(c) \/ RefuseForQuota(c)) /\ WF_vars(Pause(c) \/ Fail(c) \/ \E a \in Addrs : Send(c, a))
+    /\ \A a \in Addrs : WF_vars(RestEnds(a)) /\ SF_vars(QuotaBack(a)) /\ SF_vars(\E c \in Calls : Send(c, a))
     /\ \A o \in 1..Ops : WF_vars(Resume(o))
 
 -----------------------------------------------------------------------------
@@ -208,6 +273,14 @@ NoneLost == \A c \in Calls : call[c].at # "lost" /\ (call[c].at = "held" => paus
 (* All calls are held back for the fault of all addresses only.                                                    *)
 PausedForAll == [][\A o \in 1..Ops : (paused'[o] /\ ~paused[o]) => \A a \in Addrs : ~CanTakeBy(o, a)]_vars
 
+(* No request goes to an address whose quota is used up, as far as is known, or gone.                               *)
+PassesOver ==
+    [][\A c \in Calls : (call[c].at = "new" /\ call'[c].at = "out")
+        => LET a == call'[c].addr IN Quota = 0 \/ (known[a] > 0 /\ a \notin told)]_vars
+
+(* The operators stop where no address has a quota that comes back.                                                 *)
+StoppedForAll == stopped => gone = Addrs
+
 (* A request that has failed is not lost to a probe, while an address that is closed takes it.                     *)
 FailedDoesNotProbe ==
     [][\A c \in Calls : (call[c].at = "new" /\ call'[c].at = "out" /\ call[c].tried # {} /\ open[call'[c].addr])
@@ -219,7 +292,7 @@ StaleSaysNothing ==
         => LET a == call[c].addr IN open'[a] = open[a] /\ rested'[a] = rested[a] /\ probing'[a] = probing[a]]_vars
 
 (* Where one address is well for good, every call gets its answer.                                                 *)
-AllAnswered == (\E a \in Addrs : <>[]well[a]) => \A c \in Calls : <>(call[c].at = "done")
+AllAnswered == (\E a \in Addrs : <>[](well[a] /\ a \notin gone)) => \A c \in Calls : <>(call[c].at = "done")
 
 (* An address that is well again for good is used again, as long as there are calls.                               *)
 UsedAgain == \A a \in Addrs : <>[]well[a] => <>[](~open[a])

@@ -7,7 +7,7 @@
 (*                                                                                                                  *)
 (* The input is the positions 1..Length; those in Marks are watermarks; Max is Watermark(MAX), which ends it. All     *)
 (* steps but Take are those of one thread: an action of the task, with what follows it (`moving`), or a callback of   *)
-(* the event loop. Take is the consumer's, whose mail is an action of the task.                                       *)
+(* the event loop. Take is the consumer's, at any moment; if the output was armed, a mail tells the task of it.        *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
@@ -74,7 +74,7 @@ Without(queue, k) == SubSeq(queue, 1, k - 1) \o SubSeq(queue, k + 1, Len(queue))
 Nobody == [key \in Keys |-> [failures |-> 0, pauses |-> 0, spent |-> 0, done |-> FALSE]]
 Fresh(link, rest, chunk, finished) ==
     [link |-> link, queue |-> <<<<>>, <<>>>>, rest |-> rest, asked |-> {}, waiting |-> {}, moving |-> FALSE,
-     chunk |-> chunk, told |-> finished, finished |-> finished]
+     watch |-> "no", chunk |-> chunk, told |-> finished, finished |-> finished]
 Nothing == Fresh(<<<<>>, <<>>>>, <<<<>>, <<>>>>, <<>>, 0)
 
 Init ==
@@ -106,7 +106,7 @@ Give(u, i, elements) ==
              Flat(rest) == IF rest = <<>> THEN <<>> ELSE RowsLeft(Head(rest)) \o Flat(Tail(rest))
          IN  [u EXCEPT !.chunk = @ \o Flat(elements)]
 
-Runs == phase = "running" /\ ~t.moving
+Runs == phase = "running" /\ ~t.moving /\ t.watch # "due"
 Same == UNCHANGED <<next, output, phase, saved, snapshots, crashes, late, h>>
 SameButHistory == UNCHANGED <<next, output, phase, saved, snapshots, crashes, late>>
 
@@ -128,7 +128,7 @@ Read ==
 
 SuspendInput ==
     /\ Runs /\ 0 \notin t.waiting /\ next <= Length /\ ~IsAvailable(t, 1)
-    /\ t' = [t EXCEPT !.waiting = @ \cup {0}]
+    /\ t' = [t EXCEPT !.waiting = @ \cup {0}, !.moving = TRUE]
     /\ Same
 
 (* The mark is part of the input's position: whoever is restored behind it does not put it again.                   *)
@@ -205,7 +205,22 @@ Wake ==
     /\ LET who == CASE Mutant \in {"wakes when a link empties", "wakes on an emission"} -> {2}
                     [] Mutant = "the input is not resumed" -> Operators
                     [] OTHER -> {0} \cup Operators
-       IN  t' = [Woken(t, who) EXCEPT !.moving = FALSE]
+           woken == Woken(t, who)
+       IN  t' = [woken EXCEPT !.moving = FALSE, !.watch = IF @ = "no" /\ woken.waiting # {} THEN "due" ELSE @]
+    /\ Same
+
+(* At the end of the action the output is armed for whoever still waits. The consumer may have made room since the    *)
+(* look of who waits for it, and arms nothing then: so there is one more action.                                    *)
+Watch ==
+    /\ phase = "running" /\ t.watch = "due"
+    /\ t' = [t EXCEPT !.watch = IF ~IsAvailable(t, 3) THEN "armed"
+                                ELSE IF 2 \in t.waiting /\ Mutant # "room between two looks" THEN "mail"
+                                ELSE "no"]
+    /\ Same
+
+RoomMail ==
+    /\ Runs /\ t.watch = "mail"
+    /\ t' = [t EXCEPT !.watch = "no", !.moving = TRUE]
     /\ Same
 
 -----------------------------------------------------------------------------
@@ -328,14 +343,15 @@ Emit(i) ==
 
 WaitForRoom(i) ==
     /\ Runs /\ i \in t.asked /\ ~IsAvailable(t, i + 1) /\ Mutant # "emits without room"
-    /\ t' = [t EXCEPT !.asked = @ \ {i}, !.waiting = @ \cup {i}]
+    /\ t' = [t EXCEPT !.asked = @ \ {i}, !.waiting = @ \cup {i}, !.moving = TRUE]
     /\ Same
 
-(* The consumer takes what there is. The mail that says so is an action of the task.                                *)
+(* The consumer takes what there is, in the middle of an action too.                                                *)
 Take ==
-    /\ Runs /\ t.chunk # <<>>
+    /\ phase = "running" /\ t.chunk # <<>>
     /\ output' = output \o t.chunk
-    /\ t' = [t EXCEPT !.chunk = <<>>, !.moving = (Mutant # "a take wakes nobody")]
+    /\ t' = [t EXCEPT !.chunk = <<>>,
+                      !.watch = IF @ = "armed" /\ Mutant # "a take wakes nobody" THEN "mail" ELSE @]
     /\ UNCHANGED <<next, phase, saved, snapshots, crashes, late, h>>
 
 -----------------------------------------------------------------------------
@@ -430,7 +446,7 @@ Ended == phase \in {"done", "closed"} /\ UNCHANGED vars
 
 -----------------------------------------------------------------------------
 Goes ==
-    \/ Read \/ SuspendInput \/ EndOfInput \/ Wake \/ Take \/ EndTask \/ Restore \/ LateAnswer
+    \/ Read \/ SuspendInput \/ EndOfInput \/ Wake \/ Watch \/ RoomMail \/ Take \/ EndTask \/ Restore \/ LateAnswer
     \/ \E i \in Operators :
         \/ ProcessBatch(i) \/ ProcessWatermark(i) \/ AdmitRestored(i) \/ Start(i) \/ Emit(i) \/ WaitForRoom(i)
         \/ Complete(i) \/ Fail(i) \/ PauseOver(i) \/ TimePasses(i) \/ EndInput(i) \/ Finish(i)

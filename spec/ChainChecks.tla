@@ -9,7 +9,8 @@ TypeOK ==
         /\ \A k \in DOMAIN t.queue[i] : t.queue[i][k].state \in {"waiting", "running", "pausing", "done"}
         /\ \A k \in DOMAIN t.rest[i] : t.rest[i][k].state \in {"waiting", "pausing", "done"}
     /\ t.asked \subseteq Operators /\ t.waiting \subseteq {0} \cup Operators /\ t.asked \cap t.waiting = {}
-    /\ t.moving \in BOOLEAN /\ t.finished \in 0..2 /\ t.told \in {t.finished, t.finished + 1}
+    /\ t.moving \in BOOLEAN /\ t.watch \in {"no", "due", "armed", "mail"}
+    /\ t.finished \in 0..2 /\ t.told \in {t.finished, t.finished + 1}
     /\ snapshots \in 0..Snapshots /\ crashes \in 0..Crashes
 
 -----------------------------------------------------------------------------
@@ -75,8 +76,11 @@ WatermarksArrive ==
             \E k \in 1..(l - 1) : IsMark(all[k]) /\ m <= all[k].pos
 
 -----------------------------------------------------------------------------
-(* Between two actions nobody waits for room that is there.                                                         *)
-NoLostWakeUp == Runs => \A j \in t.waiting : ~IsAvailable(t, j + 1)
+(* Between two actions nobody waits for room that is there, unless the mail that says so is on its way; for that of   *)
+(* the output it is on its way, or will be.                                                                         *)
+NoLostWakeUp ==
+    Runs => /\ t.watch = "mail" \/ \A j \in t.waiting : ~IsAvailable(t, j + 1)
+            /\ 2 \in t.waiting => t.watch \in {"armed", "mail"}
 
 (* For what may go, the emission has been asked for, or waits for room.                                             *)
 EmissionArmed == Runs => \A i \in Operators : Ready(i, t.queue[i]) # {} => i \in t.asked \cup t.waiting

@@ -3,12 +3,15 @@
 (* and the first good answer is the row's. What the calls of one row do beside each other, how they take slots and       *)
 (* credit, and what a time-out and the end leave of them. All calls of an attempt are one attempt. How the slots are fed  *)
 (* is in Feeding; what a row goes through otherwise in Operator, for which all of this is one call. Everything happens on  *)
-(* one thread, so each action is one step. Package pillarbox.aio: hedging.py, policies/hedge.py.                        *)
+(* one thread, so each action is one step. A row may stand for the rows of a batch, of which each may leave for its     *)
+(* time: the first answer of a call is that of all that still wait, so that nothing else differs.                       *)
+(* Package pillarbox.aio: hedging.py, batches/batch_hedging.py, policies/hedge.py.                                      *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
     Rows,
     Capacity,   \* calls in flight, at most
+    Size,       \* rows of a batch; 1 without batches
     Calls,      \* calls of one attempt, at most
     Attempts,   \* of one row, at most
     Start,      \* hedges that no call has paid for
@@ -48,12 +51,13 @@ TypeOK ==
 (* `results`: of each row, how often it has got its result or its failure. `records`: of each row, answers that were     *)
 (* kept for it. `answers`, `billed`: those that came, and those that were paid for. `begun`, `hedges`: calls in all.      *)
 (* `errors`: of each row, calls of its present attempt that have failed. `early`: a call began while the gate held.      *)
+(* `gone`: of each batch, rows that have left.                                                                       *)
 Init ==
     /\ state = [r \in Rows |-> "waiting"] /\ attempts = [r \in Rows |-> 0] /\ calls = [r \in Rows |-> 0]
     /\ live = [r \in Rows |-> {}] /\ left = [r \in Rows |-> 0]
     /\ due = {} /\ credit = Start * Every /\ held = FALSE /\ closed = FALSE
     /\ h = [results |-> [r \in Rows |-> 0], records |-> [r \in Rows |-> 0], errors |-> [r \in Rows |-> 0],
-            answers |-> 0, billed |-> 0, begun |-> 0, hedges |-> 0, early |-> FALSE, lost |-> FALSE]
+            gone |-> [r \in Rows |-> 0], answers |-> 0, billed |-> 0, begun |-> 0, hedges |-> 0, early |-> FALSE, lost |-> FALSE]
 
 MayBegin == ~closed /\ ~held /\ InFlight < Capacity
 
@@ -133,6 +137,20 @@ TimeOut(r) ==
     /\ h' = IF attempts[r] < Attempts THEN h ELSE [h EXCEPT !.results[r] = @ + 1]
     /\ UNCHANGED <<attempts, calls, credit, held, closed>>
 
+(* The time of one row of a batch is over: the calls go on for the others. They end with the last one that leaves.       *)
+RowLeaves(r) ==
+    /\ Size > 1 /\ ~closed /\ state[r] = "running" /\ h.gone[r] < Size
+    /\ LET isLast == h.gone[r] + 1 = Size
+           ends == IF isLast THEN Mutant # "the last row leaves its calls running"
+                   ELSE Mutant = "a row that leaves ends the calls"
+           still == IF ends THEN live[r] ELSE {}
+       IN  /\ state' = [state EXCEPT ![r] = IF isLast THEN "failed" ELSE @]
+           /\ live' = [live EXCEPT ![r] = @ \ still]
+           /\ left' = [left EXCEPT ![r] = @ + Cardinality(still)]
+           /\ due' = IF isLast THEN due \ {r} ELSE due
+           /\ h' = [h EXCEPT !.gone[r] = @ + 1, !.results[r] = IF isLast THEN @ + 1 ELSE @]
+    /\ UNCHANGED <<attempts, calls, credit, held, closed>>
+
 (* A call that was cancelled ends. It may have an answer all the same, which is paid for and not kept: its row has one,   *)
 (* or gets one by its next attempt.                                                                                *)
 LeftEnds(r) ==
@@ -165,7 +183,7 @@ AnswerBehind(r) ==
 
 Next ==
     \/ GateCloses \/ GateOpens \/ Close
-    \/ \E r \in Rows : Begin(r) \/ Due(r) \/ Hedge(r) \/ TimeOut(r) \/ LeftEnds(r) \/ LateAnswer(r) \/ AnswerBehind(r)
+    \/ \E r \in Rows : Begin(r) \/ Due(r) \/ Hedge(r) \/ TimeOut(r) \/ RowLeaves(r) \/ LeftEnds(r) \/ LateAnswer(r) \/ AnswerBehind(r)
     \/ \E r \in Rows, c \in Numbers : Answer(r, c) \/ Fail(r, c)
 Spec == Init /\ [][Next]_vars
 

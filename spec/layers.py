@@ -342,9 +342,10 @@ ABOVE = {
     "the scheduler": of_calls(
         "restored_rows", "wait_snapshots", "retry", "retry_budget", "outcomes", "retry_operator",
         "deadlines", "budgets", "failures", "results_with_usage", "exhausted_process", "thread_start",
+        "policies", "limits_apart", "time_budgets",
     ),
     "rows by key": of_calls("per_key", "key_and_time_policies"),
-    "the hedges": of_calls("hedging"),
+    "the hedges": of_calls("hedging", "hedged_batches", "policies_alone"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
         *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
@@ -357,9 +358,15 @@ ABOVE = {
     "the coordinator": in_folder("limits", "coordinator", "coordinator_restart", "coordinator_writes"),
     "the slots that tasks share": in_folder("limits", "slots", "found_slots", "slots_killed"),
     "the findings of tasks": in_folder("limits", "endpoint_facts", "facts_of_processes"),
+    "limits that are learned": (
+        *of_calls("policies_alone"), *in_folder("limits", "learned_limits", "limit_headers"),
+    ),
+    "the breaker": of_calls("breaker_alone", "breaker"),
+    "the capacity that is found": ("tests/limits/test_adaptive.py",),
     "jobs": in_folder("job", "run", "kafka_sink"),
     "the endpoints of a service": (
-        *of_calls("endpoints", "endpoint_policy"), *in_folder("clients", "rests", "endpoints")
+        *of_calls("endpoint_health", "endpoint_policy", "endpoints", "endpoint_quotas"),
+        *in_folder("clients", "rests", "endpoints", "quotas_of_addresses"),
     ),
     "the clients": in_folder("clients", "chat", "cached_tokens", "rests"),
     "the claims": (*of_calls("dedupe_across_tasks"), *in_folder("ledger", "claims")),

@@ -10,7 +10,7 @@ import argparse
 import subprocess
 import sys
 
-NAMES = ("adaptive", "learned", "shared", "hedging", "endpoints")
+NAMES = ("adaptive", "learned", "shared", "hedging", "endpoints", "memory")
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from bench.limits.services import Refused, Service
+from bench.limits.crowded import Refused, Service
 from pillarbox import Adaptive, Buffer, Options, Rate, Retry, async_map
 from pillarbox.aio.limits.rate import LocalLimiter, RateLimiter, SharedLimits
 from pillarbox.testing import run_virtual
@@ -27,7 +27,7 @@ from pillarbox.testing import run_virtual
 TARGET = 0.95
 """Share of the rate without refusals, or of the service's own limit, that a job is to reach."""
 MOST_KNEES = 1.5
-"""Times the knee above which the limit may be for `MOST_TRIPS` round trips."""
+"""Times the knee above which the calls in flight may be for `MOST_TRIPS` round trips."""
 MOST_TRIPS = 10.0
 CAPACITY = 50
 CALL_S = 0.05
@@ -125,8 +125,9 @@ def sporadic(share: float, retry_after: float | None, is_found: bool, tasks: int
 class Knee(NamedTuple):
     """Counts of a job at a service with a knee.
 
-    share: of the service's own limit, in steady state. trips: the longest time above 1.5 times the knee, in
-    round trips of that time. refused: share of the calls. limits: the least and the most of the second half.
+    share: of the service's own limit, in steady state. trips: the longest time with more than 1.5 times the
+    knee in flight, in round trips of that time. refused: share of the calls. limits: the least and the most
+    of the second half.
     """
 
     share: float
@@ -147,6 +148,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
         )
         ended = loop.time() + seconds
         limits: list[tuple[float, int, int]] = []
+        loads: list[tuple[float, int, int]] = []
         possible = 0.0
 
         async def rows() -> AsyncIterator[int]:
@@ -162,6 +164,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
                 await asyncio.sleep(step)
                 counts = mapped.statistics()
                 limits.append((loop.time(), 0 if counts is None else counts.capacity, service.knee))
+                loads.append((loop.time(), 0 if counts is None else counts.in_flight, service.knee))
                 if is_steady(loop.time()):
                     possible += service.knee * step / service.seconds
 
@@ -179,7 +182,7 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
         late = [limit for at, limit, _ in limits if is_steady(at)]
         return Knee(
             len(served) / possible,
-            longest_above(limits, service),
+            longest_above(loads, service),
             service.refused / service.calls,
             (min(late), max(late)),
         )
@@ -187,11 +190,11 @@ def at_knee(service: Service, seconds: float, settled: float, most: int = 1024) 
     return run_virtual(script(), longest=1e9)
 
 
-def longest_above(limits: list[tuple[float, int, int]], service: Service) -> float:
-    """The longest time with a limit above 1.5 times the knee, and at least one call, in its round trips."""
+def longest_above(loads: list[tuple[float, int, int]], service: Service) -> float:
+    """The longest time with more than 1.5 times the knee in flight, and one call more, in its round trips."""
     longest, since = 0.0, None
-    for at, limit, knee in [*limits, (limits[-1][0], 0, 1)]:
-        if limit > max(MOST_KNEES * knee, knee + 1):
+    for at, calls, knee in [*loads, (loads[-1][0], 0, 1)]:
+        if calls > max(MOST_KNEES * knee, knee + 1):
             since = at if since is None else since
         elif since is not None:
             trips = [seconds for end, seconds in service.served if since <= end <= at]

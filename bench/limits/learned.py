@@ -9,14 +9,16 @@ import argparse
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal, TypeVar
 
-from bench.limits.service import MINUTE_S, Service
+from bench.limits.metered import MINUTE_S, Service
 from bench.table import Column, print_table
 from pillarbox import Options, Rate, async_map
 from tests.limits.unit.virtual_coordinator import VirtualCoordinator, VirtualLimits
 from tests.rpc.unit.virtual_network import on_net
+
+Answers = TypeVar("Answers", bound=Callable[[int], Any])
 
 TASKS = 8
 MINUTES = 6
@@ -34,7 +36,7 @@ async def rows(until: float) -> AsyncIterator[int]:
         row += 1
 
 
-async def task(service: Service, until: float, options: dict[str, Any]) -> None:
+async def task(service: Callable[[int], Any], until: float, options: dict[str, Any]) -> None:
     """One task of a job."""
     given = Options(ordered=False, capacity=CAPACITY, retry=3, errors="column", **options)
     async for _ in async_map(rows(until), service, options=given):
@@ -42,13 +44,20 @@ async def task(service: Service, until: float, options: dict[str, Any]) -> None:
 
 
 def measure(
-    service: Service, *, learns: bool, shares: bool, tasks: int = TASKS, minutes: int = MINUTES
-) -> Service:
-    """Run a job of so many tasks for so many virtual minutes."""
+    service: Answers,
+    *,
+    learns: bool,
+    shares: bool,
+    tasks: int = TASKS,
+    minutes: int = MINUTES,
+    options: Mapping[str, Any] | None = None,
+) -> Answers:
+    """Run a job of so many tasks for so many virtual minutes. options: more of the job's."""
+    others = options or {}
 
     async def script() -> None:
         until = minutes * MINUTE_S
-        options: dict[str, Any] = {} if learns else {"rate": Rate(learn=False)}
+        options: dict[str, Any] = {**others} if learns else {**others, "rate": Rate(learn=False)}
         async with VirtualCoordinator() if shares else contextlib.nullcontext():
             if shares:
                 options["limits"] = VirtualLimits()

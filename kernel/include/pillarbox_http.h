@@ -62,6 +62,7 @@ struct request_t : order_t {
     const char* method = nullptr;
     const char* proxy = nullptr;
     libcurl::slist_t* headers = nullptr;
+    libcurl::slist_t* connect_to = nullptr;  // the address to connect to in place of the URL's host; null: none
     const char* body = nullptr;  // null: none
     std::size_t body_nbytes = 0;
     std::size_t vectors_wanted = 0;  // that the answer should hold in base64; 0: nothing is read
@@ -99,6 +100,7 @@ struct handle_t {
     std::string proxy;
     std::string method;     // of a request without a body
     bool is_fresh = false;  // takes new connections only
+    bool has_place = false; // connects to another address than the URL's host
     Buffer spare;           // memory of an answer that was read as vectors, for the next
     Inflater inflater;
     char error[libcurl::ERROR_SIZE] = {};
@@ -346,6 +348,11 @@ private:
         if (handle->is_fresh != request->is_fresh) {
             handle->is_fresh = request->is_fresh;
             curl_.easy_setopt(easy, libcurl::FRESH_CONNECT, request->is_fresh ? 1L : 0L);
+        }
+        if (handle->has_place || request->connect_to != nullptr) {
+            // libcurl keeps the pointer, and not the lines.
+            handle->has_place = request->connect_to != nullptr;
+            curl_.easy_setopt(easy, libcurl::CONNECT_TO, request->connect_to);
         }
         if (handle->proxy != request->proxy) {
             handle->proxy = request->proxy;

@@ -48,7 +48,12 @@ from pillarbox.aio.states import AsyncWaitState
 from pillarbox.aio.time_account import TimeAccount
 from pillarbox.aio.totals import Totals
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
-from pillarbox.providers import BATCH_SCHEDULER, OPERATOR_SNAPSHOTS, provided
+from pillarbox.providers import (
+    BATCH_SCHEDULER,
+    HEDGED_BATCH_SCHEDULER,
+    OPERATOR_SNAPSHOTS,
+    provided,
+)
 from pillarbox.redaction import Redact
 from pillarbox.task import Operator
 from pillarbox.task.checkpoint import CheckpointBarrier
@@ -100,8 +105,11 @@ class AsyncWaitOperator(Operator):
         self._weights = weights = None if most is None else HeldBytes(options, most, kept_back)
         self._emitter = emitter = ResultEmitter(queue, self._meter, place, weights)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        hedged = CallScheduler if options.hedge is None else HedgingScheduler
-        make = hedged if options.batch is None else provided(BATCH_SCHEDULER, "batch")
+        is_hedged = options.hedge is not None
+        if options.batch is None:
+            make: Callable[..., CallScheduler] = HedgingScheduler if is_hedged else CallScheduler
+        else:
+            make = provided(HEDGED_BATCH_SCHEDULER if is_hedged else BATCH_SCHEDULER, "batch")
         self._scheduler = scheduler = make(
             options,
             self._meter,
@@ -255,7 +263,7 @@ class AsyncWaitOperator(Operator):
             **scheduler.policies.hedges(),
             spent=dict(self._time.spent),
             elapsed=self._time.elapsed,
-            **scheduler.policies.endpoint_counts.tables(),
+            **scheduler.policies.endpoint_counts.tables(scheduler.policies.load.learned),
         )
 
     @property

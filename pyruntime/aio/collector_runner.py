@@ -42,6 +42,7 @@ class CollectorRunner(Runner):
         # A mail of the kernel has nobody who would raise what is raised in it.
         self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
         self._asked = False
+        self._calls: dict[Collector[Any], Call] = {}
         # Errors that were raised behind a completion.
         self._late = 0
 
@@ -49,6 +50,10 @@ class CollectorRunner(Runner):
     def late(self) -> int:
         """Completions that were not the first of their attempt."""
         return self._late + self._factory.late
+
+    def running_since(self, moment: float) -> int:
+        """See `Runner.running_since`."""
+        return sum([call.began <= moment for call in self._calls.values()])
 
     def _begin_next(self) -> bool:
         call = self._hooks.take(None)
@@ -69,14 +74,14 @@ class CollectorRunner(Runner):
     async def close(self) -> None:
         """Give up all calls: whatever completes them has no effect. Waits for nothing."""
         self._closed = True
-        for collector in self._executions:
+        for collector in self._calls:
             self._factory.close(collector)
-        self._executions.clear()
+        self._calls.clear()
         self._active = 0
 
     def _free(self, collector: Any) -> None:
         """Have a collector give up its slot."""
-        self._executions.discard(collector)
+        self._calls.pop(collector, None)
         self._active -= 1
 
     def _dispatch_again(self) -> None:
@@ -87,7 +92,7 @@ class CollectorRunner(Runner):
         # spec: Collector!Begin
         collector = self._factory.create(call)
         self._hooks.begin(call, collector)
-        self._executions.add(collector)
+        self._calls[collector] = call
         self._active += 1
         own = self._context.copy()
         own.run(CURRENT.set, CurrentCall(self._hooks.services, (call,)))
@@ -114,7 +119,7 @@ class CollectorRunner(Runner):
         # spec: Collector!RunMail
         if self._closed:
             return
-        if collector in self._executions:
+        if collector in self._calls:
             self._free(collector)
         self._hooks.ended(call, collector, result, error)
         self.dispatch()

@@ -93,6 +93,9 @@ class Adaptive:
     chance, cut the limit to 0.95 of it, at most once in a window of calls that began after the last cut;
     more than 10 % errors beyond the usual share to 0.7. Fewer change nothing.
 
+    A call that has run for 16 round trips, and for a second at least, has a slot beside the limit, so that
+    calls that hang do not use it up: half of the limit at most, and one at least.
+
     A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
     limit as it is.
 
@@ -461,7 +464,8 @@ class AdaptiveController:
 
     def _end_look(self, look: _Look, mean: float, error: float, count: int, now: float) -> None:
         # spec: Adaptive!LookEnds
-        is_other = abs(mean - self._base) > CERTAIN * error
+        # Latencies that hardly vary have no error, and are as before all the same.
+        is_other = abs(mean - self._base) > max(CERTAIN * error, KNOWN_WITHIN * self._base)
         self._look_trips = FIRST_LOOK_TRIPS if is_other else min(2 * self._look_trips, LOOK_AFTER_TRIPS)
         if is_other:
             self._based_on = 0

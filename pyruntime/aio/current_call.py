@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call
+from pillarbox.aio.endpoint_limits import Demand
 from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.endpoints import Endpoint
 from pillarbox.aio.errors import said
@@ -38,12 +39,15 @@ class EndpointServices(NamedTuple):
 
     waits: whether a call for which nothing was sent is made again. share: shares the states of the endpoints
     with other tasks. note: counts a request: the pool, the endpoint, seconds, whether it ended with a fault
-    of the endpoint.
+    of the endpoint. demand: what a request for calls asks of the limits of an endpoint. follow: has the
+    limits of the endpoints of a pool hold calls back; on the thread of the operator's loop.
     """
 
     waits: Callable[[], bool]
     share: Callable[[EndpointPool], None]
     note: Callable[[EndpointPool, Endpoint, float, bool], None]
+    demand: Callable[[Sequence[Call]], Demand]
+    follow: Callable[[EndpointPool], None]
 
 
 class CallServices(NamedTuple):
@@ -115,7 +119,8 @@ class CurrentCall:
     def endpoint(self) -> Any:
         """The endpoint that was chosen for the attempt; None without one.
 
-        An `Endpoint` of `Options(endpoints=...)`, or what `CallPolicy.choose` of a policy returned.
+        An `Endpoint` of `Options(endpoints=...)`, or what `CallPolicy.choose` of a policy returned; for a
+        client of several addresses the `Endpoint` of its last request.
         """
         return getattr(self._calls[0], "endpoint", None)
 
@@ -153,6 +158,34 @@ class CurrentCall:
         For clients that choose among endpoints by themselves. Any thread.
         """
         self._services.endpoints.share(pool)
+
+    @property
+    def avoided(self) -> tuple[Any, ...]:
+        """The endpoints of the calls that this one hedges; none for one that hedges nothing."""
+        return self._calls[0].avoided
+
+    @property
+    def demand(self) -> Demand:
+        """The demand of a request of the call on the limits of an endpoint."""
+        return self._services.endpoints.demand(self._calls)
+
+    def begin_request(self, pool: EndpointPool, endpoint: Endpoint) -> None:
+        """Note that a request of the call goes to one endpoint of several. Any thread.
+
+        For clients that choose among endpoints by themselves: the limits that the next answer names are those
+        of this endpoint, and a hedge goes to another one.
+        """
+        for call in self._calls:
+            call.endpoint = endpoint
+        if self._is_on_loop():
+            self._services.endpoints.follow(pool)
+
+    def _is_on_loop(self) -> bool:
+        """Return True on the loop of the operator."""
+        try:
+            return asyncio.get_running_loop() is self._services.loop
+        except RuntimeError:
+            return False
 
     def count_request(self, pool: EndpointPool, endpoint: Endpoint, seconds: float, is_fault: bool) -> None:
         """Count a request of the call at one endpoint of several. Any thread.
@@ -194,11 +227,7 @@ class CurrentCall:
             [1, 2]
         """
         services = self._services
-        try:
-            is_here = asyncio.get_running_loop() is services.loop
-        except RuntimeError:
-            is_here = False
-        if is_here:
+        if self._is_on_loop():
             services.report_limits(self._calls, headers)
             return
         # The loop may have ended, of a thread that goes on.

@@ -7,6 +7,7 @@ from typing import Any
 
 from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.endpoints import Endpoint
+from pillarbox.aio.limits.learned import LearnedLimits
 
 
 class EndpointCounts:
@@ -41,10 +42,19 @@ class EndpointCounts:
             if is_error:
                 self._errors[name] = self._errors.get(name, 0) + 1
 
-    def tables(self) -> dict[str, Any]:
-        """The fields of `Totals` about endpoints."""
+    def tables(self, alone: LearnedLimits | None = None) -> dict[str, Any]:
+        """The fields of `Totals` about endpoints, and about limits. alone: those of a service with one."""
         with self._lock:
+            learned = [(each.name, each.limits.learned) for pool in self._pools for each in pool.all]
+            limits = {
+                f"{name} {kind}": amounts
+                for name, known in [("", alone), *learned]
+                if known is not None
+                for kind, amounts in known.named().items()
+            }
             return {
+                "limits_named": {key: limit for key, (limit, _) in limits.items()},
+                "limits_left": {key: left for key, (_, left) in limits.items()},
                 "endpoint_calls": dict(self._calls),
                 "endpoint_errors": dict(self._errors),
                 "endpoint_seconds": dict(self._seconds),

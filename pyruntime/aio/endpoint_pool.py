@@ -29,6 +29,9 @@
 #
 # Why the pace of an endpoint only orders the choice. Where all endpoints take calls slowly it is for the
 # operator to slow down, which knows the rows that wait: a request goes to the one that has room first.
+#
+# What an endpoint has named of its limits is followed for it alone, see `endpoint_limits`. The choice passes
+# over one whose calls or tokens are used up; only where that is so of all that take calls do requests wait.
 
 from __future__ import annotations
 
@@ -47,11 +50,14 @@ from weakref import WeakKeyDictionary
 
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.endpoint_facts import Finding
+from pillarbox.aio.endpoint_limits import CREDIT_REST_S, USUAL, Demand
 from pillarbox.aio.endpoints import Endpoint, Spread, names_of
 from pillarbox.aio.errors import ServiceResting, cut, said
+from pillarbox.aio.limits.headers import LimitReading, headers_of, read_limits
+from pillarbox.aio.limits.used_up import is_refusal
 from pillarbox.aio.retry import bounded_retry_after
 from pillarbox.aio.totals import clock_time, seconds
-from pillarbox.wire import Kind, is_unsent, read_error
+from pillarbox.wire import Kind, Reading, is_unsent, read_error
 
 log = logging.getLogger("pillarbox")
 
@@ -69,6 +75,9 @@ MAX_POOLS = 256
 """Services of which a process keeps the facts, the last used ones."""
 MAX_CHANNELS = 64
 """Coordinators, and names there, by which the states of one pool are shared, the last ones."""
+
+AHEAD_S = 0.01
+"""Seconds after which a call is asked for again where quotas have room only for those that begin next."""
 
 GATEWAY_TIMEOUT = 504
 NOT_REACHED = frozenset({Kind.NOT_REACHED, Kind.NOT_SENT})
@@ -112,6 +121,8 @@ class EndpointPool:
         # Of those who share the states with other tasks; and by them, the changes that are known.
         self._watchers: tuple[Callable[[int, bool], None], ...] = ()
         self._numbers_heard: OrderedDict[object, dict[int, int]] = OrderedDict()
+        self.has_limits = False
+        """True once an endpoint has named a limit."""
 
     @property
     def is_alone(self) -> bool:
@@ -127,21 +138,68 @@ class EndpointPool:
                 return 0.0
             return max(0.0, min(each.health.ready_in(now) for each in self.all))
 
-    def resting(self, now: float) -> ServiceResting:
+    def resting(self, now: float, demand: Demand = USUAL) -> ServiceResting:
         """The error of a request that no endpoint takes."""
-        soonest = max(0.0, min(each.health.ready_in(now) for each in self.all))
-        told = []
+        soonest = max(0.0, min(_ready_in(each, demand, now) for each in self.all))
+        told, is_of_quotas = [], False
         for each in self.all[:MAX_TOLD]:
             health = each.health
             left = health.rests_until - now
             if health.is_open:
                 until = f"rests until {clock_time(left)}" if left > 0.0 else "is tried now"
                 told.append(f"{each.shown} {until}: {health.reason}")
+            elif (wait := _ready_in(each, demand, now)) > 0.0:
+                is_of_quotas = True
+                told.append(f"the quota of {each.shown} is used up until {clock_time(wait)}")
             else:
                 told.append(f"{each.shown} has refused this call")
         more = len(self.all) - len(told)
         text = f"none of {len(self.all)} addresses takes calls: {'; '.join(told)}"
-        return ServiceResting(f"{text}; and {more} more" if more else text, soonest)
+        return ServiceResting(f"{text}; and {more} more" if more else text, soonest, is_of_quotas)
+
+    # -- the limits that endpoints name -----------------------------------------------------------
+
+    def learn(self, at: Endpoint, readings: Sequence[LimitReading], began: float) -> None:
+        """Take the limits that an answer of `at` names to a request that began at `began`."""
+        now = self.clock()
+        with self._lock:
+            self.has_limits = True
+            at.limits.learn(readings, began, now)
+
+    def use(self, at: Endpoint, units: float, usage: tuple[float, float, float], began: float) -> None:
+        """Count the tokens of a request at `at` against what was reserved: of input, of output, in all."""
+        if self.has_limits:
+            now = self.clock()
+            with self._lock:
+                at.limits.use(units, usage, began, now)
+
+    def quota_wait(self, demand: Demand, now: float, ahead: int = 0) -> float:
+        """Seconds until the quotas of an endpoint that takes calls have room, as far as is known.
+
+        0.0 if those of one have now, and where none takes calls: that is for `wait`. ahead: calls that were
+        let through and have not begun.
+        """
+        # spec: Addresses!HasRoom
+        if not (self.has_limits and demand.learns):
+            return 0.0
+        with self._lock:
+            left = [each.limits for each in self.all if each.health.takes(now)]
+            wait = min([limits.ready_in(demand.units, now) for limits in left], default=0.0)
+            if wait > 0.0:
+                # One that rests may take calls before.
+                return min(wait, *[each.health.ready_in(now) or wait for each in self.all])
+            if not ahead:
+                return 0.0
+            rooms = sum([limits.room(demand.units, now) for limits in left])
+            return 0.0 if rooms >= ahead + 1 else AHEAD_S
+
+    def used_up_for(self, now: float) -> float:
+        """Seconds until the first quota is back where those of all are gone for long; 0.0 where one is not.
+
+        Infinite for the credit of the accounts.
+        """
+        # spec: Addresses!RefuseForQuota
+        return max(0.0, min([each.limits.back_at for each in self.all]) - now)
 
     # -- for the tasks of other processes: see `EndpointStates` --------------------------------------
 
@@ -228,9 +286,12 @@ class EndpointPool:
 
     def _chosen(self, journey: Journey, now: float, wanted: str | None) -> Endpoint | None:
         """The endpoint that the request goes to; None where none takes it."""
-        every = self.all
+        every: Sequence[Endpoint] = self.all
+        if self.has_limits and (demand := journey.demand).learns:
+            # spec: Addresses!HasRoom
+            every = [each for each in every if each.limits.ready_in(demand.units, now) == 0.0]
         if not self._open and not journey.tried and wanted is None and journey.failed_at is None:
-            return self._among(every, now)
+            return self._among(every, now) if every else None
         left = [each for each in every if each not in journey.tried and each.health.takes(now)]
         if not left:
             return None
@@ -274,8 +335,8 @@ class EndpointPool:
                 chosen, _ = _less_loaded(chosen, each, now)
         return chosen
 
-    def _soonest(self, now: float) -> Endpoint:
-        return min(self.all, key=lambda each: each.health.ready_in(now))
+    def _soonest(self, demand: Demand, now: float) -> Endpoint:
+        return min(self.all, key=lambda each: _ready_in(each, demand, now))
 
     def _rests(self, endpoint: Endpoint, now: float, was_open: bool) -> None:
         if not was_open:
@@ -288,18 +349,20 @@ class Journey:
 
     `next` begins; `answered`, `failed`, `cancelled` or `release` ends each time that it has given an
     endpoint. tried: the endpoints that have failed it. failed_at: the address of the endpoint at which the
-    attempt before failed. `at`: the present one. `began`: on the clock of the pool.
+    attempt before failed. demand: what it asks of their limits. `at`: the present one. `began`: on the clock
+    of the pool.
     """
 
     __slots__ = (
-        *("at", "began", "failed_at", "is_out", "tried"),
+        *("at", "began", "demand", "failed_at", "is_out", "tried"),
         *("_blamed", "_is_probe", "_number", "_period", "_pool"),
     )
 
     at: Endpoint
 
-    def __init__(self, pool: EndpointPool, failed_at: str | None = None) -> None:
+    def __init__(self, pool: EndpointPool, failed_at: str | None = None, demand: Demand = USUAL) -> None:
         self._pool = pool
+        self.demand = demand
         self.tried: list[Endpoint] = []
         self.failed_at = failed_at
         self.began = 0.0
@@ -311,7 +374,7 @@ class Journey:
 
     def another(self) -> Journey:
         """The way of the request after an attempt that failed, which may be of a part of its rows."""
-        journey = Journey(self._pool, self.failed_at)
+        journey = Journey(self._pool, self.failed_at, self.demand)
         journey.tried = [*self.tried]
         journey._blamed = [*self._blamed]
         return journey
@@ -326,7 +389,7 @@ class Journey:
         with pool._lock:
             chosen = pool._chosen(self, now, wanted)
             if chosen is None and anywhere:
-                chosen = pool._soonest(now)
+                chosen = pool._soonest(self.demand, now)
             if chosen is None:
                 return None
             health = chosen.health
@@ -335,7 +398,7 @@ class Journey:
             self._number = next(pool._numbers)
             pool._turn = max(pool._turn, chosen.turn)
             chosen.turn = pool._turn + 1.0 / chosen.weight
-            chosen.begin(now, self._number)
+            chosen.begin(now, self._number, self.demand.units)
         self.at, self.began, self.is_out = chosen, now, True
         if self._is_probe:
             pool._report(chosen, is_probe=True)
@@ -395,10 +458,19 @@ class Journey:
         reason = cut(f"{type(error).__name__}: {said(error)}", MAX_WORDS)
         self.tried.append(at)
         others = [each for each in pool.all if each not in self.tried]
+        refusal = is_refusal(reading)
+        limits = read_limits(headers_of(error), time.time()) if refusal else ()
         with pool._lock:
             self._end()
             was_open = health.is_open
-            if kind is Kind.OVERLOADED:
+            rest, is_of_quota = self._for_quota(reading, limits, error, now) if refusal else (0.0, False)
+            if is_of_quota:
+                begins = False
+            elif rest:
+                # It is certain, whenever the request began.
+                begins, is_of_all = health.rest(health.period, now, rest), False
+                reason = cut(f"a quota of it is used up: {reason}", MAX_WORDS)
+            elif kind is Kind.OVERLOADED:
                 asked = bounded_retry_after(error)
                 begins = health.refused(period, now, asked)
                 at.refused(now, asked)
@@ -415,7 +487,10 @@ class Journey:
             is_vain = is_of_all and pool._is_vain
             moves = not is_vain and (kind not in FAULTS or self._is_probe)
             follows = moves and any(each.health.takes(now) for each in others)
-            if is_of_all:
+            if is_of_quota:
+                # It is made again when a quota has room.
+                follows, waits = follows or self.demand.waits, False
+            elif is_of_all:
                 # One of those that rest may answer.
                 waits = not is_vain and bool(others)
             else:
@@ -431,6 +506,21 @@ class Journey:
             pool._tell_rest(at, now)
         self.failed_at = at.url
         return Verdict(follows, waits and not follows, kind, True)
+
+    def _for_quota(
+        self, reading: Reading, limits: Sequence[LimitReading], error: BaseException, now: float
+    ) -> tuple[float, bool]:
+        """Look at a refusal: seconds of a rest where a quota is gone for long, and whether it is used up."""
+        # spec: Addresses!RefuseForQuota
+        at, demand, pool = self.at, self.demand, self._pool
+        if limits and demand.learns:
+            pool.has_limits = True
+            at.limits.learn(limits, self.began, now)
+        gone = at.limits.refused(reading, limits, at.answers, demand.longest, now)
+        if gone is not None:
+            return CREDIT_REST_S if gone.is_credit else gone.seconds, False
+        is_known = bool(limits) and not at.health.is_open
+        return 0.0, is_known and at.limits.explain(demand, now, bounded_retry_after(error))
 
     def cancelled(self, is_late: bool) -> None:
         """The request was cancelled: by a limit of the call's time, if `is_late`, or for another reason."""
@@ -467,6 +557,12 @@ def _tell_return(at: Endpoint, now: float) -> None:
     if at.told_at is None or at.told_at < at.health.since:
         return
     log.info("%s takes calls again, after %s", at.shown, seconds(now - at.health.since))
+
+
+def _ready_in(endpoint: Endpoint, demand: Demand, now: float) -> float:
+    """Seconds until a request may go to an endpoint, by its rest and its quotas."""
+    wait = endpoint.health.ready_in(now)
+    return max(wait, endpoint.limits.ready_in(demand.units, now)) if demand.learns else wait
 
 
 def _two_of(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, Endpoint]:

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from pillarbox.aio.endpoint_health import Health
+from pillarbox.aio.endpoint_limits import EndpointLimits
 from pillarbox.aio.limits.rate import SlidingCounts
 from pillarbox.aio.policies.pace import Pace
 from pillarbox.redaction import has_secret, shown_address
@@ -175,7 +176,8 @@ class Endpoint:
     """
 
     __slots__ = (
-        *("asked_delay", "health", "host", "in_flight", "name", "shown", "told_at", "turn", "url", "weight"),
+        *("asked_delay", "health", "host", "in_flight", "limits", "name", "shown", "told_at", "turn", "url"),
+        "weight",
         *("_answered_at", "_answers", "_began", "_changed_at", "_clock", "_counts", "_latency", "_pace"),
     )
 
@@ -186,6 +188,7 @@ class Endpoint:
         self.shown = url.partition("?")[0].partition("#")[0] if host is None else name
         self.weight = weight
         self.health = Health()
+        self.limits = EndpointLimits()
         self.in_flight = 0
         self.asked_delay: float | None = None
         self.told_at: float | None = None
@@ -229,10 +232,16 @@ class Endpoint:
         """Calls per second that it gets since it refused calls; None for no limit."""
         return None if self._pace is None else self._pace.per_second
 
+    @property
+    def answers(self) -> int:
+        """Calls that it has answered."""
+        return self._answers
+
     # -- changes, under the lock of the pool --------------------------------------------------------
 
-    def begin(self, now: float, number: int) -> None:
-        """Note a call that begins, and give it a number."""
+    def begin(self, now: float, number: int, units: float = 1.0) -> None:
+        """Note a call of so many units that begins, and give it a number."""
+        self.limits.begin(units, now)
         self.in_flight += 1
         self._began[number] = now
         self._counts.add(BEGUN, now)
@@ -247,6 +256,7 @@ class Endpoint:
     def answered(self, now: float, seconds: float, is_return: bool) -> None:
         """Note an answer after so many seconds. is_return: it ends a rest."""
         self._counts.add(ANSWERED, now)
+        self.limits.back_at = -math.inf
         self._answers += 1
         if now - self._answered_at >= FORGET_LATENCY_S and self._answers > ANSWERS_TO_KNOW:
             # Of the one call that was to find out.

@@ -306,12 +306,14 @@ class ServiceResting(_ErrorOfFields):
     """A call for which nothing was sent, since no address of its service takes calls for so many seconds.
 
     `reason` names the addresses, what each said, and until when it rests. The operator counts no attempt,
-    holds back all calls until then, and makes this one again.
+    holds back all calls until then, and makes this one again. is_of_quotas: the addresses are well, and the
+    quotas of all are used up until then.
     """
 
     kind: ClassVar[Kind] = Kind.OVERLOADED
     reason: str
     seconds: float
+    is_of_quotas: bool = False
 
     @property
     def headers(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.current_call import CallServices, CurrentCall
@@ -22,6 +23,10 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.abandoned = False
+
+    def began(self) -> float:
+        """Seconds on the clock of the operator when its call began; infinity before."""
+        raise NotImplementedError
 
     def release(self, call: Call) -> bool:
         """Take away `call`, whose row waits for it no longer; returns True if that was the last one."""
@@ -48,6 +53,11 @@ class Worker(Execution):
         self.services = services
         self.call: Call | None = None
         self.revoked: Call | None = None
+
+    def began(self) -> float:
+        """See `Execution.began`; a call that was taken away runs still."""
+        call = self.call or self.revoked
+        return math.inf if call is None else call.began
 
     def release(self, call: Call) -> bool:
         """Take away `call`, the only one."""

@@ -6,6 +6,7 @@ For any thread, but for `enter_function` and what converts raw results, which ar
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -85,12 +86,17 @@ def check_function(fn: Any, *, in_batches: bool = False, gets_endpoints: bool = 
 
 
 def _call_of(fn: Callable[..., Any]) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     # Looked up on the type, as a call does; without running a descriptor of the user's.
     return inspect.getattr_static(type(fn), "__call__", None)
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Return True if `fn`, or the `__call__` of its type, is an async function: its calls run on the loop."""
+    """Return True if `fn`, or the `__call__` of its type, is an async function: its calls run on the loop.
+
+    A partial is what it calls.
+    """
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(_call_of(fn))
 
 

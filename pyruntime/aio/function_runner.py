@@ -42,6 +42,8 @@ def runner_of(
     if batch is not None:
         # Once more: of a resource only what entering it gave is known.
         check_function(fn, in_batches=True)
+        if scheduler.options.hedge is not None:
+            check_cancellable(fn)
         make_runner = provided(BATCH_RUNNER, "batch")
         batches: Runner = make_runner(
             fn, scheduler, mailbox, priority, name=name, context=context, spread=spread, more_rows=more_rows

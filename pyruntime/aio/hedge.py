@@ -66,8 +66,8 @@ class Hedge:
         2
 
     A hedge takes a slot of `capacity`, and counts as a call for `rate` and `budget`. None begins while the
-    rate, a budget or an overloaded service holds calls back. For async functions that are called with one
-    row: a thread cannot be cancelled.
+    rate, a budget or an overloaded service holds calls back. With batches a call is hedged with all rows that
+    wait for it. For async functions: a thread cannot be cancelled.
 
     The idea is that of hedged requests: J. Dean, L. A. Barroso, "The Tail at Scale" (CACM, 2013).
     A value; any thread may use it. Raises TypeError or ValueError that names the argument, its value and the

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.aio.calls import Call
 from pillarbox.aio.deadlines import CallDeadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout
+from pillarbox.aio.gate import Gate
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.hedge import HedgePolicy
+from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policy import CallSuperseded, HookFailed
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.usage import Usage
@@ -67,7 +69,18 @@ class HedgingCall(Call):
         return self.hedges.attempt_elapsed(now)
 
 
-class RowsInFlight:
+class Watched(Protocol):
+    """The thing that may be hedged: a row's call, or the calls of an attempt of a batch."""
+
+    began: float
+
+    def __hash__(self) -> int: ...
+
+
+Key = TypeVar("Key", bound=Watched)
+
+
+class RowsInFlight(Generic[Key]):
     """The rows that are called now, by their calls, and what is known of each for its hedges.
 
     policy: the decisions. deadlines: of rows that are watched, by the handles in `watched`, -1 for those that
@@ -78,15 +91,15 @@ class RowsInFlight:
 
     __slots__ = ("begun", "deadlines", "due", "is_learning", "policy", "watched")
 
-    def __init__(self, policy: HedgePolicy, deadlines: CallDeadlines[Call]) -> None:
+    def __init__(self, policy: HedgePolicy, deadlines: CallDeadlines[Key]) -> None:
         self.policy = policy
         self.deadlines = deadlines
-        self.watched: dict[Call, int] = {}
-        self.due: dict[Call, None] = {}
-        self.begun: dict[Call, list[HedgingCall]] = {}
+        self.watched: dict[Key, int] = {}
+        self.due: dict[Key, None] = {}
+        self.begun: dict[Key, list[HedgingCall]] = {}
         self.is_learning = policy.after is None
 
-    def watch(self, call: Call, since: float = 0.0) -> None:
+    def watch(self, call: Key, since: float = 0.0) -> None:
         """Have `call` be due when it is slow. since: seconds that it has run."""
         after, deadlines = self.policy.after, self.deadlines
         if after is None:
@@ -101,7 +114,7 @@ class RowsInFlight:
         for call in [call for call, handle in self.watched.items() if handle < 0]:
             self.watch(call, now - call.began)
 
-    def end(self, call: Call) -> list[HedgingCall]:
+    def end(self, call: Key) -> list[HedgingCall]:
         """Forget a row whose attempt is over; returns its hedges that still run."""
         if (handle := self.watched.pop(call, -1)) >= 0:
             self.deadlines.cancel(handle)
@@ -118,6 +131,19 @@ class RowsInFlight:
         self.watched.clear()
 
 
+def hedges_now(rows: RowsInFlight[Any], gate: Gate | None, load: LoadPolicy, starting: int = 0) -> int:
+    """Return the number of hedges that may begin as soon as there are slots, beside those that start."""
+    due = rows.due
+    if not due:
+        return 0
+    if gate is not None:
+        breaker = load.breaker
+        is_away = breaker is not None and breaker.is_outage
+        if gate.holds or is_away or gate.exhausted is not None:
+            return 0
+    return min(len(due), rows.policy.affordable - starting)
+
+
 class HedgingScheduler(CallScheduler):
     """Follows the calls of one operator, and those that hedge them."""
 
@@ -130,7 +156,7 @@ class HedgingScheduler(CallScheduler):
         super().__init__(options, meter, loop, **others)
         policy = self.policies.hedge
         assert policy is not None
-        self._rows = RowsInFlight(
+        self._rows: RowsInFlight[Call] = RowsInFlight(
             policy, CallDeadlines(loop, policy.after or 0.0, self._guarding(self._slow))
         )
 
@@ -150,16 +176,7 @@ class HedgingScheduler(CallScheduler):
         self.runner.dispatch()
 
     def _hedges_now(self) -> int:
-        """Hedges that may begin as soon as there are slots."""
-        due, gate = self._rows.due, self.gate
-        if not due:
-            return 0
-        if gate is not None:
-            breaker = self.policies.load.breaker
-            is_away = breaker is not None and breaker.is_outage
-            if gate.holds or is_away or gate.exhausted is not None:
-                return 0
-        return min(len(due), self._rows.policy.affordable)
+        return hedges_now(self._rows, self.gate, self.policies.load)
 
     def may_start(self, starting: int, running: int) -> bool:
         """Return True if a worker is to start, for a hedge or a row that waits."""
@@ -254,6 +271,9 @@ class HedgingScheduler(CallScheduler):
             self.row_failed(call, error)
             return
         # spec: Hedge!Answer
+        if hasattr(hedge, "endpoint"):
+            # What it has used is of the limits of its endpoint.
+            call.endpoint = hedge.endpoint
         rejected = self.row_succeeded(call, result, ended)
         self._rows.policy.won += rejected is None
         self.observe((hedge,), rejected, ended - hedge.began)

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,19 @@ def budget_of_run(options: Options, run: str | None) -> Options:
         calls = math.ceil(calls / options.batch.size)
     name = hashlib.blake2b(repr((ledger.location, run, uid)).encode(), digest_size=16).hexdigest()
     return dataclasses.replace(options, limits=RunBudget(options.limits, name, calls, cost))
+
+
+def time_of_run(options: Options, run: str | None) -> Options:
+    """`options` whose budget of time is that of the run: the seconds of earlier executions count. Any thread.
+
+    Raises LedgerError and OSError.
+    """
+    ledger, budget = options.ledger, options.budget
+    if ledger is None or run is None or budget.max_seconds is None:
+        return options
+    spent = ledger.seconds_spent(run, str(ledger.uid))
+    # Where nothing was spent, it counts from the first row.
+    return dataclasses.replace(options, budget=budget.begun(time.time(), spent)) if spent else options
 
 
 def scope_of(

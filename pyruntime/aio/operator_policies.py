@@ -75,9 +75,11 @@ class OperatorPolicies:
         self.users = tuple(copies_of(options.policies))
         self.endpoint_counts = counts = EndpointCounts()
         self.facts = None if options.limits is None else options.limits.open_facts()
-        self.endpoint_services = EndpointServices(self.load.waits_for_service, self._share, counts.count)
+        self.endpoint_services = EndpointServices(
+            self.load.waits_for_service, self._share, counts.count, limits.demand_of, limits.follow
+        )
         given = options.endpoints
-        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, self._share)
+        endpoints = None if given is None else EndpointPolicy(given, self.load, counts, limits, self._share)
         self.hedge = (
             None if options.hedge is None else HedgePolicy(options.hedge, options.max_capacity, clock)
         )

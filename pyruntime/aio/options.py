@@ -192,7 +192,8 @@ class Budget:
         returns the cost of a call, a number, or a `Usage`. It is called for results that do not report their
         cost. Without `max_cost` the cost is only counted.
     max_seconds: seconds after the first row, or for a DataFrame after the call of `async_map`, from which on
-        no call begins. Calls in flight end, and the other rows are not called. A later run begins anew.
+        no call begins. Calls in flight end, and the other rows are not called. With a ledger, the seconds of
+        the run's earlier executions count, each from its first call to its last result.
     until: the moment from which on no call begins: a datetime with its time zone, or a text such as
         "2026-11-29T06:00:00+01:00".
 
@@ -251,11 +252,16 @@ class Budget:
             left.append((self.until.timestamp() - now, f"until={self.until.isoformat()}"))
         return min(left)
 
-    def begun(self, now: float) -> Budget:
-        """The same budget for tasks that begin later: `max_seconds` counts from now. now: since 1970."""
+    def begun(self, now: float, spent: float = 0.0) -> Budget:
+        """The same budget for tasks that begin later: `max_seconds` counts from now. now: since 1970.
+
+        spent: seconds of it that are used up.
+        """
         if self.max_seconds is None:
             return self
-        end = datetime.datetime.fromtimestamp(now + self.time_left(now)[0], datetime.timezone.utc)
+        end = datetime.datetime.fromtimestamp(now + self.max_seconds - spent, datetime.timezone.utc)
+        if isinstance(self.until, datetime.datetime):
+            end = min(end, self.until)
         return dataclasses.replace(self, max_seconds=None, until=end)
 
 
@@ -478,11 +484,6 @@ class Options:
             raise ValueError(
                 f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
-            )
-        if self.hedge is not None and self.batch is not None:
-            raise ValueError(
-                f"hedge={self.hedge!r}, batch={self.batch!r}: a hedge is for calls with one row; leave "
-                "one of them out. async_udf(client, batch=None) calls a client of embeddings with one text"
             )
         if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(

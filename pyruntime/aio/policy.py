@@ -99,8 +99,9 @@ class PolicyServices(NamedTuple):
 
     loop, clock: the event loop, and seconds on the clock of the operator. redact: removes secrets from texts.
     wake: has `may_begin` asked again. stop: ends the job with an error. finished, begun: rows that have
-    finished, and attempts begun. in_flight, limit: calls in flight, and how many may be. changed: has the
-    limit looked at anew. gate_appears: has `may_begin` of all policies asked from now on.
+    finished, and attempts begun. in_flight, limit: calls in flight, and how many may be. running_since: how
+    many of them began at a moment of `clock`, or before. changed: has the limit looked at anew. gate_appears:
+    has `may_begin` of all policies asked from now on.
 
         >>> from pillarbox import Options, async_map
         >>> from pillarbox.policies import CallPolicy
@@ -125,6 +126,7 @@ class PolicyServices(NamedTuple):
     finished: Callable[[], int]
     begun: Callable[[], int]
     in_flight: Callable[[], int]
+    running_since: Callable[[float], int]
     limit: Callable[[], int]
     changed: Callable[[], None]
     gate_appears: Callable[[], None]
@@ -179,7 +181,7 @@ class CallPolicy:
         """Return the endpoint of the attempt that begins; its function finds it as `current_call().endpoint`.
 
         The first policy that returns one decides; None leaves it to the next. A hedge has the endpoints of
-        the calls that run in `avoided`, of its only call.
+        the calls that run in `avoided`, of its first call.
         """
 
     def begin(self, calls: Sequence[Call]) -> None:

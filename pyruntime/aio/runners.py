@@ -136,6 +136,10 @@ class Runner:
         """Executions that hold a slot now."""
         return self._active
 
+    def running_since(self, moment: float) -> int:
+        """Count the executions in flight whose call began at `moment` of the operator's clock, or before."""
+        return sum([execution.began() <= moment for execution in self._executions])
+
     @property
     def others(self) -> int:
         """Executions that run beside the one whose end is being told."""

@@ -109,6 +109,7 @@ class CallScheduler:
                 operator.finished,
                 lambda: meter.calls,
                 lambda: self.runner.in_flight,
+                lambda moment: self.runner.running_since(moment),
                 lambda: self.slots.limit,
                 self.slots.set_limit,
                 self._open_gate,

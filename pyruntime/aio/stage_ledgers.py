@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox.aio.function import configuration_of
 from pillarbox.aio.kept_lengths import expect_kept
 from pillarbox.aio.ledger_records import KeptForms
-from pillarbox.aio.ledger_scope import budget_of_run, content_of, scope_of
+from pillarbox.aio.ledger_scope import budget_of_run, content_of, scope_of, time_of_run
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.row_fields import as_fields
 from pillarbox.aio.stages import Stage
@@ -40,7 +40,8 @@ def release_ledgers(stages: Sequence[Stage]) -> None:
 def _open_all(stages: Sequence[Stage], opened: list[Stage]) -> None:
     for position, stage in enumerate(stages):
         ledger = stage.options.ledger
-        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
+        run = None if ledger is None else ledger.run
+        options = budget_of_run(time_of_run(stage.options, run), run)
         ledger_session = None
         if ledger is not None:
             execution = execution_id()

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,6 +34,9 @@ SPENT = {
 """The uses of the slots' time. Half of the slots busy for a second are half a second of "calls"."""
 
 
+TABLES = ("table", "levels", "most", "least")
+"""The kinds of instruments that hold numbers by a key."""
+
 NO_LATENCY = LatencyHistogram().snapshot()
 
 
@@ -43,7 +46,8 @@ class Instrument(NamedTuple):
     kind: str
     """"row" counts rows, which a task that runs again counts again; "count" only grows, over all attempts of
     a task; "level" is an amount of now, and nothing when the operator has ended; "table" holds counts by a
-    key, and "levels" amounts of now; "histogram" holds durations; "histograms" holds such by a key."""
+    key, and "levels" amounts of now; "most" and "least" hold amounts of now that all tasks see, of which the
+    largest or the smallest counts; "histogram" holds durations; "histograms" holds such by a key."""
     help: str
     """A description for readers of metrics."""
     export: str | None
@@ -51,13 +55,13 @@ class Instrument(NamedTuple):
     unit: str
     """The unit in the words of Prometheus; empty for plain counts."""
     label: str
-    """The label that the keys of a table go to."""
+    """The label that the keys of a table go to; two, with a space between them, for keys of two parts."""
 
 
 def _of(kind: str, help: str, export: str | None = "", label: str = "", unit: str = "") -> Any:
     """The field of `Totals` of this description. export: "" for the name of the field."""
     metadata = {"instrument": Instrument(kind, help, export, unit, label)}
-    if kind in ("table", "levels", "histograms"):
+    if kind in (*TABLES, "histograms"):
         return field(default_factory=dict, metadata=metadata)
     return field(default=NO_LATENCY if kind == "histogram" else 0, metadata=metadata)
 
@@ -117,6 +121,15 @@ class Totals:
         "levels", "Operators for which the endpoint rests", "endpoint_resting", "server_address"
     )
     """0 for an endpoint that takes calls. See `Endpoints`."""
+    limits_named: Mapping[str, float] = _of(
+        "most", "Calls or tokens of a limit that the service has named", "limit_named", "server_address limit"
+    )
+    """By the endpoint, where there are several, a space, and what the limit counts: "one:80 tokens",
+    " requests"."""
+    limits_left: Mapping[str, float] = _of(
+        "least", "What is left of a limit that the service has named", "limit_left", "server_address limit"
+    )
+    """The calls or tokens that may begin now, by the same keys, as a process knows it."""
     latency: LatencySnapshot = _of("histogram", "How long attempts took", "attempt_duration", unit="seconds")  # noqa: RUF009
     call_latency: LatencySnapshot = _of(  # noqa: RUF009
         "histogram", "How long rows took over all their attempts", "call_duration", unit="seconds"
@@ -194,9 +207,20 @@ def _add_histograms(tables: Iterable[Mapping[str, LatencySnapshot]]) -> dict[str
     return {key: merge_snapshots([table[key] for table in some if key in table]) for key in keys}
 
 
+def _choose(choice: Callable[..., Any]) -> Callable[[Iterable[Mapping[str, Any]]], dict[str, Any]]:
+    def chosen(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        some = list(tables)
+        keys = dict.fromkeys(key for table in some for key in table)
+        return {key: choice(table[key] for table in some if key in table) for key in keys}
+
+    return chosen
+
+
 _ADD: dict[str, Any] = {
     "table": _add_tables,
     "levels": _add_tables,
+    "most": _choose(max),
+    "least": _choose(min),
     "histogram": merge_snapshots,
     "histograms": _add_histograms,
 }
@@ -215,7 +239,7 @@ def without_rows(totals: Totals) -> Totals:
 def _without(kind: str, totals: Totals) -> Totals:
     nothing: dict[str, Any] = dict.fromkeys(instruments(kind), 0)
     if kind == "level":
-        nothing |= {name: {} for name in instruments("levels")}
+        nothing |= {name: {} for name in instruments("levels", "most", "least")}
     return dataclasses.replace(totals, **nothing)
 
 

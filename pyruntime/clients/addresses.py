@@ -9,17 +9,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pillarbox.aio.current_call import CurrentCall, running_call
 from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.endpoint_limits import USUAL
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, pool_of
 from pillarbox.aio.endpoints import FAILED_AT, Endpoints, Spread
-from pillarbox.clients.transport import Http
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class Route:
     `next` begins; `answered`, `failed` or `cancelled` ends each time that it has given an address.
     """
 
-    __slots__ = ("_call", "_ends_at", "_journey", "_pool", "_waits")
+    __slots__ = ("_avoids", "_call", "_ends_at", "_journey", "_pool", "_waits")
 
     def __init__(self, pool: EndpointPool) -> None:
         self._pool = pool
@@ -89,22 +88,38 @@ class Route:
         self._waits = False
         self._ends_at: float | None = None
         failed_at: str | None = None
+        demand = USUAL
+        avoided: tuple[Any, ...] = ()
         if self._call is not None:
+            demand, avoided = self._call.demand, self._call.avoided
             self._waits = self._call.waits_for_service
             self._call.share_endpoints(pool)
             failed_at = getattr(self._call.error, FAILED_AT, None)
             left = self._call.seconds_left
             self._ends_at = None if left is None else pool.clock() + left
-        self._journey = Journey(pool, failed_at)
+        self._journey = Journey(pool, failed_at, demand)
+        # A hedge goes where no other call of its row runs, if it can.
+        self._journey.tried = [each for each in avoided if each in pool.all]
+        self._avoids = bool(self._journey.tried)
 
     def next(self, wanted: str | None = None) -> str:
         """The address that the request goes to: `wanted`, if that takes it. Raises ServiceResting."""
         journey = self._journey
-        # Without that the call is not made again: it goes where requests may go first.
-        chosen = journey.next(wanted, anywhere=not self._waits and not journey.tried)
+        # spec: Hedge!Hedge
+        chosen = journey.next(wanted) if self._avoids else None
         if chosen is None:
-            # spec: Addresses!Pause
-            raise self._pool.resting(self._pool.clock())
+            if self._avoids:
+                self._avoids = False
+                journey.tried.clear()
+            # Without that the call is not made again: it goes where requests may go first.
+            chosen = journey.next(wanted, anywhere=not self._waits and not journey.tried)
+        if chosen is None:
+            resting = self._pool.resting(self._pool.clock(), journey.demand)
+            if self._waits or not resting.is_of_quotas or (chosen := journey.next(anywhere=True)) is None:
+                # spec: Addresses!Pause
+                raise resting
+        if self._call is not None:
+            self._call.begin_request(self._pool, chosen)
         return chosen.url
 
     def answered(self) -> None:
@@ -120,6 +135,10 @@ class Route:
         Otherwise `error` is that of the request. Raises ServiceResting where those that may answer rest.
         """
         journey = self._journey
+        if self._avoids:
+            # The calls that it hedges may be cancelled by now, and their endpoints be the only ones left.
+            self._avoids = False
+            journey.tried.clear()
         at, seconds = journey.at, self._pool.clock() - journey.began
         verdict = journey.failed(error)
         if self._call is not None:
@@ -152,18 +171,3 @@ def addresses_of(
         return Addresses(Spread(tuple(urls), weights, choose, resolve, keeps_name=True), scope)
     different = tuple(dict.fromkeys(urls))
     return Addresses(Spread(different, (1.0,) * len(different)), scope)
-
-
-def transport_options(given: object, http: Http) -> Http:
-    """The options of the transport for addresses as a user gave them.
-
-    Raises ValueError for a transport that cannot connect to an address of DNS under the name.
-    """
-    if not (isinstance(given, Endpoints) and given.resolve):
-        return http
-    if http.backend == "libcurl" or http.http2:
-        raise ValueError(
-            "resolve=True: only the transport aiohttp connects to addresses of DNS; leave backend and http2 "
-            "out of Http"
-        )
-    return dataclasses.replace(http, backend="aiohttp")

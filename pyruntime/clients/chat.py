@@ -27,7 +27,7 @@ from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import AskAgain, Result, Usage
-from pillarbox.clients.addresses import addresses_of, transport_options
+from pillarbox.clients.addresses import addresses_of
 from pillarbox.clients.answers import Answer, AnswerMismatch
 from pillarbox.clients.client import Client
 from pillarbox.clients.fields import (
@@ -227,7 +227,6 @@ class Chat(Client):
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
-        transport_options(self.base_url, self.http)
         self._set("_made", _Made(self))
 
     def check_budget(self, budget: Budget) -> None:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 
 from pillarbox.aio.current_call import running_call
 from pillarbox.aio.limits.headers import LIMITS_WORD
-from pillarbox.clients.addresses import transport_options
 from pillarbox.clients.fields import values_by_name
 from pillarbox.clients.secret import UNAUTHORIZED, Secret, SecretHeaders
 from pillarbox.clients.transport import Http, Response, Transport, open_transport
@@ -61,8 +60,6 @@ class Client:
     _in_order: ClassVar[frozenset[str]] = frozenset({"body", "params"})
     """The fields whose names are sent in the order in which they are given."""
     _connections: dict[asyncio.AbstractEventLoop, Connections]
-    _addresses_field: ClassVar[str] = "base_url"
-    """The name of the field with the addresses."""
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -102,8 +99,7 @@ class Client:
         loop = asyncio.get_running_loop()
         opened = self._connections.get(loop)
         if opened is None:
-            http = transport_options(getattr(self, self._addresses_field, None), self.http)
-            opened = self._connections[loop] = Connections(open_transport(http), self._headers())
+            opened = self._connections[loop] = Connections(open_transport(self.http), self._headers())
         opened.users += 1
         try:
             if not opened.headers.current:
@@ -152,18 +148,10 @@ class Client:
             response = await self._request(opened, method, url, headers, body, vectors)
         # Few services name limits: of the others no header is parsed.
         mention = getattr(response.headers, "mention", None)
-        if (
-            (mention is None or mention(LIMITS_WORD))
-            and self._has_one_address
-            and (call := running_call()) is not None
-        ):
+        if (mention is None or mention(LIMITS_WORD)) and (call := running_call()) is not None:
+            # Of several addresses they are those of the one that answered.
             call.report_limits(response.headers)
         return response
-
-    @property
-    def _has_one_address(self) -> bool:
-        """True if all requests go to one place: of several each has limits of its own."""
-        return isinstance(getattr(self, self._addresses_field, None), str)
 
     async def _request(
         self,

@@ -46,7 +46,7 @@ from pillarbox.aio.endpoints import Endpoints
 from pillarbox.aio.errors import ServiceResting
 from pillarbox.aio.options import Budget
 from pillarbox.aio.usage import Usage
-from pillarbox.clients.addresses import Addresses, addresses_of, transport_options
+from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.client import Client
 from pillarbox.clients.endpoint import Endpoint
 from pillarbox.clients.fields import whole_text
@@ -278,7 +278,6 @@ class Embeddings(Client):
         self._set("headers", check_headers("headers", self.headers))
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
-        transport_options(self.base_url, self.http)
         self._set("_max_texts", self.max_texts or MAX_TEXTS[self.api])
         self._set("_urls", self._addresses())
 

@@ -21,11 +21,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from string import Formatter
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from pillarbox.aio.endpoints import Endpoints
-from pillarbox.clients.addresses import Addresses, addresses_of, transport_options
+from pillarbox.clients.addresses import Addresses, addresses_of
 from pillarbox.clients.charsets import (
     UTF_8,
     TextUnreadable,
@@ -108,7 +108,6 @@ class HttpLookup(Client):
     key: Secret | None = None
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     http: Http = field(default_factory=Http)
-    _addresses_field: ClassVar[str] = "url"
     _connections: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _templates: dict[str, _Template] = field(init=False, repr=False, compare=False)
     _urls: Any = field(default=None, init=False, repr=False, compare=False)
@@ -133,7 +132,6 @@ class HttpLookup(Client):
         params = check_headers("params", self.params)
         if not isinstance(self.http, Http):
             raise TypeError(f"http={self.http!r}: must be a pillarbox.clients.Http")
-        transport_options(self.url, self.http)
         fields = dict.fromkeys(address.names)
         if isinstance(body, tuple):
             fields |= dict.fromkeys(body)

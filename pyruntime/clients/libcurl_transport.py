@@ -123,6 +123,8 @@ class LibcurlTransport:
         self._loop = asyncio.get_running_loop()
         self._headers: dict[str, str] | None = None
         self._lines = libcurl.HeaderLines([])
+        # For each address that stands in place of a name.
+        self._connect_to: dict[str, libcurl.HeaderLines] = {}
         self._will_flush = False
         self._closed = False
         self._thread = libcurl.HttpThread(
@@ -153,14 +155,17 @@ class LibcurlTransport:
             self._lines = libcurl.HeaderLines(header_lines(headers))
             self._headers = dict(headers)
         lines = self._lines
+        url, _, number = url.partition("#")
         scheme, _, rest = url.partition("://")
         host = rest.partition("/")[0]
         proxy = self._proxy_of(scheme.lower(), host) or ""
-        place = None if self._places is None else self._places.of(f"{scheme}://{host}")
+        # A proxy connects by itself.
+        connect_to = self._lines_of(number) if number and not proxy else None
+        place = None if self._places is None else self._places.of(f"{scheme}://{host}#{number}")
         if place is not None:
             await place.acquire()
         try:
-            sent = await self._sent(method, url, lines, proxy, body, vectors)
+            sent = await self._sent(method, url, lines, proxy, body, vectors, connect_to)
         finally:
             if place is not None:
                 place.release()
@@ -180,13 +185,22 @@ class LibcurlTransport:
         proxy: str,
         body: bytes | None,
         vectors: int,
+        connect_to: libcurl.HeaderLines | None,
     ) -> libcurl.HttpRequest:
         """Send one request, and once more where nothing of it was read. Raises the error of the last."""
         is_fresh = False
         while True:
             future: asyncio.Future[None] = self._loop.create_future()
             sent = self._thread.send(
-                future, method.encode(), url.encode("ascii"), lines, proxy.encode(), body, vectors, is_fresh
+                future,
+                method.encode(),
+                url.encode("ascii"),
+                lines,
+                proxy.encode(),
+                body,
+                vectors,
+                is_fresh,
+                connect_to,
             )
             self._flush_soon()
             try:
@@ -202,6 +216,14 @@ class LibcurlTransport:
             if is_fresh or self._closed or not isinstance(error, NotSent):
                 raise error
             is_fresh = True
+
+    def _lines_of(self, number: str) -> libcurl.HeaderLines:
+        """The option by which libcurl connects to an address of DNS in place of the name."""
+        found = self._connect_to.get(number)
+        if found is None:
+            host = f"[{number}]" if ":" in number else number
+            found = self._connect_to[number] = libcurl.HeaderLines([f"::{host}:".encode("ascii")])
+        return found
 
     async def _error_of(
         self, sent: libcurl.HttpRequest, url: str, proxy: str, body: bytes | None

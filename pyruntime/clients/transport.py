@@ -191,12 +191,13 @@ class Transport(Protocol):
     ) -> Response:
         """Send one request and return the whole answer, whatever its status.
 
-        url: absolute, percent-encoded; as its fragment the address to connect to for its name, where the
-        transport can (see `pillarbox.clients.addresses`). vectors: the number of vectors in base64 that an
-        answer in OpenAI's form should hold; a transport that can reads them, and leaves an answer that is
-        another one as it is. Cancelling ends the request. Raises a TransportError or an HttpTimeout, whose
-        `kind` tells what happened; both backends raise the same for the same event. A request is sent once
-        more, on a fresh connection, where nothing of it was read: see `NotSent`.
+        url: absolute, percent-encoded; as its fragment the address to connect to for its name, unless there
+        is a proxy, which connects by itself (see `pillarbox.clients.addresses`). vectors: the number of
+        vectors in base64 that an answer in OpenAI's form should hold; a transport that can reads them, and
+        leaves an answer that is another one as it is. Cancelling ends the request. Raises a TransportError
+        or an HttpTimeout, whose `kind` tells what happened; both backends raise the same for the same
+        event. A request is sent once more, on a fresh connection, where nothing of it was read: see
+        `NotSent`.
         """
         ...
 

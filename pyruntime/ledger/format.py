@@ -653,6 +653,12 @@ def _sample(form: _Form) -> tuple[list[Any], bytes]:
     return _columns(block, execution), bytes(message.parts[0])
 
 
+def add_time(times: dict[bytes, tuple[float, float]], execution: bytes, time: tuple[float, float]) -> None:
+    """Widen the time of an execution, seconds since 1970, so that it holds another."""
+    begin, end = times.get(execution, time)
+    times[execution] = min(begin, time[0]), max(end, time[1])
+
+
 class Rows:
     """The records of a frame. batch: as `open_frame` has checked it."""
 
@@ -737,6 +743,13 @@ class Rows:
     def spent(self) -> tuple[int, float]:
         """Attempts and cost of all records."""
         return sum(self.attempts), math.fsum(self.cost)
+
+    def times(self) -> dict[bytes, tuple[float, float]]:
+        """The begin of the first call of each execution and the end of its last, in seconds since 1970."""
+        times: dict[bytes, tuple[float, float]] = {}
+        for row, (end, latency) in enumerate(zip(self._at, self._latency, strict=True)):
+            add_time(times, self.execution(row), (end / 1e6 - max(0.0, latency), end / 1e6))
+        return times
 
     def value(self, row: int) -> Any:
         """The value of a record. Raises LedgerValueError if it cannot be read."""

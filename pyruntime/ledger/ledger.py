@@ -18,6 +18,7 @@ before anything that depends on it is seen, and on a replay give it back instead
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -33,7 +34,7 @@ from urllib.parse import unquote, urlsplit
 
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.folders import Folder
-from pillarbox.ledger.format import VERSION
+from pillarbox.ledger.format import VERSION, add_time
 from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
 from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
 from pillarbox.ledger.local_folder import LocalFolder, Segment, by_age
@@ -437,6 +438,24 @@ class Ledger:
                 spent = self.reader(scope).spent()
                 attempts, cost = attempts + spent[0], cost + spent[1]
         return attempts, cost
+
+    def seconds_spent(self, run: str, uid: str) -> float:
+        """Return the seconds of an operator's run in which an execution of it was under way. Any thread.
+
+        An execution lasts from its first call to its last result, as far as they are kept. Reads all records.
+        Raises LedgerError and OSError.
+        """
+        times: dict[bytes, tuple[float, float]] = {}
+        for scope in self.scopes(run):
+            if scope.uid == uid:
+                for execution, time in self.reader(scope).times().items():
+                    add_time(times, execution, time)
+        # Of executions side by side each moment counts once.
+        seconds, until = 0.0, -math.inf
+        for begin, end in sorted(times.values()):
+            seconds += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return seconds
 
     def check(self) -> None:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""

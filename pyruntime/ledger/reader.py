@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pillarbox.ledger.errors import Damage, LedgerError
 from pillarbox.ledger.folders import Folder
-from pillarbox.ledger.format import ERROR, Frame, Origin, Record, Rows, is_of, owner_of
+from pillarbox.ledger.format import ERROR, Frame, Origin, Record, Rows, add_time, is_of, owner_of
 from pillarbox.ledger.frame_store import FrameStore
 from pillarbox.ledger.keys import Scope, is_answer
 from pillarbox.ledger.local_folder import SEGMENT_NAME, LocalFolder, Mark
@@ -312,6 +312,18 @@ class LedgerReader:
         frames = map(self._store.rows, range(len(self._store.frames)))
         spent = [rows.spent() for rows in frames if rows is not None]
         return sum(attempts for attempts, _ in spent), sum(cost for _, cost in spent)
+
+    @undisturbed
+    def times(self) -> dict[bytes, tuple[float, float]]:
+        """The begin of the first call of each execution and the end of its last, in seconds since 1970.
+
+        Any thread. Reads every frame. Raises OSError.
+        """
+        times: dict[bytes, tuple[float, float]] = {}
+        for rows in map(self._store.rows, range(len(self._store.frames))):
+            for execution, time in {} if rows is None else rows.times().items():
+                add_time(times, execution, time)
+        return times
 
     def close(self) -> None:
         """Close the files. A reader that is used again opens them again."""

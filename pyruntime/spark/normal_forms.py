@@ -28,6 +28,7 @@ import sys
 import uuid
 import zoneinfo
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import CodeType
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -44,6 +45,9 @@ Test: TypeAlias = Callable[[Any], bool]
 
 MIN_YEAR, MAX_YEAR = 1, 9999
 """Years of Python's datetimes. In these two years a change of zone may leave the range."""
+
+MAX_CODES = 256
+"""Compiled sources of a process, of which a schema has one and each array or map in it one or two."""
 
 _NO_VALUE = object()
 """The value of a name that a library does not have."""
@@ -84,8 +88,15 @@ _TESTS: dict[type[T.DataType], str] = {
 # -- whether a value is in its normal form --------------------------------------------------------
 
 
+@functools.lru_cache(MAX_CODES)
+def _code(source: str, mode: str) -> CodeType:
+    """The compiled form of a source, which each task of a worker process writes anew. Any thread."""
+    # The name of its file is that of no user's.
+    return compile(source, f"<frozen {__name__}>", mode)
+
+
 class Expressions:
-    """Writes tests as Python expressions, which are compiled once."""
+    """Writes tests as Python expressions, which are compiled once in a process."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {
@@ -107,7 +118,7 @@ class Expressions:
 
     def compiled(self, expression: str, argument: str) -> Callable[[Any], Any]:
         """The function of `argument` that the expression says."""
-        function: Callable[[Any], Any] = eval(f"lambda {argument}: {expression}", self.names)
+        function: Callable[[Any], Any] = eval(_code(f"lambda {argument}: {expression}", "eval"), self.names)
         return function
 
     def converter(self, test: str, other: Convert) -> tuple[Convert, Convert, Test]:
@@ -143,8 +154,7 @@ def is_plain(result):
     except KeyError:
         return False
 """
-        # The name of its file is that of no user's.
-        exec(compile(source, f"<frozen {__name__}>", "exec"), self.names)
+        exec(_code(source, "exec"), self.names)
         return self.names["convert"], self.names["convert_all"], self.names["is_plain"]
 
     def test(self, kind: T.DataType, nullable: bool, source: str, *, inside: bool = False) -> str:

@@ -34,7 +34,7 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function, collector_parameter, never_returns
 from pillarbox.aio.hedge import check_hedged
-from pillarbox.aio.ledger_scope import budget_of_run
+from pillarbox.aio.ledger_scope import budget_of_run, time_of_run
 from pillarbox.aio.limits.rate import AgreedNumber, SharedLimits
 from pillarbox.aio.options import Latency, Options
 from pillarbox.providers import DEAD_LETTER_OF, LOCAL_COORDINATOR, provided
@@ -401,7 +401,8 @@ def plan_operator(
         letter = provided(DEAD_LETTER_OF, "dead_letter")(options.errors.dead_letter, columns)
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
-    options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
+    run = None if ledger is None else ledger.run
+    options = budget_of_run(share_budget(time_of_run(options, run), session), run)
     way = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
     ledger_plan = plan_ledger(

@@ -45,6 +45,9 @@ LINE_INTERVAL_S = 5.0
 RATE_WINDOW_S = 10.0
 """Seconds over which the rate of late is taken."""
 
+MAX_ENDPOINTS = 10
+"""Endpoints that a display shows: a terminal has few lines."""
+
 COLOURS = {"errors": "#c0392b", "retries": "#b7791f"}
 """Colours of what went wrong, in terminals and notebooks, light and dark."""
 
@@ -75,6 +78,8 @@ class Progress(Watch):
     label: the bar's label.
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
         a notebook, and if the output is a terminal and `rich` is installed.
+    endpoints: show also the state, requests, faults and mean time of each endpoint, where a service has
+        several; the ten with most requests.
     file: where it is shown; by default the notebook, or standard error.
     host: the address at which the driver receives the totals of tasks. The default is this machine alone;
         "0.0.0.0" is for tasks on other machines. A client must prove that it knows the secret, which is sent
@@ -105,6 +110,7 @@ class Progress(Watch):
         *,
         label: str = "calls",
         bar: bool | None = None,
+        endpoints: bool = False,
         file: TextIO | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -116,6 +122,7 @@ class Progress(Watch):
         self._total = total
         self._label = label
         self._bar = bar
+        self._endpoints = check_bool("endpoints", endpoints)
         self._file = file
         self._service = ProgressService()
         self._host = RpcServer(
@@ -177,7 +184,7 @@ class Progress(Watch):
         # Before anything is drawn: a bar that never ends would hide the cursor.
         handle = self._host.start().handle()
         try:
-            self._display = open_display(self._label, self._total, self._bar, self._file)
+            self._display = open_display(self._label, self._total, self._bar, self._file, self._endpoints)
         except BaseException:
             self._host.close()
             raise
@@ -225,11 +232,15 @@ def recent_rate(points: Sequence[Point], window: float = RATE_WINDOW_S) -> float
 
 
 class Display:
-    """The base of displays: shows totals to a person. One thread at a time."""
+    """The base of displays: shows totals to a person. One thread at a time.
 
-    def __init__(self, label: str, total: int | None) -> None:
+    endpoints: whether each endpoint is shown.
+    """
+
+    def __init__(self, label: str, total: int | None, endpoints: bool = False) -> None:
         self.label = label
         self.total = total
+        self._endpoints = endpoints
 
     def show(self, totals: Totals, series: Sequence[Point]) -> None:
         """Show the totals, the rate of late, and the time that is left."""
@@ -271,6 +282,19 @@ class Display:
             *(*bad, *found, *cost, *left, *waits),
         ]
 
+    def endpoints(self, totals: Totals) -> list[str]:
+        """The words about each endpoint, of those with most requests; none unless they are wanted."""
+        if not self._endpoints:
+            return []
+        calls, found = totals.endpoint_calls, []
+        for name in sorted({**totals.endpoint_resting, **calls}, key=lambda name: -calls.get(name, 0)):
+            count, faults = calls.get(name, 0), totals.endpoint_errors.get(name, 0)
+            mean = f", {seconds(totals.endpoint_seconds.get(name, 0.0) / count)}" if count else ""
+            bad = self.coloured(f"{faults:,} faults", COLOURS["errors"]) if faults else "0 faults"
+            state = "rests" if totals.endpoint_resting.get(name) else "takes calls"
+            found.append(f"{self.plain(name)} {state}: {count:,} requests, {bad}{mean}")
+        return found[:MAX_ENDPOINTS]
+
     def coloured(self, text: str, colour: str) -> str:
         """The text in this colour, where there are colours."""
         return text
@@ -283,8 +307,8 @@ class Display:
 class Lines(Display):
     """Progress as lines of text, for logs."""
 
-    def __init__(self, label: str, total: int | None, file: TextIO) -> None:
-        super().__init__(label, total)
+    def __init__(self, label: str, total: int | None, file: TextIO, endpoints: bool = False) -> None:
+        super().__init__(label, total, endpoints)
         self._file = file
         self._next = time.monotonic() + LINE_INTERVAL_S
         self._waits = False
@@ -299,18 +323,20 @@ class Lines(Display):
 
     def draw(self, totals: Totals, words: Sequence[str]) -> None:
         """Print a line."""
-        print(f"{self.label}: {self.rows(totals)} rows, {', '.join(words)}", file=self._file, flush=True)
+        more = "".join(f"; {each}" for each in self.endpoints(totals))
+        text = f"{self.label}: {self.rows(totals)} rows, {', '.join(words)}{more}"
+        print(text, file=self._file, flush=True)
 
 
 class Bar(Display):
     """Two lines: label, bar, rows, rate, time; calls in flight, retries, errors, cost, time that is left."""
 
-    def __init__(self, label: str, total: int | None, file: TextIO) -> None:
+    def __init__(self, label: str, total: int | None, file: TextIO, endpoints: bool = False) -> None:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        super().__init__(label, total)
+        super().__init__(label, total, endpoints)
         # What may not be cut stands in two lines, so that 80 columns do; the bar takes what is left.
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -326,7 +352,8 @@ class Bar(Display):
     def draw(self, totals: Totals, words: Sequence[str]) -> None:
         """Draw the bar anew."""
         rate, *others = words
-        text = f"{self.rows(totals)} [green]{rate}[/]\n{' '.join(others)}"
+        lines = [f"{self.rows(totals)} [green]{rate}[/]", " ".join(others), *self.endpoints(totals)]
+        text = "\n".join(lines)
         self._progress.update(self._task, completed=totals.results, counts=text, refresh=True)
 
     def coloured(self, text: str, colour: str) -> str:
@@ -348,10 +375,10 @@ class Bar(Display):
 class NotebookBar(Display):
     """One output of HTML that is replaced, below the cell that opened it. Needs IPython, no widgets."""
 
-    def __init__(self, label: str, total: int | None) -> None:
+    def __init__(self, label: str, total: int | None, endpoints: bool = False) -> None:
         import IPython.display
 
-        super().__init__(label, total)
+        super().__init__(label, total, endpoints)
         # IPython is not typed throughout.
         display: Any = IPython.display.display
         self._shown = self._bundle(Totals(), ["starting"])
@@ -382,28 +409,30 @@ class NotebookBar(Display):
         html = (
             "<div style='font-family:sans-serif;font-variant-numeric:tabular-nums'><b>"
             f"{escape(self.label)}</b> {bar}{self.rows(totals)} rows<br>"
-            f"<small>{' · '.join(words)}</small></div>"
+            f"<small>{'<br>'.join([' · '.join(words), *self.endpoints(totals)])}</small></div>"
         )
         return {"text/html": html, "text/plain": f"{self.label}: {self.rows(totals)} rows"}
 
 
-def open_display(label: str, total: int | None, bar: bool | None, file: TextIO | None) -> Display:
+def open_display(
+    label: str, total: int | None, bar: bool | None, file: TextIO | None, endpoints: bool = False
+) -> Display:
     """The display for these options of `Progress`. Raises ImportError for a bar without `rich`."""
     # Where IPython runs it has been imported; importing it here would cost every script half a second.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if file is None and bar is not False and getattr(shell, "kernel", None) is not None:
-        return NotebookBar(label, total)
+        return NotebookBar(label, total, endpoints)
     file = sys.stderr if file is None else file
     if bar or (bar is None and file.isatty()):
         try:
-            return Bar(label, total, file)
+            return Bar(label, total, file, endpoints)
         except ImportError:
             if bar:
                 raise ImportError(
                     "bar=True: needs the package rich (pip install 'pillarbox[progress]')"
                 ) from None
-    return Lines(label, total, file)
+    return Lines(label, total, file, endpoints)
 
 
 # -- micro-batches of streaming queries -----------------------------------------------------------

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("pillarbox")
 
-MIN_UNREAD_POLL_S = 0.0005
+MIN_UNREAD_POLL_S = 0.0001
 MAX_UNREAD_POLL_S = 0.05
 """Seconds from one look for unread bytes to the next; each time is twice the one before."""
 

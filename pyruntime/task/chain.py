@@ -149,11 +149,14 @@ class Link:
 class OutputLink(Link):
     """The output of the last operator: the task's output, but for a task that was cancelled. Confined."""
 
-    __slots__ = ("_executor", "_is_armed", "_room_mail")
+    # The consumer makes room at any moment, also between the look of an operator that then waits and that of
+    # `watch`, at the end of the action: such room calls no one. So a look that finds none is noted till then.
+
+    __slots__ = ("_executor", "_is_armed", "_room_mail", "_was_full")
 
     def __init__(self, chain: OperatorChain) -> None:
         super().__init__(chain, None)
-        self._is_armed = False
+        self._is_armed = self._was_full = False
         self._executor: MailboxExecutor | None = None
         self._room_mail = Mail(self._look, priority=MIN_PRIORITY, description="the output has room")
 
@@ -193,7 +196,10 @@ class OutputLink(Link):
     @property
     def is_available(self) -> bool:
         """True while the task's output has room and nothing is kept back for it."""
-        return not self.queue and self._chain.output.is_available
+        if not self.queue and self._chain.output.is_available:
+            return True
+        self._was_full = True
+        return False
 
     @property
     def room(self) -> int | None:
@@ -208,10 +214,18 @@ class OutputLink(Link):
         return held
 
     def watch(self) -> None:
-        """Have the output say when it has room again, if it has none. The chain only."""
-        if not self._is_armed and not self._chain.output.is_available:
+        """Have another action begin when the output has room that it lacked in this one. The chain only."""
+        # spec: Chain!Watch
+        if self._is_armed:
+            return
+        if not self._chain.output.is_available:
             self._is_armed = True
             self._chain.output.call_when_room(self._has_room)
+        elif self._was_full:
+            # It has some by now, and will not say so.
+            self._is_armed = True
+            self._has_room()
+        self._was_full = False
 
     def _has_room(self) -> None:
         """Any thread."""

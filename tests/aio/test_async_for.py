@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 import logging
 import sys
@@ -457,6 +458,21 @@ def test_an_error_of_opening_the_function_reaches_the_consumer() -> None:
         with pytest.raises(PillarboxError, match="no route"):
             async for _ in async_map(items(3), Client()):
                 pass
+
+    play(script)
+
+
+@pytest.mark.contract("A partial of an async object is called as the object is.")
+def test_a_partial_of_an_async_object_runs_on_the_event_loop() -> None:
+    class Adds:
+        async def __call__(self, row: int, more: int = 0) -> int:
+            await asyncio.sleep(1.0)
+            return row + more
+
+    async def script() -> None:
+        fn = functools.partial(functools.partial(Adds()), more=10)
+        assert [row async for row in async_map(items(3), fn)] == [10, 11, 12]
+        assert now() == 4.0
 
     play(script)
 

@@ -6,7 +6,9 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
-from pillarbox import CallTimeout, Timeout
+import pytest
+
+from pillarbox import CallTimeout, Retry, Timeout
 from tests.aio.virtual import HOUR, Job, again, loop_of, now, play
 
 
@@ -40,6 +42,55 @@ def test_a_call_that_has_ended_does_not_time_out_and_leaves_no_timer() -> None:
         await job.end()
         assert loop_of().armed_timers == 0
         assert job.statistics().timeouts == 1
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "A row that times out in the pause before its retry waits no longer.", convicts=["timed_out_row_waits_on"]
+)
+def test_a_row_that_times_out_in_its_pause_waits_no_longer() -> None:
+    async def script() -> None:
+        began: list[float] = []
+
+        async def fails(row: str) -> None:
+            began.append(now())
+            raise OSError("away")
+
+        job = Job(fails, timeout=10.0, retry=Retry(2, initial=60.0, jitter=False), errors="column")
+        job.push("a")
+        await asyncio.sleep(5.0)
+        assert job.statistics().waiting == 1
+        await asyncio.sleep(6.0)
+        assert (job.results[0].type, job.came, began) == ("CallTimeout", [10.0], [0.0])
+        assert job.statistics().waiting == 0
+        await job.end()
+        assert began == [0.0] and loop_of().armed_timers == 0
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "A row whose time is over meets no limit of an attempt afterwards.",
+    convicts=["ended_row_times_out_again"],
+)
+def test_a_row_whose_time_is_over_meets_no_limit_of_its_attempt_afterwards() -> None:
+    async def script() -> None:
+        async def call(row: str) -> str:
+            await asyncio.sleep(5.0 if row == "b" else HOUR if now() else 4.0)
+            if row == "a":
+                raise OSError("away")
+            return row
+
+        limits = Timeout(10.0, attempt=9.0)
+        job = Job(call, timeout=limits, retry=Retry(3, initial=0.0), errors="column", capacity=1)
+        job.push("a")
+        # Its second attempt begins at 4 s, and has until 13 s.
+        await asyncio.sleep(12.0)
+        job.push("b")
+        await job.end()
+        assert (job.results[0].type, job.results[1], job.came) == ("CallTimeout", "b", [10.0, 17.0])
+        assert job.error is None and job.statistics().timeouts == 1
 
     play(script)
 

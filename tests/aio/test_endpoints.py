@@ -19,6 +19,8 @@ from tests.aio.virtual import lost, now, play, run
 from tests.search import examples
 
 URLS = ("http://one:80", "http://two:80", "http://three:80")
+FIRST_REST_S = 0.25
+"""Seconds for which an endpoint rests at first."""
 
 
 class Service:
@@ -63,7 +65,10 @@ def job(service: Service, rows: int, **options: Any) -> tuple[Any, float]:
     return run(service, rows, **{"capacity": 12, "endpoints": Endpoints(URLS), **options})
 
 
-@pytest.mark.contract("One endpoint of three that fails costs a function its share, and no row.")
+@pytest.mark.contract(
+    "One endpoint of three that fails costs a function its share, and no row.",
+    convicts=["wrong_key_never_rests"],
+)
 @pytest.mark.parametrize(
     "reply",
     [
@@ -85,7 +90,58 @@ def test_one_endpoint_that_fails_costs_its_share(reply: Reply, options: dict[str
     _, of_two = job(Service(), 3600, ordered=False, **{**options, "endpoints": Endpoints(URLS[1:])})
     # The last row may be at the slow endpoint, for a second.
     assert seconds < of_two / 0.95 + (1.0 if reply is slowly else 0.0)
+    # Those that were in flight at once, and then one for each rest.
+    assert reply is slowly or service.requests[URLS[0]] <= 12 + 2 * seconds / FIRST_REST_S
     assert sum(service.requests.values()) == done.statistics().calls
+
+
+class NoCredit(Exception):
+    """An account without credit, as OpenAI says it."""
+
+    status = 429
+    code = "insufficient_quota"
+
+
+async def has_no_credit() -> None:
+    await asyncio.sleep(0.001)
+    raise NoCredit
+
+
+@pytest.mark.contract(
+    "A quota that is used up at one endpoint of several ends no calls of a function.",
+    convicts=["quota_of_one_ends_the_job"],
+)
+@pytest.mark.parametrize("retry", [None, 3])
+@pytest.mark.parametrize("errors", ["column", "null", "fail"])
+def test_a_quota_that_is_used_up_at_one_endpoint_ends_nothing(retry: int | None, errors: str) -> None:
+    service = Service()
+    service.replies[URLS[0]] = has_no_credit
+    done, _ = job(service, 300, errors=errors, retry=retry)
+    assert done.error is None and lost(done, 300) == 0
+    assert done.statistics().not_called == 0
+
+
+@pytest.mark.contract(
+    "Where the quota of each endpoint is used up no row is called any more.",
+)
+def test_where_the_quota_of_each_endpoint_is_used_up_no_row_is_called_any_more() -> None:
+    service = Service()
+    service.replies = dict.fromkeys(URLS, has_no_credit)
+    done, seconds = job(service, 300, errors="column", retry=3)
+    assert done.statistics().not_called > 280 and seconds < 1.0
+    assert sum(service.requests.values()) <= 6 * 12
+
+
+def test_while_an_endpoint_rests_for_seconds_the_quota_of_the_others_ends_no_calls() -> None:
+    service = Service()
+    service.replies = {
+        URLS[0]: refuses(503, 3.0, until=3.0),
+        URLS[1]: has_no_credit,
+        URLS[2]: has_no_credit,
+    }
+    done, _ = job(service, 100, errors="column", retry=3)
+    # Rows that had their attempts before it came back may fail.
+    assert done.statistics().not_called == 0 and lost(done, 100) <= 12
 
 
 @pytest.mark.contract("A function's call that ran out of time at an endpoint is made again at another one.")
@@ -120,6 +176,7 @@ def test_where_all_endpoints_rest_the_operator_pauses(attempts: int) -> None:
     done, _ = job(service, 200, retry=attempts)
     assert lost(done, 200) == 0
     assert [at for _, at in service.times if 0.1 < at < 8.0] == []
+    assert min(at for _, at in service.times if at >= 8.0) < 8.5
 
 
 def test_endpoints_that_are_never_reached_are_given_up_as_one_is() -> None:
@@ -179,6 +236,16 @@ def test_statistics_tell_endpoints_apart() -> None:
     assert found.endpoint_resting == {"one:80": 1, "two:80": 0, "three:80": 0}
     assert found.endpoint_seconds["two:80"] == pytest.approx(0.1 * found.endpoint_calls["two:80"])
     assert found.calls == sum(found.endpoint_calls.values())
+
+
+@pytest.mark.contract(
+    "Endpoints of one host, which differ by their paths, have a line each in the statistics.",
+    convicts=["endpoints_of_one_host_counted_together"],
+)
+def test_statistics_tell_endpoints_of_one_host_apart() -> None:
+    urls = ["http://one/a", "http://one/b", "http://two/a"]
+    done, _ = run(Service(), 30, capacity=3, endpoints=Endpoints(urls))
+    assert done.statistics().endpoint_calls.keys() == {"http://one/a", "http://one/b", "two"}
 
 
 @pytest.mark.contract("The log says once that an endpoint of a function rests, and that it is back.")

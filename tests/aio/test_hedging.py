@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +14,6 @@ from typing import Any
 import pytest
 
 from pillarbox import (
-    Batch,
     Budget,
     CallFailed,
     Hedge,
@@ -214,7 +215,7 @@ def test_what_a_later_call_pays_for_begins_with_it() -> None:
         assert sorted(job.results) == [0, 1]
         job.push(*range(3, 10))
         await asyncio.sleep(2.0)
-        assert 2 in job.results
+        assert 2 in job.results and now_of(fn, 2) == [0.0, 10.0]
         await job.end()
         assert sorted(job.results) == [*range(10)]
         assert now() < SLOW
@@ -319,6 +320,26 @@ def test_while_calls_are_held_back_none_is_hedged() -> None:
     assert job.statistics().hedged == 0
 
 
+@pytest.mark.contract(
+    "A service that was overloaded is tried again by rows, and not by hedges.", convicts=["hedges_probe"]
+)
+def test_a_service_that_was_overloaded_gets_no_hedge_before_it_has_answered() -> None:
+    def script(row: Any, number: int) -> Any:
+        if row > 0 and number == 1:
+            return 1.0, Overloaded(20.0)
+        return 40.0 if (row, number) == (0, 1) else 5.0
+
+    fn = Calls(script)
+    job = run(fn, [*range(11)], hedge=hedge(30.0), retry=Retry(2), ordered=False)
+    assert sorted(job.results) == [*range(11)]
+    fn = Calls(script)
+    job = run(fn, [*range(11)], hedge=hedge(10.0), retry=Retry(2), ordered=False)
+    # After 21 s rows begin again, one by one; the first of them is answered after 26 s.
+    (began, hedged) = now_of(fn, 0)
+    again = [at for at, row in fn.begun if row > 0 and at > 1.0]
+    assert began == 0.0 and min(again) >= 21.0 and hedged >= min(again) + 5.0
+
+
 def test_the_time_of_an_attempt_is_that_of_all_its_calls() -> None:
     fn = Calls(lambda row, number: SLOW)
     job = run(fn, [0], hedge=hedge(), timeout=Timeout(attempt=5.0), errors="column")
@@ -392,6 +413,49 @@ def test_what_both_calls_used_is_paid_for(wins: int) -> None:
     assert job.results == [0, 1]
     counts = job.statistics()
     assert (counts.cost, counts.late) == (2.0, 1)
+
+
+@pytest.mark.contract(
+    "What a request of a hedge used is paid for by its row.", convicts=["hedge_pays_for_itself"]
+)
+def test_what_a_request_of_a_hedge_used_is_of_its_row() -> None:
+    async def fn(row: int) -> int:
+        calls.append(row)
+        current_call().bill_request(Usage(cost=1.0), 0.1, knows_cost=True)
+        await asyncio.sleep(SLOW if len(calls) == 1 else 1.0)
+        return row
+
+    calls: list[int] = []
+    costs: list[float] = []
+
+    class Costs(CallPolicy):
+        def finish(self, call: Any, result: Any) -> None:
+            costs.append(call.cost)
+
+    job = run(fn, [0], hedge=hedge(), policies=[Costs()])
+    assert (job.results, job.statistics().cost, costs) == ([0], 2.0, [2.0])
+
+
+@pytest.mark.contract(
+    "A hedge that its process had no means for does not count for a budget of calls.",
+    convicts=["lacking_hedge_is_paid"],
+)
+def test_a_hedge_that_lacked_something_of_its_process_is_given_back_to_the_budget() -> None:
+    def script(row: Any, number: int) -> Any:
+        if (row, number) == (0, 2):
+            return 1.0, OSError(errno.EMFILE, "Too many open files")
+        return 9.0 if row == 0 else 1.0
+
+    async def whole() -> Job:
+        job = Job(Calls(script), hedge=hedge(5.0), budget=Budget(max_calls=3), errors="null", capacity=2)
+        job.push(0)
+        await asyncio.sleep(10.0)
+        job.push(1, 2)
+        await job.end()
+        return job
+
+    job = play(whole)
+    assert job.results == [0, 1, 2] and job.statistics().hedged == 1
 
 
 def test_an_error_that_says_what_it_cost_is_paid_for() -> None:
@@ -471,6 +535,28 @@ def test_a_hedge_goes_to_another_endpoint() -> None:
     job = run(fn, [0], hedge=hedge(calls=3), policies=[Elsewhere()])
     assert job.results == ["three"]
     assert job.came == [5.0]
+
+
+@pytest.mark.contract(convicts=["failed_endpoint_is_the_rows"])
+def test_a_hedge_may_go_to_an_endpoint_at_which_a_call_of_its_row_has_failed() -> None:
+    avoided: list[tuple[str, ...]] = []
+
+    class Elsewhere(CallPolicy):
+        def choose(self, calls: Sequence[Any]) -> str:
+            avoided.append(calls[0].avoided)
+            return next(each for each in ("one", "two", "three") if each not in calls[0].avoided)
+
+    async def fn(row: int) -> str:
+        endpoint: str = current_call().endpoint
+        if endpoint == "one" and len(avoided) == 1:
+            await asyncio.sleep(3.0)
+            raise OSError("away")
+        await asyncio.sleep(SLOW if endpoint == "two" else 1.0)
+        return endpoint
+
+    job = run(fn, [0], hedge=hedge(calls=3), policies=[Elsewhere()])
+    assert (job.results, job.came) == (["one"], [5.0])
+    assert [{*each} for each in avoided] == [set(), {"one"}, {"two"}]
 
 
 class Log(CallPolicy):
@@ -578,6 +664,7 @@ def test_a_function_that_says_that_it_is_idempotent_is_hedged() -> None:
             return row
 
     assert results_of([1, 2], Looks(), hedge=Hedge()) == [1, 2]
+    assert results_of([1, 2], functools.partial(Looks()), hedge=Hedge()) == [1, 2]
 
 
 def test_a_function_that_blocks_cannot_be_hedged() -> None:
@@ -586,14 +673,6 @@ def test_a_function_that_blocks_cannot_be_hedged() -> None:
 
     with pytest.raises(TypeError, match="plain function, whose calls cannot be cancelled"):
         async_map([1], blocks, hedge=hedge())
-
-
-def test_batches_cannot_be_hedged() -> None:
-    async def many(rows: list[int]) -> list[int]:
-        return rows
-
-    with pytest.raises(ValueError, match="hedge=.*batch=.*one row"):
-        async_map([1], many, hedge=hedge(), batch=Batch(4))
 
 
 @pytest.mark.parametrize(

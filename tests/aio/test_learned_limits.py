@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.limits.learned import measure
-from bench.limits.service import Refused, Service
+from bench.limits.metered import Refused, Service
 from pillarbox import Errors, Outcome, QuotaUsedUp, Rate, Retry, async_map, current_call
 from tests.aio.virtual import Failing, infos, now, play, run
 

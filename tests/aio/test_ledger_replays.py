@@ -340,6 +340,31 @@ def test_a_call_that_is_made_again_looks_first_whether_another_has_made_it(ledge
     assert held.begun == {0: 1, 1: 1}
 
 
+@pytest.mark.contract(
+    "Equal rows have the result that another attempt of their job has kept, as the row that is called has.",
+    convicts=["kept_result_for_one_of_equal_rows"],
+)
+def test_equal_rows_get_the_result_that_another_attempt_has_kept(ledger: Ledger) -> None:
+    held, service = Held(fails=0), Service()
+    options = Options(
+        ledger=dataclasses.replace(ledger, uid="uid", run="run"),
+        retry=Retry(5, initial=0.001),
+        timeout=LONG,
+        capacity=2,
+    )
+    results: list[Any] = []
+    shares = dataclasses.replace(options, dedupe=True)
+    zombie = async_map([1, 0, 0, 0], held.coroutine, options=shares)
+    thread = threading.Thread(target=lambda: results.extend(zombie), daemon=True)
+    thread.start()
+    held.await_calls(2)
+    assert list(async_map([0], service.coroutine, options=options)) == [[0, 1]]
+    held.go_on.set()
+    thread.join(30.0)
+    assert results == [[1, "late"], [0, 1], [0, 1], [0, 1]]
+    assert held.begun == {0: 1, 1: 1}
+
+
 # -- what is kept, and what is not ---------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Adaptive, Buffer, Options, async_map
-from tests.aio.virtual import HOUR, Job, again, play
+from pillarbox import Adaptive, Buffer, Options, Rate, Retry, async_map
+from tests.aio.virtual import HOUR, Job, again, now, play
 
 
 class Gated:
@@ -309,3 +309,31 @@ def test_limits_that_make_no_sense_are_refused_at_the_call(given: dict[str, Any]
         async_map([], Gated(), **given)
     with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
         Buffer(max_bytes=0)
+
+
+@pytest.mark.contract(
+    "A heavy row that waits for a rate is not overtaken by the retries of others.",
+    convicts=["retries_overtake_held_row"],
+)
+def test_a_heavy_row_that_waits_for_a_rate_is_not_overtaken_by_retries() -> None:
+    async def script() -> None:
+        began: dict[str, list[float]] = {}
+
+        async def call(row: str) -> str:
+            began.setdefault(row, []).append(now())
+            await asyncio.sleep(0.1)
+            if row != "heavy" and len(began[row]) < 20:
+                raise OSError("away")
+            return row
+
+        rate = Rate(units_per_minute=60.0, burst=10.0, weight=lambda row: 10.0 if row == "heavy" else 1.0)
+        retry = Retry(20, initial=1.0, multiplier=1.0, jitter=False)
+        job = Job(call, rate=rate, retry=retry, capacity=8)
+        light = [f"light {number}" for number in range(5)]
+        job.push(*light, "heavy")
+        await job.end()
+        assert job.results == [*light, "heavy"]
+        # Five units of ten are left by the others; the rest is there after five seconds.
+        assert began["heavy"] == [pytest.approx(5.0, abs=0.01)]
+
+    play(script)

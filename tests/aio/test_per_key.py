@@ -171,6 +171,29 @@ def test_a_row_of_a_batch_that_cannot_be_weighed_lets_its_key_go_on() -> None:
     play(script)
 
 
+@pytest.mark.contract(
+    "A function may change its row, its key too: the order is that of the keys that rows came with.",
+    convicts=["key_of_a_changed_row"],
+)
+def test_a_row_whose_key_changes_while_it_is_called_counts_by_the_one_it_came_with() -> None:
+    async def script() -> None:
+        began: list[tuple[str, int, float]] = []
+
+        async def call(row: dict[str, Any]) -> int:
+            began.append((row["user"], row["number"], now()))
+            row["user"] = "done"
+            await asyncio.sleep(1.0)
+            return int(row["number"])
+
+        job = Job(call, per_key=Limit(lambda row: row["user"]))
+        job.push(*[{"user": user, "number": number} for number, user in enumerate("aabab")])
+        await job.end()
+        assert (job.error, job.results) == (None, [0, 1, 2, 3, 4])
+        assert sorted(began) == [("a", 0, 0.0), ("a", 1, 1.0), ("a", 3, 2.0), ("b", 2, 0.0), ("b", 4, 1.0)]
+
+    play(script)
+
+
 @pytest.mark.contract
 def test_rows_without_a_key_are_not_limited() -> None:
     async def script() -> None:

@@ -21,6 +21,7 @@ from pillarbox import (
     Rate,
     Retry,
     Step,
+    Timeout,
     async_map,
     current_call,
 )
@@ -278,6 +279,57 @@ def test_what_a_moment_raises_fails_the_rows_of_its_calls(moment: str, batch: Ba
     messages = [outcome.error and outcome.error.message for outcome in outcomes]
     assert "broken policy" in str(messages[1])
     assert "broken policy" not in str((messages[0], messages[2]))
+
+
+@pytest.mark.contract(
+    "A policy finds no error in a row that has succeeded, whatever its attempts before.",
+    convicts=["answered_row_keeps_its_error"],
+)
+def test_a_row_that_succeeds_in_the_end_has_no_error_when_it_finishes() -> None:
+    class Errors(CallPolicy):
+        def finish(self, call: Any, result: Any) -> None:
+            errors.append(call.error)
+
+    errors: list[BaseException | None] = []
+    attempts = iter([OSError("away"), None])
+
+    async def fn(row: int) -> int:
+        if (error := next(attempts)) is not None:
+            raise error
+        return row
+
+    async def script() -> None:
+        job = Job(fn, policies=[Errors()], retry=Retry(2, initial=0.0))
+        job.push(7)
+        await job.end()
+        assert (job.results, errors) == ([7], [None])
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "A row that a policy has failed at its begin is not timed out later.",
+    convicts=["failed_begin_is_timed_out"],
+)
+def test_a_row_that_a_policy_fails_at_its_begin_meets_no_limit_of_time() -> None:
+    class Refuses(CallPolicy):
+        def begin(self, calls: Sequence[Any]) -> None:
+            if calls[0].row == 0:
+                raise ValueError("not this one")
+
+    async def takes_four_seconds(row: int) -> int:
+        await asyncio.sleep(4.0)
+        return row
+
+    async def script() -> None:
+        options = {"timeout": Timeout(attempt=5.0), "errors": "column", "capacity": 1}
+        job = Job(takes_four_seconds, policies=[Refuses()], **options)
+        job.push(*range(4))
+        await job.end()
+        assert job.results[0].message == "not this one" and job.results[1:] == [1, 2, 3]
+        assert job.statistics().timeouts == 0
+
+    play(script)
 
 
 class Opinion(CallPolicy):

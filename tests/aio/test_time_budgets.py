@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime
 import pickle
+import time
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Budget, Options, Retry, async_map
+from pillarbox import Batch, Budget, Ledger, Options, Rate, Retry, async_map
+from pillarbox.ledger import Scope
 from tests.aio.virtual import Job, infos, now, play
 
 UTC = datetime.timezone.utc
@@ -56,6 +60,21 @@ def test_a_row_that_waits_for_its_retry_is_not_called_again_when_the_time_is_ove
         await job.end()
         [info] = infos(job).values()
         assert info.type == "NotCalled" and info.attempts == 2 and "down" in info.message
+
+    play(script)
+
+
+@pytest.mark.contract(
+    "Rows that wait for a rate end with the time of a budget.", convicts=["new_gate_wakes_nothing"]
+)
+def test_rows_that_wait_for_a_rate_end_with_the_time_of_a_budget() -> None:
+    async def script() -> None:
+        budget = Budget(max_seconds=2.5)
+        job = Job(takes_a_second, budget=budget, rate=Rate(0.01, burst=0.001), errors="column")
+        job.push(*range(3))
+        await job.end()
+        assert (job.results[0], job.came) == (0, [1.0, 2.5, 2.5])
+        assert [info.type for info in infos(job).values()] == ["NotCalled"] * 2
 
     play(script)
 
@@ -123,3 +142,55 @@ def test_an_end_that_cannot_be_is_refused_where_it_is_given(given: Any, words: s
 def test_rows_that_are_not_called_must_be_marked() -> None:
     with pytest.raises(ValueError, match="max_seconds, until: rows that are not called must be marked"):
         async_map([1], takes_no_time, budget=Budget(max_seconds=1.0))
+
+
+def keep(ledger: Ledger, *hours: float, uid: str = "ask") -> None:
+    """Keep executions of the run "night", each of one call that has ended just now, after so many hours."""
+    for duration in hours:
+        with ledger.writer(Scope("night", uid)) as writer:
+            writer.append(uuid.uuid4().bytes, "an answer", latency=3600.0 * duration)
+
+
+@pytest.mark.contract(convicts=["time_of_run_forgotten"])
+@pytest.mark.parametrize(
+    ("max_seconds", "run", "called"),
+    [(3600.0, "night", False), (3599.0, "night", False), (3660.0, "night", True), (60.0, "another", True)],
+)
+def test_the_seconds_of_earlier_executions_of_a_run_count_against_its_budget(
+    tmp_path: Path, max_seconds: float, run: str, called: bool
+) -> None:
+    # Side by side, they take an hour together; those of another function do not count.
+    ledger = Ledger(str(tmp_path), uid="ask", run=run)
+    keep(ledger, 0.5, 1.0, 0.25)
+    keep(ledger, 7.0, uid="another")
+    assert ledger.seconds_spent("night", "ask") == pytest.approx(3600.0, abs=30.0)
+    results = async_map([1], answers, ledger=ledger, errors="null", budget=Budget(max_seconds=max_seconds))
+    assert list(results) == [1 if called else None]
+    assert results.statistics().not_called == (0 if called else 1)
+
+
+async def answers(row: int) -> int:
+    return row
+
+
+@pytest.mark.contract
+def test_the_time_between_two_executions_of_a_run_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(str(tmp_path), uid="ask", run="night")
+    assert ledger.seconds_spent("night", "ask") == 0.0
+    yesterday = time.time_ns() - 86_400 * 10**9
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time_ns", lambda: yesterday)
+        keep(ledger, 1.0)
+    keep(ledger, 0.5)
+    assert ledger.seconds_spent("night", "ask") == pytest.approx(1.5 * 3600.0, abs=30.0)
+
+
+@pytest.mark.parametrize("until", [None, "2030-01-01T06:00:00+01:00", "2030-01-01T07:00:01+01:00"])
+def test_a_budget_that_has_begun_ends_at_the_earlier_of_its_two_limits(until: str | None) -> None:
+    begin = datetime.datetime(2030, 1, 1, 5, tzinfo=UTC).timestamp()
+    budget = Budget(max_seconds=7200.0, until=until).begun(begin, spent=3600.0)
+    assert budget.max_seconds is None
+    earlier = until is not None and "T06" in until
+    assert budget.time_left(begin)[0] == (0.0 if earlier else 3600.0)

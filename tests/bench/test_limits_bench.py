@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.limits.adaptive import at_knee, sporadic
-from bench.limits.services import Service
+from bench.limits.crowded import Service
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import pickle
 import socket
@@ -12,10 +13,10 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
+from bench.limits.asking import Asks
 from pillarbox import Endpoints, Retry, Timeout, async_map, current_call
 from pillarbox.clients import Chat, Embeddings, Http, HttpLookup
 from tests.certificates import make_certificate
@@ -23,23 +24,6 @@ from tests.clients.raw_service import RawRequest, RawService, raw_answer
 
 ROWS = 60
 DIRECT = Http(proxy="direct")
-
-
-class Asks:
-    """A function that asks the endpoint of its attempt for a row."""
-
-    session: aiohttp.ClientSession
-
-    async def __aenter__(self) -> Asks:
-        self.session = aiohttp.ClientSession(raise_for_status=True)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.session.close()
-
-    async def __call__(self, row: int) -> Any:
-        async with self.session.get(f"{current_call().endpoint.url}/{row}") as answer:
-            return await answer.json()
 
 
 def answered(request: RawRequest) -> bytes:
@@ -206,18 +190,19 @@ async def two_servers(stack: AsyncExitStack, tls: ssl.SSLContext | None = None) 
 @pytest.mark.contract(
     "A client connects to each address of a name, and keeps the name for the Host header and for TLS."
 )
+@pytest.mark.parametrize("backend", ["aiohttp", "libcurl"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_client_spreads_over_the_addresses_of_a_name(
-    scheme: str, resolved: list[str], tmp_path: Path
+    scheme: str, backend: Any, resolved: list[str], tmp_path: Path
 ) -> None:
     tls, names = None, set()
-    http = DIRECT
+    http = Http(proxy="direct", backend=backend)
     if scheme == "https":
         certificate = make_certificate(tmp_path, names=f"DNS:{NAME}")
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
         tls.sni_callback = lambda sock, name, context: names.add(name)
-        http = Http(proxy="direct", ca_file=str(certificate))
+        http = dataclasses.replace(http, ca_file=str(certificate))
 
     async def script() -> tuple[int, Counter[Any], Any]:
         async with AsyncExitStack() as stack:
@@ -254,17 +239,6 @@ def test_a_name_that_is_not_resolved_is_one_endpoint() -> None:
 
     url = "http://no-such-host.invalid:8000"
     assert {*async_map(range(3), call, endpoints=Endpoints(url, resolve=True))} == {url}
-
-
-@pytest.mark.parametrize("http", [Http(backend="libcurl"), Http(http2=True)])
-def test_a_transport_that_cannot_connect_to_an_address_is_refused(http: Http) -> None:
-    endpoints = Endpoints("http://host/v1", resolve=True)
-    with pytest.raises(ValueError, match="resolve=True: only the transport aiohttp"):
-        Embeddings(endpoints, "m", http=http)
-    with pytest.raises(ValueError, match="resolve=True: only the transport aiohttp"):
-        Chat(endpoints, "m", prompt="{text}", http=http)
-    with pytest.raises(ValueError, match="resolve=True: only the transport aiohttp"):
-        HttpLookup(endpoints, http=http)
 
 
 def test_a_client_refuses_endpoints_beside_its_own_address() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Hedge, async_map
+from pillarbox import Batch, Endpoints, Hedge, async_map
 from pillarbox.clients import Chat, Embeddings, HttpLookup
 from pillarbox.testing import serve
 
@@ -40,6 +40,30 @@ def test_requests_that_get_no_answer_are_overtaken() -> None:
         assert counts.calls == ROWS + counts.hedged
 
 
+@pytest.mark.contract(
+    "Rows of a client with several addresses are overtaken at another address, of which one hangs."
+)
+@pytest.mark.parametrize("kind", ["lookup", "chat", "embeddings"])
+def test_rows_at_an_address_that_hangs_are_overtaken_at_another_one(kind: str) -> None:
+    hedge = Hedge(after=0.2, budget=1.0, calls=2)
+    with serve(hang=1.0, dimensions=4) as ill, serve(dimensions=4) as well:
+        urls = [ill.url, well.url]
+        client: Any
+        rows: Any = [{"tailnum": row} for row in numbers()[:8]]
+        if kind == "lookup":
+            urls = [url + "/planes/{tailnum}" for url in urls]
+            client = HttpLookup(Endpoints(urls, choose="in-order"), take="tailnum")
+        elif kind == "chat":
+            client = Chat(Endpoints(urls, choose="in-order"), "any-model", prompt="{tailnum}")
+        else:
+            client = Embeddings(Endpoints(urls, choose="in-order"), "any-model")
+            rows = numbers()[:8]
+        found = async_map(rows, client, hedge=hedge, capacity=16)
+        assert len([*found]) == 8
+    counts: Any = found.statistics()
+    assert (counts.hedges_won, counts.errors, counts.calls) == (8, 0, 16)
+
+
 def test_a_post_must_be_said_to_do_no_harm() -> None:
     post = HttpLookup("http://127.0.0.1:1/planes", method="POST", body=["tailnum"])
     with pytest.raises(ValueError, match=r"HttpLookup.*idempotent=True"):
@@ -47,7 +71,13 @@ def test_a_post_must_be_said_to_do_no_harm() -> None:
     assert async_map([{"tailnum": "N1"}], post, hedge=Hedge(idempotent=True)) is not None
 
 
-def test_texts_in_batches_are_not_hedged() -> None:
-    client = Embeddings("http://127.0.0.1:1/v1", "any-model")
-    with pytest.raises(ValueError, match=r"async_udf\(client, batch=None\)"):
-        async_map(["a"], client, batch=client.batch, hedge=Hedge())
+@pytest.mark.contract("Batches of texts whose request gets no answer are overtaken by a hedge.")
+def test_batches_of_texts_that_get_no_answer_are_overtaken() -> None:
+    with serve(hang=HANGS, dimensions=4, seed=SEED) as service:
+        client = Embeddings(service.url, "any-model")
+        hedge = Hedge(after=0.2, budget=1.0, calls=5)
+        embedded = async_map(numbers(), client, batch=Batch(2), hedge=hedge)
+        assert {vector.shape for vector in embedded} == {(4,)}
+    counts: Any = embedded.statistics()
+    assert counts.results == ROWS and counts.hedges_won >= 1
+    assert counts.batches == ROWS // 2 + counts.hedged

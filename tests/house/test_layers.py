@@ -49,6 +49,7 @@ RESERVED: dict[str, set[str]] = {
 LOOKUPS = {
     ("pillarbox.providers", name)
     for name in (
+        "pillarbox.aio.batches.batch_hedging:HedgingBatchScheduler",
         "pillarbox.aio.batches.batch_runner:batch_runner",
         "pillarbox.aio.batches.batch_scheduler:BatchScheduler",
         "pillarbox.aio.cache_pin:CachePin",

@@ -46,6 +46,7 @@ class Caller:
         self.offered = offered
         self.limits: list[tuple[float, int]] = []
         self.served = 0
+        self.refused = 0
         self.in_flight = 0
         self._running = 0
         self._queue: deque[float] = deque()
@@ -66,6 +67,7 @@ class Caller:
                 self.controller.succeeded(at - began)
             else:
                 self._running -= not overloaded
+                self.refused += overloaded
                 self.controller.failed(overloaded)
             while self._queue and self._running < self.service.serves:
                 self._serve(self._queue.popleft())

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Adaptive, Buffer, Retry
+from pillarbox import Adaptive, Batch, Buffer, Collector, Retry, Timeout
 from pillarbox.testing import FakeClock
-from tests.aio.virtual import Job, play
+from tests.aio.virtual import HOUR, Job, play
 from tests.limits.service_model import Caller, Service
 from tests.search import examples
 
@@ -101,7 +101,9 @@ def test_noise_alone_does_not_make_it_fall() -> None:
     assert min(caller.last(2.5)) == 256
 
 
-@pytest.mark.contract("A full server brings the capacity down at most once in a window.")
+@pytest.mark.contract(
+    "A full server brings the capacity down at most once in a window.", convicts=["refusals_of_before_cut"]
+)
 def test_refusals_bring_it_down_at_most_once_for_calls_that_began_behind_the_last_cut() -> None:
     clock = FakeClock(50.0)
     controller = Adaptive(start=100).open(clock)
@@ -122,6 +124,39 @@ def test_refusals_bring_it_down_at_most_once_for_calls_that_began_behind_the_las
     for _ in range(30):
         controller.failed(True, 0.01)
     assert controller.limit == 85
+
+
+@pytest.mark.contract(convicts=["cuts_stay_deep"])
+def test_a_cut_after_a_good_window_is_a_small_one_again() -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=100).open(clock)
+    limits = []
+    for _ in range(3):
+        clock.advance(0.1)
+        before = controller.limit
+        while controller.limit == before:
+            controller.failed(True, 0.05)
+        limits.append(controller.limit)
+        # Answers, though too few at a time for the limit to grow.
+        for _ in range(200):
+            clock.advance(0.01)
+            controller.succeeded(0.005)
+    assert limits == [95, 90, 85]
+
+
+@pytest.mark.contract(
+    "Fewer than five refusals lower no capacity, however small it is.", convicts=["two_refusals_cut"]
+)
+@pytest.mark.parametrize("start", [2, 4, 8])
+def test_fewer_than_five_refusals_lower_no_capacity(start: int) -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=start).open(clock)
+    clock.advance(0.1)
+    for _ in range(4):
+        controller.failed(True, 0.05)
+    assert controller.limit == start
+    controller.failed(True, 0.05)
+    assert controller.limit == start - 1
 
 
 @pytest.mark.contract("Few refusals leave the capacity as it is.")
@@ -156,6 +191,19 @@ def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> Non
     assert max(caller.last(10.0)) <= 1.15 * 40
     assert 24 <= statistics.mean(caller.last(10.0)) <= 40
     assert caller.served - served >= 0.6 * 10.0 * 40 / 0.02
+
+
+@pytest.mark.contract(
+    "A limit that was refused again and again is tried less and less often.",
+    convicts=["refused_limit_tried_in_each_window"],
+)
+def test_a_limit_that_was_refused_is_tried_less_often_each_time() -> None:
+    caller = Caller(Adaptive(), Service(1000, refuses_above=20))
+    caller.run(5.0)
+    before = caller.refused, caller.served
+    caller.run(40.0)
+    # A refusal takes a tenth of the time of an answer; tried in each window it came more often than one.
+    assert caller.refused - before[0] <= 0.85 * (caller.served - before[1])
 
 
 @pytest.mark.contract
@@ -280,3 +328,33 @@ def test_the_limit_stays_between_least_and_most() -> None:
         controller.failed(True)
         clock.advance(1.0)
     assert controller.limit == 6
+
+
+@pytest.mark.contract(convicts=["stuck_calls_keep_their_slots"])
+@pytest.mark.parametrize("kind", ["coroutines", "batches", "collectors"])
+@pytest.mark.parametrize("stuck", [1, 3])
+def test_calls_that_never_end_do_not_keep_others_from_being_made(kind: str, stuck: int) -> None:
+    async def script() -> None:
+        async def row(number: int) -> int:
+            await (asyncio.Event().wait() if number < stuck else asyncio.sleep(0.01))
+            return number
+
+        async def batch(numbers: list[int]) -> list[int]:
+            return [await row(number) for number in numbers]
+
+        def collect(number: int, collector: Collector[int]) -> None:
+            if number >= stuck:
+                asyncio.get_running_loop().call_later(0.01, collector.complete, number)
+
+        fn = {"coroutines": row, "batches": batch, "collectors": collect}[kind]
+        more = {"batch": Batch(1)} if kind == "batches" else {}
+        # As many calls as may be in flight never end, but for those that tell what a call takes.
+        limits = Adaptive(start=stuck + 1, least=1, most=16)
+        job = Job(fn, capacity=limits, ordered=False, timeout=Timeout(HOUR, fallback="late"), **more)
+        job.push(*range(200))
+        await asyncio.sleep(60.0)
+        assert sorted(job.results) == [*range(stuck, 200)]
+        await job.end()
+        assert job.results[-stuck:] == ["late"] * stuck
+
+    play(script)

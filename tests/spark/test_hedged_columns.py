@@ -7,7 +7,7 @@ import io
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox import Hedge
+from pillarbox import Batch, Hedge
 from pillarbox.clients import Embeddings, Http, HttpLookup
 from pillarbox.spark import Progress, async_udf, embed_text, lookup
 from pillarbox.testing import serve
@@ -27,15 +27,17 @@ def test_requests_of_a_lookup_that_get_no_answer_are_overtaken(spark: SparkSessi
     assert totals.hedged >= totals.hedges_won >= 1
 
 
-def test_texts_go_one_by_one_where_they_are_hedged(spark: SparkSession) -> None:
+@pytest.mark.contract("Texts of a DataFrame are hedged in their batches, and one by one.")
+def test_texts_are_hedged_in_batches_and_one_by_one(spark: SparkSession) -> None:
     texts = spark.createDataFrame([(f"text {number}",) for number in range(ROWS)], "text string")
-    with serve(hang=0.1, seed=2, dimensions=4) as service:
-        client = Embeddings(service.url, "any-model", http=DIRECT)
+    with serve(hang=0.1, seed=2, dimensions=4) as service, Progress(file=io.StringIO()) as progress:
+        client = Embeddings(service.url, "any-model", http=DIRECT, max_texts=2)
         embed = async_udf(client, batch=None, hedge=HEDGE)
         found = texts.select(embed("text").alias("vector")).collect()
-        with pytest.raises(ValueError, match=r"hedge=.*batch=.*one row"):
-            embed_text(texts, "text", client=client, into="vector", hedge=HEDGE)
-    assert [len(row.vector) for row in found] == [4] * ROWS
+        given = {"client": client, "into": "vector", "batch": Batch(2), "progress": progress}
+        together = embed_text(texts, "text", hedge=HEDGE, **given).collect()
+    assert [len(row.vector) for row in [*found, *together]] == [4] * (2 * ROWS)
+    assert progress.totals.hedges_won >= 1 and progress.totals.results == ROWS
 
 
 def test_a_function_that_does_not_say_that_it_is_idempotent_is_refused_on_the_driver(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pillarbox.aio.calls import Call
 from pillarbox.aio.executions import Execution
 
@@ -30,6 +32,10 @@ class BatchExecution(Execution):
     def waited_for(self) -> list[Call]:
         """Those of its calls that wait for it."""
         return [call for call in self.calls if call.execution is self]
+
+    def began(self) -> float:
+        """See `Execution.began`."""
+        return self.calls[0].began if self.started else math.inf
 
     def release(self, call: Call) -> bool:
         """Take away `call`; the others go on."""

@@ -65,9 +65,10 @@ class BatchRunner(Runner):
         try:
             if not self._hooks.begin(batch):
                 raise asyncio.CancelledError
-            CURRENT.set(CurrentCall(self._hooks.services, batch.calls))
-            span = gen_ai.begin(batch.calls) if gen_ai.span_share else None
-            results = await self._fn([call.row for call in batch.calls])
+            calls = batch.calls
+            CURRENT.set(CurrentCall(self._hooks.services, calls))
+            span = gen_ai.begin(calls) if gen_ai.span_share else None
+            results = await self._fn([call.row for call in calls])
         except BaseException as raised:
             if self._loop.is_closed():
                 # The task is being collected after its loop; nobody waits for the call.
@@ -75,7 +76,7 @@ class BatchRunner(Runner):
             failed = raised
         self._hooks.guarded(self._ended, batch, results, failed)
         if span is not None:
-            gen_ai.end(batch.calls, span)
+            gen_ai.end(calls, span)
 
     def _ended(self, batch: BatchExecution, results: list[Any] | Result, error: BaseException | None) -> None:
         self._has_ended(batch)

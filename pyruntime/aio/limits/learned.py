@@ -185,6 +185,11 @@ class Quota:
             return lacking / (self.rate * self.share) + ROUNDING_S
         return max(self.turn_at - now, 0.0) + ROUNDING_S if self.turn_at < math.inf else math.inf
 
+    @property
+    def left(self) -> float:
+        """The amount that may begin, as known when it was last asked for. Any thread, as an estimate."""
+        return max(0.0, self._level)
+
     def reserve(self, amount: float, now: float) -> None:
         """`amount` is to begin soon, or, below 0, is not to begin after all."""
         level = self.level(now)
@@ -437,6 +442,18 @@ class LearnedLimits:
             else:
                 return quota.limit * UNSEEN_ESTIMATE
         return mean * units
+
+    def named(self) -> dict[LimitKind, tuple[float, float]]:
+        """Each kind of limit with its amount and what is left of it; of several of a kind the scarcest.
+
+        Any thread, as an estimate.
+        """
+        found: dict[LimitKind, tuple[float, float]] = {}
+        for quota in [*self._quotas.values()]:
+            known = found.get(quota.kind)
+            if not quota.is_unsteady and (known is None or quota.left < known[1]):
+                found[quota.kind] = quota.limit, quota.left
+        return found
 
     def gone_for(self, now: float) -> float:
         """Seconds until calls come back of a limit of which nothing is left; 0.0 where some is left."""

@@ -330,6 +330,11 @@ class LocalLimiter:
         # Whether a call was held back by what was learned: the next answer may say otherwise.
         self._is_held = False
 
+    @property
+    def learned(self) -> LearnedLimits | None:
+        """The limits that the service has named; None before it has named one."""
+        return self._learned
+
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         """See `RateLimiter.start`. It wakes for what an answer says: its other waits are known beforehand."""
         self._loop, self._wake = loop, wake

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.outcomes import TaskOutcomes
-from pillarbox.aio.limits.rate import CoordinatorError
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, CoordinatorError
 from pillarbox.aio.limits.slots import (
     TO_HOLDER,
     TO_SLOTS,
@@ -149,6 +149,9 @@ class SlotLease:
         return TO_SLOTS.to_json(opening)[1:]
 
     async def _talk(self, connection: Connection) -> None:
+        if self.limit > 0:
+            # It has slots again, which it may have waited for while it was cut off.
+            self._waits_since = None
         # What was said while there was no connection.
         connection.send(*TO_SLOTS.to_json(WantSlots(self._wanted)))
         try:
@@ -173,7 +176,7 @@ class SlotLease:
         if self._waits_since is None:
             return self._patience
         left = self._patience - (self._clock() - max(self._lost_at, self._waits_since))
-        if left <= 0.0:
+        if left <= WAIT_MARGIN_S:
             raise RefusedError(f"no coordinator for patience={self._patience:g} s at {self._way}")
         return left
 
@@ -216,6 +219,7 @@ class SlotLease:
         self._free = 0
         if self._held <= self._asked:
             self._asked = math.inf
-        self._say(SlotsBack(count))
+        # In this order: otherwise it is granted at once what it gives back, as one that wants it.
         self._say(WantSlots(self._wanted))
+        self._say(SlotsBack(count))
         self._changed()

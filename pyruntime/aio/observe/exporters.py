@@ -15,13 +15,14 @@ For any thread. Everything is read when it is asked for; between two scrapes not
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.observe.series import read_totals
-from pillarbox.aio.totals import INSTRUMENTS, Instrument, Totals, instruments
+from pillarbox.aio.totals import INSTRUMENTS, TABLES, Instrument, Totals, instruments
 from pillarbox.mailbox.metrics import LatencySnapshot
 from pillarbox.validate import check_int
 
@@ -47,6 +48,11 @@ buckets, so that counts are exact."""
 
 OPEN_TELEMETRY_UNITS = {"seconds": "s", "bytes": "By", "": "1"}
 
+GAUGES = ("level", "levels", "most", "least")
+"""The kinds of instruments that hold amounts of now."""
+_JOINS: dict[str, Callable[[Any, Any], Any]] = {"most": max, "least": min}
+"""The functions that make one value of the values of several keys; the others are added."""
+
 LABELS = ["query", "operator"]
 Labels = dict[str, str]
 
@@ -59,7 +65,7 @@ class _Exported:
         self.labels = labels
         # Rows of a task that runs again are counted from 0 again; a counter may not go back.
         self._rows = dict.fromkeys(instruments("row"), 0)
-        self._keys: dict[str, set[str]] = {name: set() for name in instruments("table", "levels")}
+        self._keys: dict[str, set[str]] = {name: set() for name in instruments(*TABLES)}
 
     def read(self) -> Totals:
         """The totals as they are now, with rows that never go back, and a bound on the keys of tables."""
@@ -73,7 +79,8 @@ class _Exported:
                 if len(known) < MAX_KEYS:
                     known.add(key)
                 label = key if key in known else OTHER
-                table[label] = table.get(label, 0) + value
+                join = _JOINS.get(INSTRUMENTS[name].kind, operator.add)
+                table[label] = join(table[label], value) if label in table else value
             changed[name] = table
         return dataclasses.replace(totals, **changed)
 
@@ -208,16 +215,25 @@ class PrometheusExporter(SourceExporter):
                     histogram.add_metric(labels, _cumulative(snapshot), snapshot.total)
                 yield histogram
                 continue
-            of_kind = GaugeMetricFamily if each.kind in ("level", "levels") else CounterMetricFamily
-            plain = of_kind(name, each.help, labels=[*LABELS, *([each.label] if each.label else [])])
+            of_kind = GaugeMetricFamily if each.kind in GAUGES else CounterMetricFamily
+            plain = of_kind(name, each.help, labels=[*LABELS, *each.label.split()])
             for labels, totals in labelled:
                 for key, value in _values(each, getattr(totals, field)):
-                    plain.add_metric([*labels, key] if each.label else labels, value)
+                    plain.add_metric([*labels, *_parts(each.label, key).values()], value)
             yield plain
 
 
 def _values(instrument: Instrument, value: Any) -> Iterable[tuple[str, float]]:
-    return value.items() if instrument.kind in ("table", "levels") else [("", value)]
+    return value.items() if instrument.kind in TABLES else [("", value)]
+
+
+def _parts(label: str, key: str) -> Labels:
+    """The labels of a key: none, one, or two, whose key has two parts."""
+    first, _, second = label.partition(" ")
+    if not second:
+        return {first: key} if first else {}
+    begin, _, end = key.rpartition(" ")
+    return {first: begin, second: end}
 
 
 def _cumulative(snapshot: LatencySnapshot) -> list[tuple[str, float]]:
@@ -292,7 +308,7 @@ class OpenTelemetryExporter(SourceExporter):
                 make(f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated")
                 quantiles = [self._callback(field, _quantiles)]
                 meter.create_observable_gauge(name, quantiles, unit, f"{each.help}: quantiles")
-            elif each.kind in ("level", "levels"):
+            elif each.kind in GAUGES:
                 meter.create_observable_gauge(name, [self._callback(field)], unit, each.help)
             else:
                 make(name, [self._callback(field)], unit, each.help)
@@ -315,7 +331,9 @@ class OpenTelemetryExporter(SourceExporter):
             for labels, totals in self._read():
                 value = getattr(totals, field)
                 for key, one in _values(instrument, value) if values is None else values(value):
-                    given: dict[str, str | int] = {**labels, **_attributes(attribute, key)}
+                    given: dict[str, str | int] = {**labels}
+                    for name, part in _parts(attribute, key).items():
+                        given |= _attributes(name, part)
                     yield Observation(one, {name: label for name, label in given.items() if label})
 
         return observe

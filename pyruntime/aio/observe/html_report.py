@@ -118,6 +118,7 @@ def report(
             ("Errors by type", totals.errors_by_type, "bad"),
         ],
         endpoints=_endpoints(totals),
+        limits=_limits(totals),
         tasks=_tasks(getattr(source, "tasks", [])),
         counts=[
             (INSTRUMENTS[name].help, getattr(totals, name)) for name in instruments("row", "count", "level")
@@ -171,6 +172,15 @@ def _endpoints(totals: Totals) -> list[tuple[str, int, int, float, int]]:
         errors, resting = totals.endpoint_errors.get(name, 0), totals.endpoint_resting.get(name, 0)
         found.append((name, calls, errors, mean, resting))
     return sorted(found, key=lambda each: (-each[1], each[0]))[:MAX_ENDPOINTS]
+
+
+def _limits(totals: Totals) -> list[tuple[str, str, float, float]]:
+    """Each limit that the service has named: endpoint, what it counts, its amount, what is left of it."""
+    found = []
+    for key, limit in totals.limits_named.items():
+        name, _, kind = key.rpartition(" ")
+        found.append((name, kind, limit, totals.limits_left.get(key, 0.0)))
+    return sorted(found)[:MAX_ENDPOINTS]
 
 
 def _tasks(tasks: Sequence[TaskTotals]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pillarbox.aio.endpoint_counts import EndpointCounts
 from pillarbox.aio.endpoint_pool import EndpointPool, Journey, Verdict, pool_of
 from pillarbox.aio.endpoints import Endpoint, Endpoints
 from pillarbox.aio.policies.load import LoadPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policy import Again, CallPolicy, CallSuperseded, PolicyServices
 from pillarbox.wire import Kind, read_error
 
@@ -40,8 +41,9 @@ class _Attempt:
 class EndpointPolicy(CallPolicy):
     """Chooses the endpoint of each attempt, and has refused rows called again at another one.
 
-    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each. share:
-    shares the states of the endpoints with other tasks.
+    load: gets the ends of attempts that are not of one endpoint alone. counts: gets the calls of each.
+    limits: follows the limits that each endpoint names. share: shares the states of the endpoints with other
+    tasks.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class EndpointPolicy(CallPolicy):
         endpoints: Endpoints,
         load: LoadPolicy,
         counts: EndpointCounts,
+        limits: ServiceLimitsPolicy,
         share: Callable[[EndpointPool], None] = lambda pool: None,
     ) -> None:
         self._endpoints = endpoints
+        self._limits = limits
         self._load = load
         self._counts = counts
         self._share = share
@@ -71,9 +75,12 @@ class EndpointPolicy(CallPolicy):
         self.pool = pool_of(self._endpoints.spread, services.loop)
         self._counts.watch(self.pool)
         self._share(self.pool)
+        self._services = services
         if self.pool.is_alone:
             # What holds for one endpoint holds for the operator.
             self.skips = frozenset({"may_begin", "again"})
+        else:
+            self._limits.follow(self.pool)
 
     def may_begin(self, calls: Sequence[Call]) -> float:
         """Hold back all calls while no endpoint takes one, for as long as an outage is waited for."""
@@ -89,7 +96,9 @@ class EndpointPolicy(CallPolicy):
         """Choose the endpoint of an attempt, another one than those that have failed its rows."""
         known, first = self._attempts, calls[0]
         if first.hedges is not None:
-            self._hedges.setdefault(first.hedges, []).append(first)
+            for call in calls:
+                assert call.hedges is not None
+                self._hedges.setdefault(call.hedges, []).append(call)
         elif self._hedges:
             for call in calls:
                 self._end_hedges(call)
@@ -103,6 +112,7 @@ class EndpointPolicy(CallPolicy):
                 # Taken back by the operator, before it had an outcome.
                 before.journey.release()
             journey = before.journey.another()
+        journey.demand = self._limits.demand_of(calls)
         chosen = journey.next()
         if chosen is None:
             # All others have failed it; or another thread has taken the place of a probe just now.
@@ -124,7 +134,7 @@ class EndpointPolicy(CallPolicy):
             # Another call of its row was faster: it says nothing of its endpoint.
             self._release(attempt)
             if is_hedge:
-                self._drop(first)
+                self._drop_all(calls)
             return
         is_settled = False
         if attempt is not None:
@@ -139,7 +149,7 @@ class EndpointPolicy(CallPolicy):
                     error = self.pool.resting(self.pool.clock())
         self._leaving.clear()
         if is_hedge:
-            self._drop(first)
+            self._drop_all(calls)
         if self._reports and not is_settled and (error is not None or self._load.needs_answers):
             self._load.ended(calls, error, seconds)
 
@@ -163,17 +173,25 @@ class EndpointPolicy(CallPolicy):
         attempt = self._attempts.get(calls[0])
         if attempt is None:
             return None
+        if (ends := self._limits.again(calls, error)) is not None:
+            # Nothing is waited for any more.
+            return ends
         verdict = self._settle(attempt, error)
         if read_error(error).kind is not verdict.kind:
             # Of a row of a batch, beside that of the request.
             return None
-        if verdict.moves:
+        if verdict.moves and not self._is_given_up(calls[0]):
             return Again(0.0, "refusal")
         # Later attempts may go to any endpoint but the last one.
         attempt.journey.tried.clear()
         if verdict.waits and self._load.waits_for_service():
             return self._load.again(calls, self.pool.resting(self.pool.clock()))
         return None
+
+    def _is_given_up(self, call: Call) -> bool:
+        """Return True if a row was refused for longer than an outage is waited for."""
+        since = call.refused_since
+        return since is not None and self._services.loop.time() - since > self._limits.longest
 
     def finish(self, call: Call, result: Any) -> None:
         """Forget the way of a row that leaves; free its endpoint where its attempt has no outcome."""
@@ -206,6 +224,10 @@ class EndpointPolicy(CallPolicy):
         # spec: Addresses!Cancel
         if attempt is not None and attempt.journey.is_out:
             attempt.journey.release()
+
+    def _drop_all(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._drop(call)
 
     def _drop(self, call: Call) -> None:
         attempt = self._attempts.pop(call, None)

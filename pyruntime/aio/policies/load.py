@@ -15,8 +15,10 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.concurrency import Adaptive, CapacityFinder
 from pillarbox.aio.errors import CallFailed, ServiceResting
 from pillarbox.aio.limits.headers import LimitReading
+from pillarbox.aio.limits.learned import LearnedLimits
 from pillarbox.aio.limits.rate import (
     LimiterStatistics,
+    LocalLimiter,
     RateLimiter,
     SlidingCounts,
     learning_limiter,
@@ -31,6 +33,12 @@ from pillarbox.wire import is_overload, is_unreached, may_have_poison_row, statu
 
 FULL_STATUSES = (503, 529)
 """Answers of a service that works on as many calls as it can; others that mean overload are of a rate."""
+STUCK_LOOK_S = 1.0
+"""Seconds between two counts of the calls that seem never to end, where the limit is found."""
+STUCK_TRIPS = 16.0
+"""Round trips, and `STUCK_LOOK_S` at least, after which a call seems so."""
+STUCK_SHARE = 0.5
+"""Share of the limit that such calls get beside it, at most, and one at least."""
 FULL_AFTER_TRIPS = 2.0
 """Round trips without an answer after which such a service is away instead."""
 
@@ -66,6 +74,9 @@ class LoadPolicy(CallPolicy):
         self._clock = clock
         self._adaptive: Adaptive | None = options.adaptive
         self._controller = finder
+        # Calls in flight that seem never to end: without slots beside the limit they would use it up.
+        self._stuck = 0
+        self._stuck_timer: asyncio.TimerHandle | None = None
         self._is_paced = rate is not None and rate.has_limit
         self._units = None if rate is None or rate.weight is None else rate.units_of
         self._counts: SlidingCounts | None = None  # where there is no breaker, since the first refusal
@@ -91,13 +102,40 @@ class LoadPolicy(CallPolicy):
         """Begin to grant calls. wake: called when a shared limiter may have more."""
         if self.limiter is not None:
             self.limiter.start(self._services.loop, wake)
+        if self._adaptive is not None:
+            self._find_stuck_calls()
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
 
     # -- how many calls, and when -------------------------------------------------------------
 
     @property
     def found(self) -> int | None:
         """Calls in flight, at most, as found so far; None where their number is given."""
-        return None if self._controller is None else self._controller.limit
+        controller, adaptive = self._controller, self._adaptive
+        if controller is None or adaptive is None:
+            return None
+        return min(controller.limit + self._stuck, adaptive.most)
+
+    def _find_stuck_calls(self) -> None:
+        # spec: Adaptive!Find
+        services, controller = self._services, self._controller
+        assert controller is not None
+        self._stuck_timer = services.loop.call_later(STUCK_LOOK_S, self._find_stuck_calls)
+        stuck = 0
+        if controller.round_trip < math.inf:
+            age = max(STUCK_LOOK_S, STUCK_TRIPS * controller.round_trip)
+            most = max(1, int(STUCK_SHARE * controller.limit))
+            stuck = min(most, services.running_since(services.clock() - age))
+        if stuck != self._stuck:
+            self._stuck = stuck
+            try:
+                services.changed()
+            except BaseException as error:
+                services.stop(error)
 
     @property
     def observes_answers(self) -> bool:
@@ -177,8 +215,8 @@ class LoadPolicy(CallPolicy):
             if self.breaker is not None:
                 self.breaker.succeeded()
             return
-        if isinstance(error, CallSuperseded):
-            # It was neither answered nor refused.
+        if isinstance(error, CallSuperseded) or (isinstance(error, ServiceResting) and error.is_of_quotas):
+            # It was neither answered nor refused; or its endpoints are well, and calls wait for their quotas.
             return
         overload = is_overload(error)
         # Where no pace is found, the calls in flight are all that can be lowered.
@@ -306,6 +344,11 @@ class LoadPolicy(CallPolicy):
         if breaker is None:
             return None
         return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
+
+    @property
+    def learned(self) -> LearnedLimits | None:
+        """The limits that the service has named to this task; None for none. Any thread."""
+        return self.limiter.learned if isinstance(self.limiter, LocalLimiter) else None
 
     def spent(self) -> tuple[int, float]:
         """Calls and cost of this life and those before."""

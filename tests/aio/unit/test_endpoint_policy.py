@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections import Counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from pillarbox.aio.endpoint_health import FIRST_REST_S
 from pillarbox.aio.policies.endpoints import EndpointPolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.retry import RetryPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policy import Again
 from tests.aio.overloaded import Overloaded
 from tests.aio.unit.test_policies_alone import Fake, call, calls
@@ -34,9 +36,10 @@ def opened(fake: Clock, *urls: str, retry: Retry | None = RETRY, **more: Any) ->
     endpoints = Endpoints([*urls], **more)
     decides = None if retry is None else RetryPolicy(retry, fake.time)
     load = LoadPolicy(Options(retry=retry), decides, fake.time)
-    policy: Any = EndpointPolicy(endpoints, load, EndpointCounts())
-    load.open(fake.services())
-    policy.open(fake.services())
+    limits = ServiceLimitsPolicy(Options(retry=retry), load)
+    policy: Any = EndpointPolicy(endpoints, load, EndpointCounts(), limits)
+    for each in (load, limits, policy):
+        each.open(fake.services())
     policy.load, policy.counts = load, policy._counts
     return policy
 
@@ -80,6 +83,22 @@ def test_a_weight_is_a_share_of_the_calls_in_flight_and_of_those_one_by_one() ->
     assert went == {ONE: 30, TWO: 10}
 
 
+@pytest.mark.contract(
+    "A name with several addresses has the share of one URL, which its addresses divide.",
+    convicts=["share_for_each_address_of_a_name"],
+)
+def test_the_addresses_of_a_name_divide_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
+        numbers = ["10.0.0.1", "10.0.0.2"] if host == "two" else ["10.0.1.1"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    policy = opened(Clock(), ONE, TWO, resolve=True, weights={TWO: 3.0})
+    for row in calls(40):
+        policy.choose([row])
+    assert in_flight(policy) == {"http://10.0.1.1": 10, "http://10.0.0.1": 15, "http://10.0.0.2": 15}
+
+
 def test_an_endpoint_that_is_ten_times_slower_has_a_tenth_of_the_calls_in_flight() -> None:
     fake = Clock()
     policy = opened(fake, ONE, TWO)
@@ -103,6 +122,34 @@ def test_a_latency_is_forgotten_after_ten_seconds_without_an_answer() -> None:
     fake.now += 10.0
     assert policy.pool.all[0].latency is None
     assert {answer(policy, row, fake) for row in calls(4)} == {ONE, TWO}
+
+
+@pytest.mark.contract(
+    "A latency that is forgotten is found out by one call, whatever comes meanwhile.",
+    convicts=["forgotten_latency_found_by_all"],
+)
+def test_one_call_finds_out_a_latency_that_was_forgotten() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO)
+    for each, seconds in zip(policy.pool.all, (5.0, 0.1), strict=True):
+        for _ in range(3):
+            each.answered(fake.now, seconds, False)
+    fake.now += 10.0
+    for row in calls(10):
+        policy.choose([row])
+    assert in_flight(policy) == {ONE: 1, TWO: 9}
+
+
+def test_the_weight_of_a_slower_endpoint_counts_too() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO, weights={ONE: 4.0, TWO: 4.0})
+    for each, seconds in zip(policy.pool.all, (0.1, 0.4), strict=True):
+        for _ in range(3):
+            each.answered(fake.now, seconds, False)
+    for row in calls(50):
+        policy.choose([row])
+    assert in_flight(policy) == {ONE: 40, TWO: 10}
+    policy.close()
 
 
 def test_a_call_that_hangs_counts_against_its_endpoint() -> None:
@@ -129,6 +176,50 @@ def test_in_order_takes_the_first_that_takes_calls() -> None:
     assert [answer(policy, row, fake, 0.01) for row in [row, *calls(3)]] == [TWO] * 4
     fake.now += FIRST_REST_S
     assert answer(policy, call(), fake) == ONE
+
+
+@pytest.mark.contract(
+    "Operators of one process that name endpoints in another order have each its own.",
+    convicts=["first_order_for_all"],
+)
+def test_two_policies_in_another_order_take_each_its_first() -> None:
+    fake = Clock()
+    one = opened(fake, ONE, TWO, choose="in-order")
+    two = opened(fake, TWO, ONE, choose="in-order")
+    assert (answer(one, call(), fake), answer(two, call(), fake)) == (ONE, TWO)
+
+
+@pytest.mark.contract(
+    "In order, calls beyond the pace that the first endpoint takes go to the second.",
+    convicts=["pace_ignored_in_order"],
+)
+def test_in_order_calls_beyond_the_pace_of_the_first_go_to_the_second() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO, choose="in-order")
+    assert refuse(policy, call(), Overloaded(1.0))[0] == ONE
+    fake.now += 1.0
+    assert answer(policy, call(), fake, 0.0) == ONE
+    # Ten a second begin at first, and its probe was the first of them.
+    assert [answer(policy, row, fake, 0.0) for row in calls(5)] == [TWO] * 5
+    fake.now += 0.2
+    assert answer(policy, call(), fake, 0.0) == ONE
+
+
+@pytest.mark.contract(
+    "A row that failed at an endpoint goes to another one that may be probed, not to the same.",
+    convicts=["failed_address_before_probe"],
+)
+def test_a_row_that_failed_at_an_endpoint_probes_another_one() -> None:
+    fake = Clock()
+    policy = opened(fake, ONE, TWO)
+    ill, _ = refuse(policy, call(), DEAD)
+    row = call()
+    (well,) = {ONE, TWO} - {ill}
+    error = Overloaded(None)
+    error.status = 500
+    assert refuse(policy, row, error) == (well, None)
+    fake.now += FIRST_REST_S
+    assert policy.choose([row]).url == ill
 
 
 @pytest.mark.parametrize("error", [Overloaded(5.0), DEAD])
@@ -166,6 +257,22 @@ def test_a_row_goes_to_each_endpoint_once_and_then_waits_for_the_service() -> No
     fake.now += 4.1
     assert policy.may_begin([call()]) == 0.0
     assert answer(policy, row, fake) in went
+
+
+@pytest.mark.contract(
+    "Where all endpoints rest, calls are held back until the first of them has rested.",
+    convicts=["waits_for_the_last_address"],
+)
+def test_all_calls_wait_for_the_endpoint_that_comes_back_first() -> None:
+    fake = Clock(finished=1)
+    policy = opened(fake, ONE, TWO, choose="in-order")
+    row = call()
+    assert refuse(policy, row, Overloaded(40.0))[0] == ONE
+    assert refuse(policy, row, Overloaded(4.0))[0] == TWO
+    assert policy.pool.wait(fake.now) == pytest.approx(4.0)
+    assert policy.may_begin([call()]) == pytest.approx(4.0)
+    fake.now += 4.1
+    assert answer(policy, row, fake) == TWO
 
 
 def test_another_policy_of_the_process_knows_that_an_endpoint_is_dead() -> None:
@@ -271,6 +378,21 @@ def test_an_attempt_that_is_taken_back_or_cancelled_frees_its_endpoint() -> None
     row.error = TimeoutError()
     policy.finish(row, None)
     assert sum(in_flight(policy).values()) == 0
+
+
+@pytest.mark.contract(
+    "A batch is in flight at its endpoint until the last of its rows has left it.",
+    convicts=["batch_ends_with_its_first_row"],
+)
+def test_a_batch_is_in_flight_until_its_last_row_is_given_up() -> None:
+    policy = opened(Clock(), ONE, TWO)
+    rows = calls(3)
+    policy.choose(rows)
+    for left in (1, 1, 0):
+        row = rows.pop()
+        row.error = TimeoutError()
+        policy.finish(row, None)
+        assert sum(in_flight(policy).values()) == left
 
 
 def test_counts_are_those_of_the_operator_by_endpoint() -> None:

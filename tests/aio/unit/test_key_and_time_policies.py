@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ def test_what_is_let_through_in_one_turn_goes_on_together() -> None:
     assert resumed == [rows[2:4]]
 
 
+@pytest.mark.contract(convicts=["row_of_key_overtakes"])
 def test_a_row_does_not_overtake_one_of_its_key_that_has_not_begun() -> None:
     policy, fake, _, resumed = keyed(at_once=2)
     rows = [call(row=f"a{number}", attempt=number == 0) for number in range(3)]
@@ -74,6 +76,19 @@ def test_a_row_that_ends_in_the_queue_of_its_key_lets_nobody_through() -> None:
         policy.finish(each, "result")
         fake.turn()
     assert resumed == [[rows[1]], [rows[3]]]
+
+
+@pytest.mark.contract(convicts=["keys_are_kept"])
+def test_a_key_whose_rows_have_all_left_is_forgotten() -> None:
+    policy, fake, _, _ = keyed()
+    for number in range(100):
+        rows = [call(row=f"{chr(number)}{place}") for place in range(2)]
+        for each in rows:
+            policy.let_through(each)
+        for each in rows:
+            policy.finish(each, "result")
+            fake.turn()
+    assert policy._keys == policy._through == policy._queued == {}
 
 
 def test_a_row_is_taken_out_behind_its_completion() -> None:
@@ -117,3 +132,15 @@ def test_the_policy_sets_one_timer_and_cancels_it() -> None:
     assert said == ["max_seconds=7"]
     policy.close()
     assert services.loop.cancelled == 1
+
+
+@pytest.mark.parametrize("left", [-0.5, 0.0])
+def test_no_call_begins_where_the_time_is_over_at_the_start(left: float) -> None:
+    until = datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)
+    said: list[str] = []
+    fake = Fake()
+    policy = TimeBudgetPolicy(Budget(until=until), said.append, lambda: until.timestamp() - left)
+    policy.open(fake.services())
+    policy.start()
+    # Before any turn of the loop.
+    assert said == ["until=2030-01-01T00:00:00+00:00"]

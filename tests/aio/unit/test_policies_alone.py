@@ -15,6 +15,7 @@ from pillarbox import (
     AskAgain,
     Budget,
     CallFailed,
+    Endpoints,
     Errors,
     Hedge,
     NothingSucceeded,
@@ -27,7 +28,9 @@ from pillarbox import (
     TooManyFailures,
     Usage,
 )
+from pillarbox.aio.endpoint_pool import EndpointPool
 from pillarbox.aio.errors import CallTimeout, Failed, ResultRejected
+from pillarbox.aio.limits.used_up import IN_A_ROW
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.policies.cost import CostPolicy
 from pillarbox.aio.policies.endpoints import EndpointPolicy
@@ -37,7 +40,7 @@ from pillarbox.aio.policies.hedge import MOST_CREDIT, RECENT_CALLS, HedgePolicy
 from pillarbox.aio.policies.load import LoadPolicy
 from pillarbox.aio.policies.per_key import KeyPolicy
 from pillarbox.aio.policies.retry import RepeatPolicy, RetryPolicy
-from pillarbox.aio.policies.service_limits import IN_A_ROW, ServiceLimitsPolicy
+from pillarbox.aio.policies.service_limits import ServiceLimitsPolicy
 from pillarbox.aio.policies.slots import SlotPolicy
 from pillarbox.aio.policies.time_budget import TimeBudgetPolicy
 from pillarbox.aio.policy import FINAL, MOMENTS, Again, CallPolicy, CallSuperseded, HookFailed, PolicyServices
@@ -59,6 +62,7 @@ class FakeCall:
     cost: float = 0.0
     began: float = 0.0
     error: BaseException | None = None
+    execution: Any = None
     hedges: Any = None
     avoided: tuple[Any, ...] = ()
 
@@ -84,6 +88,7 @@ class Fake:
     finished: int = 0
     begun: int = 0
     in_flight: int = 0
+    stuck: int = 0
     limit: int = 10
 
     def time(self) -> float:
@@ -109,6 +114,7 @@ class Fake:
             finished=lambda: self.finished,
             begun=lambda: self.begun,
             in_flight=lambda: self.in_flight,
+            running_since=lambda moment: self.stuck,
             limit=lambda: self.limit,
             changed=lambda: self.asked.append("changed"),
             gate_appears=lambda: self.asked.append("gate"),
@@ -127,7 +133,7 @@ TRIED = {
     RetryPolicy: {"begin", "accept", "again"},
     RepeatPolicy: {"again"},
     LoadPolicy: {"may_begin", "ended", "again"},
-    ServiceLimitsPolicy: {"ended", "again"},
+    ServiceLimitsPolicy: {"may_begin", "ended", "again"},
     SlotPolicy: {"may_begin", "ended"},
     CostPolicy: {"accept"},
     FitPolicy: {"accept"},
@@ -205,6 +211,68 @@ def test_limits_in_an_answer_make_a_limiter_that_holds_calls_back() -> None:
     assert 0.0 < load.may_begin(calls(1)) <= 60.0
 
 
+def test_calls_are_held_back_while_the_quotas_of_all_endpoints_are_used_up() -> None:
+    policy, _, fake = service_limits("column")
+    pool = EndpointPool(Endpoints(["http://one", "http://two"]).spread, fake.time)
+    policy.follow(pool)
+    assert "may_begin" in policy.skips
+    headers = {"ratelimit-limit": "60", "ratelimit-remaining": "0", "ratelimit-reset": "30"}
+    for endpoint in pool.all:
+        assert policy.may_begin(calls(1)) == 0.0
+        answered = call(began=fake.now)
+        answered.endpoint = endpoint
+        policy.report_limits([answered], headers)
+    assert fake.asked == ["gate"] and policy.skips == frozenset()
+    assert 0.0 < policy.may_begin(calls(1)) <= 60.0
+    fake.now += 32.0
+    assert policy.may_begin(calls(1)) == 0.0
+
+
+def long_refusal(remaining: int | None = None) -> Overloaded:
+    """A refusal that asks for seven hours, beside a limit of which so many calls are left."""
+    refused = Overloaded(25_200.0)
+    if remaining is not None:
+        refused.headers |= {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": f"{remaining}",
+            "x-ratelimit-reset-requests": "7h0m0s",
+        }
+    return refused
+
+
+@pytest.mark.contract(convicts=["one_call_left_is_none"])
+def test_a_refusal_beside_a_limit_of_which_nothing_is_left_needs_no_second_one() -> None:
+    for remaining, is_gone in ((0, True), (1, False), (None, False)):
+        policy, load, fake = service_limits("column")
+        policy.ended([call(began=fake.now)], long_refusal(remaining), 1.0)
+        assert (load.exhausted is not None) is is_gone
+
+
+@pytest.mark.contract(convicts=["long_refusals_add_up"])
+def test_a_refusal_that_asks_for_seconds_begins_the_count_of_long_ones_anew() -> None:
+    policy, load, fake = service_limits("column")
+    for asked in (*[25_200.0] * (IN_A_ROW - 1), 3.0, *[25_200.0] * (IN_A_ROW - 1)):
+        policy.ended([call(began=fake.now)], Overloaded(asked), 1.0)
+        assert load.exhausted is None
+    policy.ended([call(began=fake.now)], long_refusal(), 1.0)
+    assert load.exhausted is not None
+
+
+@pytest.mark.contract(convicts=["usage_without_age"])
+def test_usage_is_counted_at_the_time_at_which_its_call_began() -> None:
+    class Told:
+        """Stands for a limiter; keeps what it is told of usage."""
+
+        def use(self, *told: object) -> None:
+            used.append(told)
+
+    policy, load, fake = service_limits("column")
+    used: list[Any] = []
+    load.limiter = Told()  # type: ignore[assignment]
+    policy.use([call(began=fake.now - 7.0), call(began=fake.now - 7.0)], Usage(input_tokens=3, tokens=5))
+    assert used == [(2.0, (3, 0, 5), 7.0)]
+
+
 # -- slots -------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +311,16 @@ def test_calls_wait_for_a_slot_and_ask_for_more_with_the_last_one() -> None:
     fake.in_flight = 2
     assert policy.may_begin(calls(1)) == 0.0
     assert slots.asked == ["start", "want", "want"]
+
+
+def test_a_slot_is_given_back_once_its_call_is_no_longer_in_flight() -> None:
+    slots, fake = FakeSlots(), Fake()
+    policy = SlotPolicy(slots)
+    policy.open(fake.services())
+    policy.ended(calls(1), None, 1.0)
+    assert slots.asked == []
+    fake.turn()
+    assert slots.asked == ["release"]
 
 
 # -- retry ------------------------------------------------------------------------------------------
@@ -695,6 +773,17 @@ def test_calls_pay_for_hedges_up_to_what_may_be_saved() -> None:
     for _ in range(1000):
         many.begin([call()])
     assert many.affordable == 50
+
+
+@pytest.mark.contract(convicts=["credit_is_rounded_down"])
+@pytest.mark.parametrize(("budget", "paying"), [(0.05, 20), (0.1, 10), (0.3, 10), (1.0, 1)])
+def test_a_hedge_is_paid_for_by_as_many_calls_as_its_budget_says(budget: float, paying: int) -> None:
+    policy = HedgePolicy(Hedge(1.0, budget), 8, Fake().time)
+    for _ in range(2):
+        policy.begin([call(hedges=call())])
+    for _ in range(paying):
+        policy.begin([call()])
+    assert policy.affordable == round(paying * budget)
 
 
 @pytest.mark.parametrize(("quantile", "least"), [("p50", 20), ("p95", 20), ("p96", 25), ("p99", 100)])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget
+from pillarbox import Batch, Buffer, Dedupe, Errors, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.policies.retry import RetryPolicy
 from pillarbox.task import InputStatus, StreamTask
 from pillarbox.task.checkpoint import TaskSnapshot
 from pillarbox.task.protocols import TaskOutput, Watermark
 from pillarbox.testing.test_io import ReplayedInput
+from tests.aio.overloaded import Overloaded
 from tests.aio.unit.test_wait_snapshots import (
     END,
     BatchService,
@@ -45,6 +47,26 @@ def test_a_row_that_has_failed_for_good_is_not_called_again_after_a_restore() ->
     service = Service([1.0, 50.0], [0, 9])
     _, second = two_lives(service, 10.0, rows=2, errors="column")
     assert service.calls[1] == 1 and [info.type for info in infos(second)] == ["ConnectionError"]
+
+
+@pytest.mark.contract(
+    "The time for which a row was refused before a restore counts for `Retry.max_outage`.",
+    convicts=["refused_before_restore_forgotten"],
+)
+def test_the_time_for_which_a_row_was_refused_before_a_restore_counts() -> None:
+    class Refusing(Service):
+        async def _call(self, row: int) -> tuple[str, int]:
+            await asyncio.sleep(0.1)
+            raise Overloaded(1.0, 503)
+
+    service = Refusing([], [])
+    _, second = two_lives(
+        service, 40.0, rows=1, retry=Retry(3, max_outage=60.0), errors=Errors("column", floor=None)
+    )
+    (info,) = infos(second)
+    assert "overloaded for longer than max_outage=60 s" in info.message
+    # The pauses of one row become up to half a minute long.
+    assert 20.0 <= second.loop.time() < 59.0
 
 
 class Results:

@@ -256,6 +256,22 @@ def test_a_row_that_is_refused_everywhere_makes_no_address_rest() -> None:
     assert not any(each.health.is_open for each in service.pool.all)
 
 
+@pytest.mark.contract(convicts=["failed_row_stays_in_flight"])
+def test_a_row_that_fails_by_itself_leaves_no_call_in_flight() -> None:
+    async def script() -> None:
+        addresses = addresses_of(URLS, URLS)
+
+        async def ask(url: str) -> None:
+            raise ValueError("an answer that is none")
+
+        for _ in range(5):
+            with pytest.raises(ValueError, match="that is none"):
+                await addresses.call(ask)
+        assert [each.in_flight for each in addresses.pool().all] == [0, 0, 0]
+
+    play(script)
+
+
 @pytest.mark.contract("A key that all addresses refuse costs each row one request, once that is known.")
 def test_a_key_that_all_addresses_refuse_costs_a_request_a_row() -> None:
     service = Service()

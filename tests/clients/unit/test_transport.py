@@ -7,8 +7,9 @@ import base64
 import gzip
 import pickle
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,9 @@ def test_a_certificate_is_checked_unless_it_is_not_to_be(
     run(test)
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="a server of asyncio 3.10 never ends a connection of TLS that was left"
+)
 def test_http2_is_spoken_to_servers_that_speak_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The server's own end waits so long for connections of TLS that the client has left.
     monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.01, raising=False)
@@ -478,8 +482,18 @@ class Tunnel:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
         self.seen = b""
+        self._open: set[asyncio.Task[Any]] = set()
+
+    async def ended(self) -> None:
+        """Wait until all connections are closed: their transports are of this loop."""
+        while self._open:
+            await asyncio.wait(self._open)
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
         head = await reader.readuntil(b"\r\n\r\n")
         self.asked.append(head)
         method, target, _ = head.split(b" ", 2)
@@ -501,6 +515,8 @@ class Tunnel:
             pass
         finally:
             target.close()
+            with suppress(ConnectionError):
+                await target.wait_closed()
 
 
 @pytest.mark.contract
@@ -530,6 +546,7 @@ def test_https_goes_by_a_tunnel_of_the_proxy_that_sees_neither_keys_nor_answers(
                 with pytest.raises(CONNECTION_ERRORS):
                     await transport.request("GET", url, headers={})
         server.close()
+        await tunnel.ended()
         address = url.removeprefix("https://").encode()
         # One tunnel for each transport: it is kept like any connection.
         assert [head.split(b"\r\n")[0] for head in tunnel.asked] == [b"CONNECT %s HTTP/1.1" % address] * 3

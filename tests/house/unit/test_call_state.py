@@ -15,15 +15,16 @@ CALLS = {"call", "each", "first", "hedge", "joined", "sharing"}
 """Names of variables that hold a call."""
 SCHEDULERS = {"scheduler.py", "batch_scheduler.py"}
 HEDGED = {"scheduler.py", "hedging.py"}
+ALL_HEDGED = {*HEDGED, "batch_hedging.py"}
 WRITERS = {
     "attempt": SCHEDULERS,
     "attempt_deadline": HEDGED,
-    "began": SCHEDULERS | HEDGED,
+    "began": SCHEDULERS | ALL_HEDGED,
     "cost": {"cost.py", "operator_snapshots.py"},
     "deadline": SCHEDULERS,
-    "endpoint": HEDGED,
+    "endpoint": {"current_call.py", *ALL_HEDGED},
     "error": SCHEDULERS,
-    "execution": SCHEDULERS | HEDGED,
+    "execution": SCHEDULERS | ALL_HEDGED,
     "handle": {"admission.py", *SCHEDULERS},
     "held": {"held_bytes.py"},
     "identity": {"chained.py"},

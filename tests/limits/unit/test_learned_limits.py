@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.limits.service import Account
-from pillarbox.aio.limits.headers import LimitReading
-from pillarbox.aio.limits.learned import MAX_CHANGES, UNPROVEN_HOLD_S, LearnedLimits
+from bench.limits.metered import Account
+from pillarbox.aio.limits.headers import WHOLE_SECOND_S, LimitReading
+from pillarbox.aio.limits.learned import CHANGES_S, MAX_CHANGES, UNPROVEN_HOLD_S, LearnedLimits
 from tests.search import examples
 
 Form = Literal["bucket", "window"]
@@ -204,3 +204,137 @@ def test_a_limit_with_a_window_and_no_time_fills_step_by_step() -> None:
     limits.begin(1.0, 0.0)
     limits.observe([calls(60.0, 0.0, None, 60.0)], 0.0, 0.0)
     assert 0.0 < limits.ready_in(1.0, 0.0) < 6.0
+
+
+# -- what is held against a limit ------------------------------------------------------------------
+
+
+def known(remaining: float, *, is_alone: bool = True) -> LearnedLimits:
+    """Limits of 100 calls, of which so many are left at 0 s; all are there again at 30 s."""
+    limits = LearnedLimits(is_alone=is_alone)
+    limits.observe([calls(100.0, remaining, 30.0)], 0.0, 0.0)
+    return limits
+
+
+@pytest.mark.contract(
+    "Calls that were let through and not made are held against a limit no longer.",
+    convicts=["unmade_calls_are_held"],
+)
+def test_calls_that_were_not_made_are_not_held_against_the_next_answer() -> None:
+    limits = known(50.0)
+    before = limits.quotas[0].level(0.0)
+    limits.reserve(1.0, 0.0, 10)
+    limits.observe([calls(100.0, 50.0, 30.0)], 0.0, 0.1)
+    assert limits.quotas[0].level(0.1) == pytest.approx(before - 10.0)
+    limits.give_back(1.0, 0.1, 10)
+    limits.observe([calls(100.0, 50.0, 30.0)], 0.0, 0.2)
+    assert limits.quotas[0].level(0.2) == pytest.approx(before)
+
+
+@pytest.mark.contract(
+    "An answer to a call that began before those that were answered since tells nothing.",
+    convicts=["old_answer_tells_the_level"],
+)
+def test_a_slow_answer_does_not_put_an_old_level_back() -> None:
+    limits = known(90.0)
+    limits.observe([calls(100.0, 40.0, 20.0)], 5.0, 10.0)
+    level = limits.quotas[0].level(11.0)
+    limits.observe([calls(100.0, 89.0, 20.0)], 1.0, 11.0)
+    assert limits.quotas[0].level(11.0) == level
+
+
+@pytest.mark.contract(
+    "A limit that changes now and then, however often, is followed.", convicts=["changes_of_a_limit_add_up"]
+)
+def test_a_limit_that_changes_now_and_then_is_followed() -> None:
+    limits = LearnedLimits(is_alone=True)
+    for number in range(3 * MAX_CHANGES):
+        at = (CHANGES_S + 1.0) * number
+        limits.observe([calls(100.0 + number, 0.0, 30.0)], at, at)
+        assert limits.ready_in(1.0, at) > 0.0, number
+
+
+@pytest.mark.contract(
+    "Usage that an answer has counted already is not counted a second time.",
+    convicts=["told_usage_counts_again"],
+)
+def test_usage_that_an_answer_has_counted_is_not_counted_again() -> None:
+    limits = LearnedLimits(is_alone=True)
+    limits.use(1.0, (0.0, 0.0, 100.0), 0.0, 0.0)
+    limits.begin(1.0, 1.0)
+    limits.begin(1.0, 2.0)
+    limits.observe([LimitReading("tokens", 10_000.0, 5_000.0, 30.0, 0.05)], 1.0, 3.0)
+    level = limits.quotas[0].level(3.0)
+    limits.use(1.0, (0.0, 0.0, 900.0), 1.0, 3.0)
+    assert limits.quotas[0].level(3.0) == level
+    # That of the other one has not been told yet; its estimate is the mean of the two by now.
+    reserved = limits.estimate(limits.quotas[0], 1.0)
+    limits.use(1.0, (0.0, 0.0, 900.0), 2.0, 4.0)
+    assert limits.quotas[0].level(4.0) == pytest.approx(level - (900.0 - reserved))
+
+
+@pytest.mark.contract(
+    "The usage of several calls gives back what was reserved for them, and no more.",
+    convicts=["usage_of_several_given_back_often"],
+)
+def test_the_usage_of_several_calls_is_compared_with_what_was_reserved_for_all() -> None:
+    limits = LearnedLimits(is_alone=True)
+    limits.use(1.0, (0.0, 0.0, 100.0), 0.0, 0.0)
+    limits.observe([LimitReading("tokens", 10_000.0, 5_000.0, 30.0, 0.05)], 0.0, 0.0)
+    level = limits.quotas[0].level(0.0)
+    limits.reserve(1.0, 1.0, 4)
+    limits.note_begun(1.0, 1.0, 4)
+    assert limits.quotas[0].level(1.0) == pytest.approx(level - 400.0)
+    limits.use(4.0, (0.0, 0.0, 400.0), 1.0, 2.0, 4)
+    assert limits.quotas[0].level(2.0) == pytest.approx(level - 400.0)
+
+
+@pytest.mark.contract(convicts=["calls_of_a_lease_are_others"])
+def test_calls_that_begin_together_are_a_user_s_own() -> None:
+    limits = LearnedLimits()
+    for second in range(60):
+        limits.reserve(1.0, float(second), 5)
+        limits.note_begun(1.0, float(second), 5)
+        left = 1000.0 - 5.0 * (second + 1)
+        limits.observe([calls(1000.0, left, 3600.0 - second)], float(second), second + 0.1)
+    assert limits.quotas[0].share > 0.9
+
+
+@pytest.mark.contract(
+    "At the time at which a window turns a tenth of it begins, until an answer names the next.",
+    convicts=["window_turns_for_each_call"],
+)
+def test_where_a_window_turns_a_tenth_begins_before_an_answer() -> None:
+    limits = known(0.0)
+    begun = 0
+    for tenth in range(305, 500):
+        if limits.ready_in(1.0, tenth / 10) == 0.0:
+            limits.begin(1.0, tenth / 10)
+            begun += 1
+    assert 9 <= begun <= 10
+
+
+@pytest.mark.contract(
+    "A time in whole seconds may be too short by one: no call begins in that second.",
+    convicts=["window_turns_too_early"],
+)
+def test_no_call_begins_in_the_second_by_which_a_time_may_be_too_short() -> None:
+    limits = LearnedLimits(is_alone=True)
+    limits.observe([LimitReading("requests", 100.0, 0.0, 10.0, WHOLE_SECOND_S)], 0.0, 0.0)
+    assert limits.ready_in(1.0, 10.9) > 0.0
+    assert limits.ready_in(1.0, 11.0) == 0.0
+
+
+@pytest.mark.contract(
+    "A limit whose calls come back one by one is not gone, however little of it is left.",
+    convicts=["empty_bucket_is_gone"],
+)
+def test_only_a_window_of_which_nothing_is_left_is_gone() -> None:
+    window = known(0.0)
+    assert window.gone_for(0.0) == pytest.approx(30.0, abs=0.1)
+    assert known(1.0).gone_for(0.0) == 0.0
+    bucket = LearnedLimits(is_alone=True)
+    # One call a second comes back: the time is that until all have.
+    for at, left in ((0.0, 30.0), (4.0, 20.0), (8.0, 0.0)):
+        bucket.observe([calls(60.0, left, 60.0 - left)], at, at)
+    assert bucket.quotas[0].is_bucket and bucket.gone_for(8.0) == 0.0

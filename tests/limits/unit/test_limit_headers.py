@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.aio.limits.headers import (
+    FINE_S,
     KINDS,
     MAX_AMOUNT,
     MAX_HEADERS,
@@ -87,6 +88,30 @@ def test_moments_are_compared_with_the_date_of_the_answer() -> None:
     assert limit.reset == 60.0
     del headers["Date"]
     assert read_limits(headers) == ()
+
+
+@pytest.mark.contract(
+    "A moment that is over by less than a second is now; one that is long over is unknown.",
+    convicts=["moment_just_over_is_unknown"],
+)
+@pytest.mark.parametrize(("over", "resets"), [(0, [0.0]), (1, [0.0]), (2, [])])
+def test_a_moment_that_has_just_passed_is_now(over: int, resets: list[float]) -> None:
+    headers = {
+        "Date": formatdate(NOW, usegmt=True),
+        "X-RateLimit-Limit": "5000",
+        "X-RateLimit-Remaining": "0",
+        "X-RateLimit-Reset": f"{NOW - over:.0f}",
+    }
+    assert [limit.reset for limit in read_limits(headers, NOW)] == resets
+
+
+@pytest.mark.contract(convicts=["whole_seconds_are_exact"])
+@pytest.mark.parametrize(
+    ("text", "resolution"), [("6s", 1.0), ("6m0s", 1.0), ("12", 1.0), ("20ms", FINE_S), ("59.56s", FINE_S)]
+)
+def test_a_time_is_as_exact_as_it_is_written(text: str, resolution: float) -> None:
+    [limit] = read_limits(openai("100", "40", text))
+    assert limit.resolution == resolution
 
 
 @pytest.mark.contract

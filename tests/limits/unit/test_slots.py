@@ -14,10 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bench.limits.shared import Busy, measure
 from pillarbox import CallFailed, Coordinator, Options, Shared, async_map
 from pillarbox.aio.limits.rate import CoordinatorError
-from pillarbox.aio.limits.slots import LEASE_S, ROUND_S, SlotAllocator
+from pillarbox.aio.limits.slot_lease import CUT_OFF_S, LOOK_S, SlotLease
+from pillarbox.aio.limits.slots import LEASE_S, ROUND_S, SLOTS, SlotAllocator
+from pillarbox.rpc.connection import RpcHandle
 from pillarbox.testing import FakeClock
-from tests.limits.unit.virtual_coordinator import VirtualCoordinator, VirtualLimits
-from tests.rpc.unit.virtual_network import NetLoop, on_net
+from tests.limits.unit.virtual_coordinator import SECRET, VirtualCoordinator, VirtualLimits
+from tests.rpc.unit.virtual_network import HOST, PORT, NetLoop, on_net
 from tests.search import examples
 
 TOTAL = 5
@@ -173,6 +175,74 @@ def test_a_coordinator_that_starts_again_grants_nothing_for_the_time_of_a_lease(
     assert slots.allocate()[0] == {"a": 4}
 
 
+def shared(slots: SlotAllocator, rounds: int = 20) -> dict[str, int]:
+    """The slots that each task holds once those that are asked have given theirs back."""
+    for _ in range(rounds):
+        _, asked, _ = slots.allocate()
+        for name, count in asked.items():
+            slots.give_back(name, slots.holders[name].held - count)
+    return {name: holder.held for name, holder in slots.holders.items()}
+
+
+@pytest.mark.contract("A task that gave back what it was asked for is asked again when another one comes.")
+def test_a_task_that_was_asked_once_is_asked_again_for_the_next_one() -> None:
+    slots, _ = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.register("b", 0, 4)
+    assert shared(slots) == {"a": 2, "b": 2}
+    slots.leave("b")
+    assert shared(slots) == {"a": 4}
+    slots.register("c", 0, 4)
+    assert shared(slots) == {"a": 2, "c": 2}
+
+
+def test_tasks_of_nearly_equal_shares_are_asked_for_nothing() -> None:
+    slots, _ = allocator_of(5)
+    for name in "ab":
+        slots.register(name, 0, 5)
+    slots.allocate()
+    assert slots.allocate()[:2] == ({}, {})
+
+
+@pytest.mark.contract(
+    "A task that comes back without the request for its slots is asked again.",
+    convicts=["lost_request_stands"],
+)
+def test_a_task_that_comes_back_is_asked_again_for_what_others_lack() -> None:
+    slots, _ = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.register("b", 0, 1)
+    assert slots.allocate()[1] == {"a": 3}
+    # The message was lost with its connection.
+    slots.lost("a")
+    assert slots.register("a", 4, 4) is None
+    assert slots.allocate()[1] == {"a": 3}
+
+
+@pytest.mark.contract(
+    "A task whose connection is lost is neither granted slots nor asked for any.",
+    convicts=["lost_task_is_asked"],
+)
+def test_a_task_that_is_lost_is_neither_granted_slots_nor_asked_for_any() -> None:
+    slots, clock = allocator_of(4)
+    slots.register("a", 0, 4)
+    slots.allocate()
+    slots.lost("a")
+    slots.register("b", 0, 4)
+    clock.advance(2.0 * ROUND_S)
+    granted, asked, wait = slots.allocate()
+    # Nothing can be done before the end of its lease: that is the time to come back.
+    assert (granted, asked, wait) == ({}, {}, LEASE_S - 2.0 * ROUND_S)
+    slots, _ = allocator_of(4)
+    slots.register("a", 0, 1)
+    slots.allocate()
+    slots.want("a", 4)
+    slots.lost("a")
+    assert slots.allocate()[0] == {}
+
+
 # -- tasks ---------------------------------------------------------------------------------------------
 
 
@@ -220,6 +290,181 @@ def test_slots_of_a_task_that_is_cut_off_are_not_used_by_others() -> None:
             await asyncio.wait([second])
             await asyncio.sleep(3.0)
             assert all(not account.allocator.held for account in coordinator.slots.accounts.values())
+
+    on_net(script)
+
+
+class Lease:
+    """A `SlotLease` of the coordinator of the running loop; the test says which calls are in flight."""
+
+    def __init__(self, total: int, in_flight: int = 0, patience: float = 60.0) -> None:
+        self.in_flight = in_flight
+        self.failed: list[str] = []
+        clock = asyncio.get_running_loop().time
+        self.slots = SlotLease(RpcHandle(((HOST, PORT),), SECRET, SLOTS), "g", total, patience, clock)
+        self.slots.start(lambda: self.in_flight, lambda: None, lambda error: self.failed.append(str(error)))
+
+    @property
+    def limit(self) -> int:
+        return self.slots.limit
+
+
+async def connected(*leases: Lease) -> None:
+    """Wait until each has a connection, and its first slots if there are some."""
+    for lease in leases:
+        lease.slots.want()
+    await asyncio.sleep(1.0)
+    for lease in leases:
+        # What it asked for before it had a connection.
+        lease.slots.want()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.contract(
+    "A task that loses the coordinator goes on in its slots for five seconds, and no longer.",
+    convicts=["cut_off_at_once"],
+)
+def test_a_task_that_is_cut_off_goes_on_for_some_seconds() -> None:
+    async def script() -> None:
+        async with VirtualCoordinator():
+            lease = Lease(2, in_flight=2)
+            await connected(lease)
+            await asyncio.sleep(100.0)
+            assert lease.limit == 2
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        await loop.cut()
+        await asyncio.sleep(CUT_OFF_S - 0.5)
+        assert lease.limit == 2
+        await asyncio.sleep(1.0)
+        assert lease.limit == 0
+        await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "A task that waits for no slot does not fail while the coordinator is away.",
+    convicts=["content_task_loses_patience"],
+)
+def test_a_task_that_waits_for_no_slot_outlasts_a_coordinator_that_is_away() -> None:
+    async def script() -> None:
+        async with VirtualCoordinator():
+            lease = Lease(2, in_flight=2, patience=60.0)
+            await connected(lease)
+            assert lease.limit == 2
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        await loop.cut()
+        await asyncio.sleep(100.0)
+        assert lease.failed == []
+        # From the time on at which a call waits, its patience counts.
+        lease.slots.want()
+        await asyncio.sleep(59.0)
+        assert lease.failed == []
+        await asyncio.sleep(2.0)
+        assert len(lease.failed) == 1 and "no coordinator for patience=60 s" in lease.failed[0]
+        await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "A task that has its slots again waits for none, although it did while it was cut off.",
+    convicts=["regained_slots_are_waited_for"],
+)
+def test_a_task_that_has_its_slots_again_waits_for_none() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator():
+            lease = Lease(2, in_flight=2, patience=60.0)
+            await connected(lease)
+        await loop.cut()
+        await asyncio.sleep(CUT_OFF_S + 1.0)
+        lease.slots.want()
+        async with VirtualCoordinator():
+            await asyncio.sleep(5.0)
+            assert lease.limit == 2
+        await loop.cut()
+        await asyncio.sleep(100.0)
+        assert lease.failed == []
+        await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "A request of a coordinator for slots ends with its connection.",
+    convicts=["request_outlives_its_connection"],
+)
+def test_what_a_coordinator_asked_for_ends_with_its_connection() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator():
+            lease, other = Lease(2, in_flight=2), Lease(2)
+            await connected(lease)
+            await connected(other)
+            assert (lease.limit, other.limit) == (1, 0)
+            await other.slots.close()
+            await loop.cut()
+            await asyncio.sleep(1.0)
+            assert lease.limit == 2
+            await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "Slots between two calls stay with their task; those that were free for long go back.",
+    convicts=["busy_slots_go_back", "granted_what_it_gives_back"],
+)
+def test_slots_that_are_in_use_now_and_then_stay_with_their_task() -> None:
+    async def script() -> None:
+        async with VirtualCoordinator() as coordinator:
+            lease = Lease(4, in_flight=4)
+            await connected(lease)
+            (account,) = coordinator.slots.accounts.values()
+            for _ in range(20):
+                lease.in_flight = 2
+                await asyncio.sleep(LOOK_S)
+                lease.in_flight = 4
+                await asyncio.sleep(LOOK_S)
+            assert (lease.limit, account.allocator.held) == (4, 4)
+            lease.in_flight = 3
+            await asyncio.sleep(3.0 * LOOK_S)
+            assert (lease.limit, account.allocator.held) == (3, 3)
+            await lease.slots.close()
+
+    on_net(script)
+
+
+@pytest.mark.contract(
+    "The slots of a killed task come back although no other task says anything.",
+    convicts=["lost_lease_has_no_timer"],
+)
+def test_slots_of_a_killed_task_come_back_without_a_message_of_another_one() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetLoop)
+        async with VirtualCoordinator(slot_lease_s=20.0):
+            killed = Lease(2, in_flight=2)
+            await connected(killed)
+            ends = [*loop._both_ends]
+            other = Lease(2)
+            await connected(other)
+            # It does not come back, and says nothing.
+            killed.slots._task.cancel()  # type: ignore[union-attr]
+            for each in ends:
+                each.abort()
+            await asyncio.sleep(19.0)
+            assert other.limit == 0
+            other.in_flight = 1
+            await asyncio.sleep(1.5)
+            assert other.limit > 0
+            await other.slots.close()
+            await killed.slots.close()
 
     on_net(script)
 

@@ -99,6 +99,23 @@ def test_endpoints_have_the_attributes_of_the_conventions(reader: Any) -> None:
     assert values(found["pillarbox.endpoint_resting"]) == {one: 1, six: 0}
 
 
+@pytest.mark.contract(
+    "OpenTelemetry has the limits that services named, by server.address where there are several."
+)
+def test_limits_have_the_attributes_of_the_conventions(reader: Any) -> None:
+    exporter = OpenTelemetryExporter(reader.provider)
+    exporter.add(
+        Source(Totals(limits_named={"one:80 tokens": 900, " requests": 30}, limits_left={" requests": 2}))
+    )
+    found = read(reader)
+    one = ("limit", "tokens"), ("server.address", "one"), ("server.port", 80)
+    assert {frozenset(key): value for key, value in values(found["pillarbox.limit_named"]).items()} == {
+        frozenset(one): 900,
+        frozenset({("limit", "requests")}): 30,
+    }
+    assert values(found["pillarbox.limit_left"]) == {(("limit", "requests"),): 2}
+
+
 def test_durations_are_quantiles_beside_their_number_and_sum(reader: Any) -> None:
     histogram = LatencyHistogram()
     for i in range(1, 101):

@@ -109,6 +109,27 @@ def test_endpoints_are_told_apart() -> None:
     assert sample(found, "endpoint_resting", server_address="[::1]:81") == 0
 
 
+@pytest.mark.contract("Prometheus scrapes the limits that a service, or each endpoint of it, has named.")
+def test_limits_are_told_apart_by_endpoint_and_kind() -> None:
+    exporter = PrometheusExporter()
+    named = {"one:80 requests": 60, "one:80 tokens": 900, " requests": 30}
+    exporter.add(Source(Totals(limits_named=named, limits_left={"one:80 requests": 7, " requests": 0})))
+    found = scrape(exporter)
+    assert sample(found, "limit_named", server_address="one:80", limit="requests") == 60
+    assert sample(found, "limit_named", server_address="one:80", limit="tokens") == 900
+    assert sample(found, "limit_named", limit="requests") == 30
+    assert sample(found, "limit_left", server_address="one:80", limit="requests") == 7
+
+
+def test_the_limits_of_many_endpoints_share_a_label() -> None:
+    exporter = PrometheusExporter()
+    many = {f"host-{number}:80 requests": float(number) for number in range(80)}
+    exporter.add(Source(Totals(limits_named=many, limits_left=many)))
+    found = scrape(exporter)
+    assert sample(found, "limit_named", limit="(other)") == 79
+    assert sample(found, "limit_left", limit="(other)") == 50
+
+
 def test_the_text_is_openmetrics_for_those_who_ask_for_it() -> None:
     exporter = PrometheusExporter()
     exporter.add(Source(Totals(cost=2.5, retries_by_reason={"a": 1})), query='a "b"\\\n')

@@ -290,6 +290,26 @@ def test_the_endpoints_are_a_table(tmp_path: Path) -> None:
     assert "Endpoints" not in report(Totals(), tmp_path / "report.html").read_text()
 
 
+@pytest.mark.contract("A report has a table of the limits that the service has named.")
+def test_the_limits_are_a_table(tmp_path: Path) -> None:
+    totals = Totals(
+        limits_named={"one:80 tokens": 90000, "one:80 requests": 60, " requests": 30},
+        limits_left={"one:80 requests": 7.4, " requests": 30},
+    )
+    text = report(totals, tmp_path / "report.html").read_text()
+    page = ElementTree.fromstring(text.removeprefix("<!doctype html>"))
+    (section,) = [
+        each for each in page.iterfind(".//section") if each.findtext("h2") == "Limits of the service"
+    ]
+    rows = [["".join(cell.itertext()) for cell in row] for row in section.iterfind(".//tbody/tr")]
+    assert rows == [
+        ["all", "requests", "30", "30"],
+        ["one:80", "requests", "60", "7"],
+        ["one:80", "tokens", "90,000", "0"],
+    ]
+    assert "Limits of the service" not in report(Totals(), tmp_path / "report.html").read_text()
+
+
 @pytest.mark.contract(needs="a browser, which refuses the script")
 @pytest.mark.server
 def test_a_script_would_not_run_even_if_it_stood_in_the_page(tmp_path: Path) -> None:

@@ -47,11 +47,18 @@ def totals(draw: st.DrawFn) -> Totals:
     fields: dict[str, Any] = {
         name: draw(st.integers(0, 2**40)) for name in instruments("row", "count", "level")
     }
-    for name in instruments("table"):
+    for name in instruments("table", "most", "least"):
         fields[name] = draw(st.dictionaries(st.text(max_size=4), st.integers(0, 2**40), max_size=4))
     for name in instruments("histogram"):
         fields[name] = histogram(draw(DURATIONS))
     return Totals(**fields)
+
+
+def test_of_limits_that_all_tasks_see_the_largest_and_the_least_left_count() -> None:
+    one = Totals(limits_named={"a tokens": 60}, limits_left={"a tokens": 7, "b tokens": 1})
+    two = Totals(limits_named={"a tokens": 90}, limits_left={"a tokens": 9})
+    both = merge([one, two])
+    assert both.limits_named == {"a tokens": 90} and both.limits_left == {"a tokens": 7, "b tokens": 1}
 
 
 # ---- histograms
@@ -135,7 +142,9 @@ def test_a_field_that_is_missing_is_no_zero() -> None:
 def test_an_operator_that_has_ended_keeps_counts_and_no_levels(some: Totals) -> None:
     after = ended(some)
     assert [getattr(after, name) for name in LEVELS] == [0] * len(LEVELS)
-    assert dataclasses.replace(after, **{name: getattr(some, name) for name in LEVELS}) == some
+    tables = instruments("levels", "most", "least")
+    assert [getattr(after, name) for name in tables] == [{}] * len(tables)
+    assert dataclasses.replace(after, **{name: getattr(some, name) for name in [*LEVELS, *tables]}) == some
     after = without_rows(some)
     assert [getattr(after, name) for name in ROWS] == [0] * len(ROWS)
     assert (after.calls, after.in_flight, after.latency) == (some.calls, some.in_flight, some.latency)

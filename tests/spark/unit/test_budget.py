@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
-from pillarbox import Budget, Coordinator, Errors
+from pillarbox import Budget, Coordinator, Errors, Ledger
 from pillarbox.aio import errors
 from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.ledger import Scope
 from pillarbox.spark import async_map, async_udf, failed_rows, skipped_rows
 
 
@@ -150,6 +151,23 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
         coordinator.close()
     with Coordinator() as given:
         assert again(max_calls=150, limits=given) == 150
+
+
+@pytest.mark.parametrize(("max_seconds", "called"), [(3600.0, False), (4000.0, True)])
+def test_with_a_ledger_the_seconds_of_a_budget_of_a_job_belong_to_the_run(
+    spark: SparkSession, tmp_path: Path, max_seconds: float, called: bool
+) -> None:
+    async def call(row: Any) -> int:
+        value: int = row.id
+        return value
+
+    ledger = Ledger(str(tmp_path), run="night", uid="call")
+    with ledger.writer(Scope("night", "call")) as writer:
+        writer.append(b"k" * 16, "an answer", latency=3600.0)
+    df = spark.range(0, 4, 1, 2)
+    budget = Budget(max_seconds=max_seconds)
+    out = async_map(df, call, schema="n long", errors="null", ledger=ledger, budget=budget)
+    assert [row.n for row in out.collect()] == ([0, 1, 2, 3] if called else [None] * 4)
 
 
 def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:

@@ -109,6 +109,29 @@ def test_a_log_gets_a_line_at_once_when_something_is_waited_for(monkeypatch: pyt
     assert [line.rpartition("waits: ")[2] for line in shown.getvalue().splitlines()] == [WAIT, "a slow row"]
 
 
+@pytest.mark.contract("On demand the bar shows the state, requests, faults and time of each endpoint.")
+def test_a_bar_shows_each_endpoint_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "120")
+    totals = Totals(
+        endpoint_calls={"one:80": 3, "[two]:80": 1200},
+        endpoint_errors={"one:80": 1},
+        endpoint_seconds={"one:80": 1.5, "[two]:80": 12.0},
+        endpoint_resting={"one:80": 1, "[two]:80": 0},
+    )
+    shown = Terminal()
+    open_display("rows", None, True, shown, True).close(totals, series(0))
+    last = plain(shown.getvalue())
+    assert "one:80 rests: 3 requests, 1 faults, 500 ms" in last
+    assert "[two]:80 takes calls: 1,200 requests, 0 faults, 10 ms" in last
+    lines = io.StringIO()
+    open_display("rows", None, False, lines, True).close(totals, series(0))
+    assert lines.getvalue().count("\n") == 1 and "; one:80 rests: 3 requests" in lines.getvalue()
+    without = io.StringIO()
+    open_display("rows", None, False, without).close(totals, series(0))
+    assert "one:80" not in without.getvalue()
+
+
 def test_the_rate_is_that_of_late_and_never_negative() -> None:
     assert recent_rate([]) == recent_rate(series(5)) == 0.0
     assert recent_rate(series(0, 1000, *range(1000, 1100, 5)), window=10.0) == 5.0

@@ -311,6 +311,84 @@ def test_an_operator_sees_whether_the_task_has_room_for_what_it_emits() -> None:
     rig.task.close()
 
 
+class RoomAtALook:
+    """An output whose consumer makes room when it is asked for the `look`-th time whether it has some."""
+
+    def __init__(self, look: int) -> None:
+        self.records: list[Any] = []
+        self.looks = 0
+        self._look = look
+        self._wakes: list[Callable[[], object]] = []
+
+    @property
+    def is_available(self) -> bool:
+        self.looks += 1
+        if self.looks == self._look:
+            for wake in self._wakes:
+                wake()
+        return self.looks >= self._look
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        if self.looks >= self._look:
+            wake()
+        else:
+            self._wakes.append(wake)
+
+    def collect(self, record: Any) -> None:
+        assert self.looks >= self._look, "emitted without room"
+        self.records.append(record)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        return None
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        return None
+
+
+class Patient(Operator):
+    """Holds a record until its output has room."""
+
+    def process(self, record: Any) -> None:
+        self.context.executor.execute(self.emit, record)
+
+    def emit(self, record: Any) -> None:
+        if self.output.is_available:
+            self.output.collect(record)
+        else:
+            self.output.call_when_room(partial(self.emit, record))
+
+
+class Narrow(Patient):
+    """Takes a record only while its output has room."""
+
+    @property
+    def has_room(self) -> bool:
+        return self.output.is_available
+
+    def process(self, record: Any) -> None:
+        self.output.collect(record)
+
+
+@pytest.mark.contract(convicts=["room_between_two_looks"])
+@pytest.mark.parametrize("look", range(1, 9))
+@pytest.mark.parametrize("operator", [Patient, Narrow])
+def test_room_that_the_consumer_makes_at_any_moment_of_an_action_is_used(
+    operator: type[Operator], look: int
+) -> None:
+    source, output = PushedInput(), RoomAtALook(look)
+    task = StreamTask(source, [operator()], output)
+    source.push("x")
+    for _ in range(2 * look):
+        while task.run_step():
+            pass
+        if output.looks >= look:
+            break
+        # The consumer makes room while the task sleeps.
+        _ = output.is_available
+    assert output.records == ["x"]
+    task.close()
+
+
 def test_mail_of_the_highest_priority_passes_every_yield() -> None:
     door = Door()
     rig = Rig(Map(lambda x: x, "a"), door)
