@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from bench.limits.adaptive import MOST_TRIPS, TARGET, longest_above
-from bench.limits.services import Service
+from bench.limits.crowded import Service
 from bench.table import Column, print_table
 from pillarbox import Buffer, Options, Retry, Shared, async_map
 from pillarbox.aio.limits.slots import LEASE_S

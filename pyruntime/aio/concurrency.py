@@ -71,6 +71,8 @@ ERROR_CUT = 0.7
 """Share of the limit that more errors than usual leave."""
 MAX_HELD_WINDOWS = 4
 """Windows for which the limit stays below what was refused, at most; doubled when it is refused again."""
+FAR_SHARE = 0.75
+"""Share of a limit that was refused below which no latency but a long one holds back the limit."""
 SMALL_STEP = 0.2
 """Share by which a limit may change without a round trip that is not measured."""
 SAME_KNEE = 0.05
@@ -443,11 +445,12 @@ class AdaptiveController:
             return self._exact * 2
         free = self.limit * min(1.0, self._base / mean)
         is_bounded = self._ceiling.limit < math.inf
-        if is_bounded:
-            # Below what was refused the next refusal tells: a latency that is measured too short would hold
-            # the limit down, wherever a cut has left it.
-            return max(self._exact, min(self._ceiling.next(self._exact), max(TRIGGER * free, free + 1.5)))
-        return max(self._exact, min(self._ceiling.beyond(self._exact), max(TARGET * free, free + 1.0)))
+        limit = self._ceiling.next(self._exact) if is_bounded else self._ceiling.beyond(self._exact)
+        if is_bounded and self._exact < FAR_SHARE * self._ceiling.limit:
+            # So far below what was refused it is not full: a latency that is measured too short would hold it
+            # down, wherever cuts have left it.
+            return max(self._exact, min(limit, max(TRIGGER * free, free + 1.5)))
+        return max(self._exact, min(limit, max(TARGET * free, free + 1.0)))
 
     # -- the latency without a queue -------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.limits.services import Service
+from bench.limits.crowded import Service
 from bench.limits.shared import Busy, find
 from pillarbox import Adaptive, Buffer, Coordinator, Options, Shared, async_map
 from pillarbox.aio.concurrency import Ended
