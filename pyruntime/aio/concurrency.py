@@ -71,6 +71,8 @@ ERROR_CUT = 0.7
 """Share of the limit that more errors than usual leave."""
 MAX_HELD_WINDOWS = 4
 """Windows for which the limit stays below what was refused, at most; doubled when it is refused again."""
+FAR_SHARE = 0.75
+"""Share of a limit that was refused below which no latency but a long one holds back the limit."""
 SMALL_STEP = 0.2
 """Share by which a limit may change without a round trip that is not measured."""
 SAME_KNEE = 0.05
@@ -246,9 +248,9 @@ class _Window:
         count = self.answered
         mean = self._sum / count
         error = math.sqrt(max(0.0, self._squares / count - mean * mean) / count)
-        # While more are in flight than may be, as after a cut, more of them end: the mean is the least.
         by_law = limit * (self.last - self.since) / count if self.is_used(limit) else mean
-        return max(by_law, mean), error
+        # While more are in flight than may be, as after a cut, more of them end.
+        return (by_law if by_law >= mean - CERTAIN * error else mean), error
 
     def mark(self, limit: int) -> None:
         """Note that it was judged, and goes on until as many more have ended."""
@@ -443,11 +445,12 @@ class AdaptiveController:
             return self._exact * 2
         free = self.limit * min(1.0, self._base / mean)
         is_bounded = self._ceiling.limit < math.inf
-        if is_bounded:
-            # Below what was refused the next refusal tells: a latency that is measured too short would hold
-            # the limit down, wherever a cut has left it.
-            return max(self._exact, min(self._ceiling.next(self._exact), max(TRIGGER * free, free + 1.5)))
-        return max(self._exact, min(self._ceiling.beyond(self._exact), max(TARGET * free, free + 1.0)))
+        limit = self._ceiling.next(self._exact) if is_bounded else self._ceiling.beyond(self._exact)
+        if is_bounded and self._exact < FAR_SHARE * self._ceiling.limit:
+            # So far below what was refused it is not full: a latency that is measured too short would hold it
+            # down, wherever cuts have left it.
+            return max(self._exact, min(limit, max(TRIGGER * free, free + 1.5)))
+        return max(self._exact, min(limit, max(TARGET * free, free + 1.0)))
 
     # -- the latency without a queue -------------------------------------------------------------
 
@@ -473,9 +476,7 @@ class AdaptiveController:
         share = self.limit / look.limit_before
         waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
         if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
-            # Nearly as much faster as there are fewer: those that are left may wait as well, and what they
-            # took is not a latency without a queue.
-            self._based_on = 0
+            # Nearly as much faster as there are fewer: those that are left may wait as well.
             self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
             return
         self._look = None

@@ -221,16 +221,20 @@ def test_a_coordinator_that_starts_again_goes_on_from_what_its_tasks_hold() -> N
         assert isinstance(loop, NetLoop)
         async with VirtualCoordinator() as coordinator:
             running = [asyncio.ensure_future(job()) for _ in range(4)]
-            await asyncio.sleep(80.0)
-            before = service.in_work
+            while coordinator.slots.accounts.get("g") is None or service.in_work < 20:
+                await asyncio.sleep(1.0)
+            before = coordinator.slots.accounts["g"].allocator.held
+            # More than it would begin with.
+            assert before > 16
             slots = SlotService(loop.time, quiet_s=LEASE_S)
             coordinator.slots = coordinator._server._others[SLOTS] = slots
             await loop.cut()
+            # They are back, and nothing was judged yet.
+            await asyncio.sleep(1.5)
+            assert slots.accounts["g"].allocator.total >= before
             await asyncio.sleep(LEASE_S / 2)
-            assert before == 20 and service.in_work >= 16
-            await asyncio.sleep(LEASE_S / 2 + 20.0)
-            assert service.in_work == 20
-            assert 20 <= slots.accounts["g"].allocator.total <= 30
+            # All but a slot that was free just then.
+            assert service.in_work >= min(20, before) - 4
             for each in running:
                 each.cancel()
             await asyncio.wait(running)
