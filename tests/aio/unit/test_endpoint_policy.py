@@ -89,14 +89,14 @@ def test_a_weight_is_a_share_of_the_calls_in_flight_and_of_those_one_by_one() ->
 )
 def test_the_addresses_of_a_name_divide_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
-        numbers = ["10.0.0.1", "10.0.0.2"] if host == "two" else ["10.0.0.3"]
+        numbers = ["192.0.2.1", "192.0.2.2"] if host == "two" else ["192.0.2.3"]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     policy = opened(Clock(), ONE, TWO, resolve=True, weights={TWO: 3.0})
     for row in calls(40):
         policy.choose([row])
-    assert in_flight(policy) == {"http://10.0.0.3": 10, "http://10.0.0.1": 15, "http://10.0.0.2": 15}
+    assert in_flight(policy) == {"http://192.0.2.3": 10, "http://192.0.2.1": 15, "http://192.0.2.2": 15}
 
 
 def test_an_endpoint_that_is_ten_times_slower_has_a_tenth_of_the_calls_in_flight() -> None:
