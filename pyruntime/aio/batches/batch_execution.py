@@ -35,7 +35,8 @@ class BatchExecution(Execution):
 
     def began(self) -> float:
         """See `Execution.began`."""
-        return self.calls[0].began if self.started else math.inf
+        # A hedge that is not needed any more has no rows.
+        return self.calls[0].began if self.started and self.calls else math.inf
 
     def release(self, call: Call) -> bool:
         """Take away `call`; the others go on."""
