@@ -73,6 +73,8 @@ MAX_HELD_WINDOWS = 4
 """Windows for which the limit stays below what was refused, at most; doubled when it is refused again."""
 FAR_SHARE = 0.75
 """Share of a limit that was refused below which no latency but a long one holds back the limit."""
+HELD_CALLS = 32.0
+"""Calls of such a window, at least: smaller ones are counted together."""
 SMALL_STEP = 0.2
 """Share by which a limit may change without a round trip that is not measured."""
 SAME_KNEE = 0.05
@@ -316,7 +318,8 @@ class _Ceiling:
             # Half of the way: quick where it is far, and one by one near what was refused.
             return limit if room == math.inf else min(room, limit + max(1.0, (room - limit) / 2))
         self._held += 1
-        if self._held < self._windows:
+        # Each try is refused some times: of a small service, whose windows have few calls, one call in five.
+        if self._held < self._windows * HELD_CALLS / max(MIN_SAMPLES, limit):
             return limit
         self.limit = math.inf
         return limit + 1.0
