@@ -22,6 +22,9 @@ runs, by which errors are written in UTF-8, for the check of what leaves for Spa
 task, which is apart from its worker now, and for the parts of the operator, which are files of one concern:
 admission, shared calls, held bytes and emission. One step of each for each batch."""
 
+BY_CHANCE = {"aio/executions.py"}
+"""Files that rows pass or not: workers that find no row end, and others begin with the next ones, as often as
+calls are faster than what reads ahead."""
 
 SPLIT_LIMITS = 18, 4
 """Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
@@ -47,7 +50,7 @@ def test_a_row_passes_no_more_files_than_before() -> None:
     found: Found = walked("row")
     assert any(each == "row" for each, _ in found.values())
     assert any(each == "batch" for each, _ in found.values())
-    files = passed(found)
+    files = passed(found) - BY_CHANCE
     # Where this process gets little time, what runs by time may look as if it ran for batches.
     for _ in range(2):
         if len(files) > LIMIT:
@@ -67,7 +70,7 @@ def test_a_split_passes_no_more_files_and_threads_than_before() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_row_passes_the_same_files_in_a_worker_of_spark() -> None:
-    assert passed(walked("row", "--spark")) == passed(walked("row"))
+    assert passed(walked("row", "--spark")) - BY_CHANCE == passed(walked("row")) - BY_CHANCE
 
 
 def test_a_file_counts_if_calls_of_a_function_grow_with_the_batches_and_not_with_time() -> None:
