@@ -98,7 +98,7 @@ class Adaptive:
     more than 10 % errors beyond the usual share to 0.7. Fewer change nothing.
 
     A call that has run for 16 round trips, and for a second at least, has a slot beside the limit, so that
-    calls that hang do not use it up: half of the limit at most, and one at least.
+    calls that hang do not use it up: as many as the limit at most, and four at least.
 
     A rate limit (429) is not a full server: with a `Retry` such refusals give calls a pace, and leave the
     limit as it is.

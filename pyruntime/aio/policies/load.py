@@ -37,8 +37,8 @@ STUCK_LOOK_S = 1.0
 """Seconds between two counts of the calls that seem never to end, where the limit is found."""
 STUCK_TRIPS = 16.0
 """Round trips, and `STUCK_LOOK_S` at least, after which a call seems so."""
-STUCK_SHARE = 0.5
-"""Share of the limit that such calls get beside it, at most, and one at least."""
+MIN_STUCK = 4
+"""Slots that such calls may get beside the limit; as many as the limit, where that is more."""
 FULL_AFTER_TRIPS = 2.0
 """Round trips without an answer after which such a service is away instead."""
 
@@ -128,7 +128,7 @@ class LoadPolicy(CallPolicy):
         stuck = 0
         if controller.round_trip < math.inf:
             age = max(STUCK_LOOK_S, STUCK_TRIPS * controller.round_trip)
-            most = max(1, int(STUCK_SHARE * controller.limit))
+            most = max(MIN_STUCK, controller.limit)
             stuck = min(most, services.running_since(services.clock() - age))
         if stuck != self._stuck:
             self._stuck = stuck
