@@ -348,7 +348,7 @@ ABOVE = {
     "the hedges": of_calls("hedging", "hedged_batches", "hedge_policy", "policies_alone"),
     "the ledger session": (
         *of_calls("ledger_leaving", "ledger_replays", "ledger_failures", "ledger_identity", "wait_snapshots"),
-        *of_calls("ledger_properties", "lease_lost", "ledger_owner"),
+        *of_calls("ledger_properties", "lease_lost", "ledger_owner", "time_budgets"),
         *in_folder("ledger", "writer", "ledger", "ledger_folders", "lease", "shared", "several_inputs"),
         *in_folder("ledger", "publish"),
     ),
