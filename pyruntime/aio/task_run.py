@@ -240,8 +240,11 @@ class ChunkOutput:
         return len(self._chunk) >= self._rows or self._own_bytes >= self._chunk_bytes
 
     def call_when_room(self, wake: Callable[[], object]) -> None:
-        """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
-        self._wake = wake
+        """Have `wake` called once, on the mailbox thread, when a full chunk has its place: at once if so."""
+        if self.is_available:
+            wake()
+        else:
+            self._wake = wake
 
     def finish(self) -> None:
         """Hand over what is left, then the end, waiting for room without blocking."""

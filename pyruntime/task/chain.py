@@ -216,16 +216,11 @@ class OutputLink(Link):
     def watch(self) -> None:
         """Have another action begin when the output has room that it lacked in this one. The chain only."""
         # spec: Chain!Watch
-        if self._is_armed:
-            return
-        if not self._chain.output.is_available:
+        was_full, self._was_full = self._was_full, False
+        if not self._is_armed and (was_full or not self._chain.output.is_available):
             self._is_armed = True
+            # At once, if it has some by now.
             self._chain.output.call_when_room(self._has_room)
-        elif self._was_full:
-            # It has some by now, and will not say so.
-            self._is_armed = True
-            self._has_room()
-        self._was_full = False
 
     def _has_room(self) -> None:
         """Any thread."""

@@ -17,6 +17,25 @@ def chunk_of(*sizes: int) -> Chunk:
 
 
 @pytest.mark.contract
+def test_whoever_asks_for_room_is_woken_at_once_where_there_is_some_and_otherwise_when_there_is() -> None:
+    async def script() -> None:
+        sink = ChunkOutput(asyncio.get_running_loop(), rows=1)
+        woken: list[str] = []
+        sink.call_when_room(lambda: woken.append("at once"))
+        assert woken == ["at once"]
+        for number in range(2):
+            sink.collect(RowBatch(chunk_of(1), held_bytes=1))
+            assert sink.is_available is (number == 0)
+        sink.call_when_room(lambda: woken.append("later"))
+        assert woken == ["at once"]
+        assert await sink.take_async() is not None
+        await asyncio.sleep(0)
+        assert woken == ["at once", "later"]
+
+    play(script)
+
+
+@pytest.mark.contract
 def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
     for sizes, first in [((3, 3, 3, 3), 3), ((30, 1), 1), ((1, 30, 1), 1), ((9,), 1), ((0, 10, 0, 1), 3)]:
         chunk, held = cut_chunk(chunk_of(*sizes), 10)
