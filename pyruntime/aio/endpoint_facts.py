@@ -36,7 +36,7 @@ class EndpointStates(Protocol):
 
     @property
     def identities(self) -> tuple[str, ...]:
-        """Of each place: its address, with what decides about its answers beside that. May hold secrets."""
+        """The address of each place, with what decides about its answers beside it. May hold secrets."""
 
     def watch(self, found: Callable[[int, bool], None]) -> None:
         """Have `found` called with the place of each endpoint whose state a request of this process changes.
@@ -49,10 +49,10 @@ class EndpointStates(Protocol):
         """Have it called no more."""
 
     def finding(self, place: int, channel: object) -> tuple[int, Finding]:
-        """The number of the last change that was heard of by this channel, and the state."""
+        """The number of the last change that this channel has brought, and the state."""
 
     def noted(self, place: int, channel: object, number: int) -> None:
-        """The state that this process has found is the change with this number."""
+        """Note that the state that this process has found is the change with this number."""
 
     def told(self, place: int, channel: object, number: int, finding: Finding) -> None:
         """Take what another process has found, unless that change, or a later one, is known."""

@@ -120,7 +120,7 @@ class EndpointPool:
         self._is_vain = False
         # Of those who share the states with other tasks; and by them, the changes that are known.
         self._watchers: tuple[Callable[[int, bool], None], ...] = ()
-        self._numbers_heard: OrderedDict[object, dict[int, int]] = OrderedDict()
+        self._known_changes: OrderedDict[object, dict[int, int]] = OrderedDict()
         self.has_limits = False
         """True once an endpoint has named a limit."""
 
@@ -222,12 +222,12 @@ class EndpointPool:
         """See `EndpointStates`."""
         now = self.clock()
         with self._lock:
-            return self._heard(channel).get(place, 0), self.all[place].health.finding(now)
+            return self._changes_by(channel).get(place, 0), self.all[place].health.finding(now)
 
     def noted(self, place: int, channel: object, number: int) -> None:
         """See `EndpointStates`."""
         with self._lock:
-            known = self._heard(channel)
+            known = self._changes_by(channel)
             known[place] = max(number, known.get(place, 0))
 
     def told(self, place: int, channel: object, number: int, finding: Finding) -> None:
@@ -235,7 +235,7 @@ class EndpointPool:
         # spec: AddressFacts!Hear
         now, at = self.clock(), self.all[place]
         with self._lock:
-            known = self._heard(channel)
+            known = self._changes_by(channel)
             if number <= known.get(place, 0):
                 return
             known[place] = number
@@ -257,11 +257,11 @@ class EndpointPool:
         with self._lock:
             self.all[place].health.told_probe(now, seconds)
 
-    def _heard(self, channel: object) -> dict[int, int]:
-        found = self._numbers_heard.setdefault(channel, {})
-        self._numbers_heard.move_to_end(channel)
-        if len(self._numbers_heard) > MAX_CHANNELS:
-            self._numbers_heard.popitem(last=False)
+    def _changes_by(self, channel: object) -> dict[int, int]:
+        found = self._known_changes.setdefault(channel, {})
+        self._known_changes.move_to_end(channel)
+        if len(self._known_changes) > MAX_CHANNELS:
+            self._known_changes.popitem(last=False)
         return found
 
     def _report(self, endpoint: Endpoint, is_probe: bool = False) -> None:

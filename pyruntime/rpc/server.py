@@ -20,11 +20,12 @@ import random
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.loop_thread import LoopThread, acquire_loop, end, release_loop
+from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import (
     BROKEN,
     DEFAULT_TIMING,
@@ -67,6 +68,20 @@ class Service:
 
     async def end(self) -> None:
         """The server stops, and takes nobody any more; its connections are cut off next."""
+
+
+async def next_message(
+    connection: Connection, connections: Mapping[str, Connection], client: str, codec: Codec, opening: type
+) -> Any:
+    """Receive the next message of a client, whose last connection is in `connections`.
+
+    Raises what `receive` and `codec` raise, and ValueError for a message over a connection that another one
+    has replaced, and for a second `opening`.
+    """
+    message = codec.from_json(await connection.receive())
+    if connections.get(client) is not connection or isinstance(message, opening):
+        raise ValueError(f"{message!r:.200} out of turn")
+    return message
 
 
 def digest_of(path: Path) -> bytes:

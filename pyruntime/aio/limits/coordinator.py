@@ -47,14 +47,14 @@ from pillarbox.aio.limits.messages import (
     Used,
 )
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S, QuotaAllocator
-from pillarbox.aio.limits.rate import Limits, LocalLimiter, Rate, SharedLimits, check_name
+from pillarbox.aio.limits.rate import MAX_NAMES, Limits, LocalLimiter, Rate, SharedLimits, check_name
 from pillarbox.aio.limits.slot_lease import SlotLease
 from pillarbox.aio.limits.slots import LEASE_S, SLOTS, SlotService
 from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.loop_thread import end
 from pillarbox.rpc.agreement import AGREEMENT, Agreement, AgreementService
 from pillarbox.rpc.connection import DEFAULT_TIMING, Connection, RpcHandle, Timing
-from pillarbox.rpc.server import RpcServer, Service, digest_of
+from pillarbox.rpc.server import RpcServer, Service, digest_of, next_message
 from pillarbox.validate import check_duration, check_int, check_text, naming_arguments
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Upkeep(NamedTuple):
     """Seconds in which grants and reports are gathered, to be written down once."""
     write_retry_interval_s: float = 1.0
     """Seconds until a state that could not be written is tried again."""
-    max_names: int = 10_000
+    max_names: int = MAX_NAMES
 
 
 DEFAULT_UPKEEP = Upkeep()
@@ -240,9 +240,7 @@ class LimitService(Service):
         client = opening.client
         try:
             while True:
-                message = TO_COORDINATOR.from_json(await connection.receive())
-                if account.connections.get(client) is not connection or isinstance(message, Open):
-                    raise ValueError(f"{message!r:.200} out of turn")
+                message = await next_message(connection, account.connections, client, TO_COORDINATOR, Open)
                 self._hear(account, client, connection, message)
         finally:
             if account.connections.get(client) is connection:

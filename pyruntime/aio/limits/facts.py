@@ -4,7 +4,7 @@
 """
 
 # An address may have a user, a password or a key in it. So an endpoint is known here by a digest under the
-# secret of the coordinator, which those who share it have anyway, and which tells nobody else anything.
+# secret of the coordinator, which those who share it have anyway, and which says nothing to others.
 #
 # A report says of which change its task knew: if there is a later one, what the task has found is older than
 # that, or as old, and it is told of it. So all tasks come to the same state in the same order
@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 from pillarbox.aio.endpoint_facts import Finding
-from pillarbox.aio.limits.rate import check_name
+from pillarbox.aio.limits.rate import MAX_NAMES, check_name
 from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import Connection
-from pillarbox.rpc.server import Service
+from pillarbox.rpc.server import Service, next_message
 from pillarbox.validate import Amount, Count
 
 FACTS = "facts"
@@ -35,7 +35,6 @@ FACTS = "facts"
 DIGEST_CHARACTERS = 32
 MAX_ENDPOINTS = 1024
 """Endpoints of one name whose states are shared, at most: of others each task knows what it finds itself."""
-MAX_NAMES = 10_000
 MAX_REST_S = 3600.0
 """Seconds that a task may have others leave an endpoint alone, at most."""
 FORGET_S = 60.0
@@ -71,7 +70,7 @@ class AskFacts(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A task has found a change of state; number: of the last change that it had heard of."""
+    """A task has found a change of state; number: of the last change that it knew."""
 
     endpoint: Digest
     number: Count
@@ -137,7 +136,7 @@ class FactAccount:
     connections: dict[str, Connection] = field(default_factory=dict)
 
     def is_over(self, now: float) -> bool:
-        """Return True if nobody uses it, and nothing in it is worth keeping."""
+        """Return True if no task is connected, and no state is worth keeping."""
         latest = max((each.until for each in self.known.values()), default=-math.inf)
         return not self.connections and now > latest + FORGET_S
 
@@ -170,9 +169,7 @@ class FactService(Service):
         client = opening.client
         try:
             while True:
-                message = TO_FACTS.from_json(await connection.receive())
-                if account.connections.get(client) is not connection or isinstance(message, OpenFacts):
-                    raise ValueError(f"{message!r:.200} out of turn")
+                message = await next_message(connection, account.connections, client, TO_FACTS, OpenFacts)
                 if isinstance(message, Found):
                     self._found(account, client, message)
                 elif isinstance(message, Probes):

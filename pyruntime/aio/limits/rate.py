@@ -43,6 +43,9 @@ WAIT_MARGIN_S = 1e-6
 COOL_DOWN_S = 1.0
 """Seconds that calls are held back where no rate says how long."""
 
+MAX_NAMES = 10_000
+"""Names that a coordinator keeps what is shared under, at most, of each kind."""
+
 SLOTS = 10
 """Parts of the time over which `SlidingCounts` counts."""
 

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.outcomes import JobCapacity, Outcomes
-from pillarbox.aio.limits.rate import check_name
+from pillarbox.aio.limits.rate import MAX_NAMES, check_name
 from pillarbox.aio.limits.shared import MAX_SLOTS
 from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import Connection
-from pillarbox.rpc.server import Service
+from pillarbox.rpc.server import Service, next_message
 from pillarbox.validate import Count
 
 SLOTS = "slots"
@@ -40,7 +40,6 @@ LEASE_S = 30.0
 pulled notices that up to 25 s later than the coordinator (heartbeats), and begins no call after 5 s more."""
 ROUND_S = 1.0
 """Seconds that a task keeps a slot while others have none."""
-MAX_NAMES = 10_000
 
 
 class Rule(NamedTuple):
@@ -300,9 +299,7 @@ class SlotService(Service):
         client, allocator = opening.client, account.allocator
         try:
             while True:
-                message = TO_SLOTS.from_json(await connection.receive())
-                if account.connections.get(client) is not connection or isinstance(message, OpenSlots):
-                    raise ValueError(f"{message!r:.200} out of turn")
+                message = await next_message(connection, account.connections, client, TO_SLOTS, OpenSlots)
                 if isinstance(message, SlotsLeft):
                     allocator.leave(client)
                     del account.connections[client]
