@@ -9,7 +9,8 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Annotated, Any, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -133,13 +134,24 @@ def check_function_or_none(name: str, value: object, what: str = "") -> None:
             raise TypeError(f"{name}={value!r}: must be a plain function, its answer cannot be awaited")
 
 
+_methods_of_class: MutableMapping[type, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
+"""Names of methods that were found in a class, none of them async."""
+
+
 def check_methods(name: str, value: object, *methods: str) -> None:
     """Accept an object that has all these methods, none of them async: no answer of theirs is awaited."""
+    kind = type(value)
+    is_of_class = not any(each in methods for each in getattr(value, "__dict__", ()))
+    if is_of_class and methods in _methods_of_class.get(kind, ()):
+        # To look through the methods of an operator takes longer than a small task.
+        return
     missing = [each for each in methods if not callable(getattr(value, each, None))]
     if missing:
         raise TypeError(f"{name}={value!r}: must have {', '.join(methods)}; it has no {', '.join(missing)}")
     for each in methods:
         check_function_or_none(f"{name}.{each}", getattr(value, each))
+    if is_of_class and all(hasattr(kind, each) for each in methods):
+        _methods_of_class.setdefault(kind, set()).add(methods)
 
 
 _NAMES_ELSEWHERE = {

@@ -160,7 +160,8 @@ class ResultEmitter:
                 weights.allow_calls(True)
             return
         self._is_asked = self.is_full = False
-        room = output.room
+        # Behind the last row no call is saved by small steps.
+        room = output.room if self._drained is None else None
         results = self._queue.emit_many(room)
         if self._marks:
             self._emit_with_marks(results)

@@ -1,6 +1,7 @@
 """Notices code that blocks the event loop of an operator, and says where it is.
 
-`LoopWatcher.beat` is for the loop's thread, `close` for any thread; the rest is the watcher's own thread.
+`LoopWatcher.beat` is for the loop's thread, `start`, `close` and `join` for any thread; the rest is the
+watcher's own thread.
 """
 
 # An async function that blocks (`time.sleep`, `requests`, a long computation) stops every other call, every
@@ -82,14 +83,14 @@ class LoopWatcher:
         self._beat = self._looked = self._halved = clock()
         self._blocked: dict[tuple[str, int, int], float] = {}
         self._closed = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"pillarbox-watch-{next(_numbers)}", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look, in a thread; no effect on a CPython without a GIL."""
+        """Begin to look, in a thread; no effect on a CPython without a GIL. Any thread, once."""
         # There the frames of a thread that runs are replaced and freed while another one reads them.
         if CAN_READ_FRAMES:
+            name = f"pillarbox-watch-{next(_numbers)}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             # Without it all goes on, but for its warnings.
             with suppress(RuntimeError, MemoryError):
                 start_thread(self._thread)
@@ -104,7 +105,7 @@ class LoopWatcher:
 
     def join(self, timeout: float) -> None:
         """Wait for the end of the thread, for `timeout` seconds at most. Not on the loop's thread."""
-        if self._thread.ident is not None:
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join(timeout)
 
     def look(self) -> None:

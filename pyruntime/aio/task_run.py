@@ -44,6 +44,7 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
+from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.policies.errors import FirstFailure
 from pillarbox.aio.row_inputs import CollectionInput, input_of, set_done
 from pillarbox.aio.stages import Identify, Stage, places_of
@@ -63,6 +64,9 @@ from pillarbox.task.protocols import MAX_WATERMARK, RowBatch, TaskCancelled, Tas
 
 TAKE_S = 1.0
 """Seconds that a consumer waits for results before it looks whether there is a reason to wait on."""
+
+WATCH_AFTER_S = 0.1
+"""Seconds of a task without a thread that looks for code that blocks its loop: short tasks get none."""
 
 CHUNK_BYTES = 32 * 1024 * 1024
 """Bytes of rows and results in a chunk, at most, unless one row has more: an Arrow column holds 2 GiB."""
@@ -138,22 +142,24 @@ class ChunkOutput:
 
     # -- the consumer's end -------------------------------------------------------------------
 
-    def take(self, idle: Callable[[], object]) -> Chunk | None:
+    def take(self, idle: Callable[[], object], first_wait: float = TAKE_S) -> Chunk | None:
         """The next results, as (call, result) pairs, waiting for them; None at the end. Consumer's thread.
 
-        idle: called after each second without a result; what it raises, this raises. The results of before
-        are the consumer's from now on. Raises what the task failed with.
+        idle: called after `first_wait` seconds and then each second without a result; what it raises, this
+        raises. The results of before are the consumer's from now on. Raises what the task failed with.
         """
         self._come_back()
+        wait = first_wait
         while True:
             try:
-                chunk: Chunk | None = self._handover.take(TAKE_S)
+                chunk: Chunk | None = self._handover.take(wait)
             except HandoverClosedError:
                 return None
             if chunk is not None:
                 self._is_worked_on = True
                 return chunk
             idle()
+            wait = TAKE_S
 
     async def take_async(self) -> Chunk | None:
         """As `take`, for a coroutine of the task's own loop."""
@@ -335,8 +341,9 @@ class TaskRun:
 
     stages: the functions, each of which gets what the one in front gives. input, output: those of the task;
     the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from.
-    spread, watched: as `AsyncWaitOperator` says. `ended` is a future of the loop that is done when the task
-    has ended, whatever the reason.
+    spread: as `AsyncWaitOperator` says. `watcher` looks for code that blocks the loop, once started, and
+    until the task ends. `ended` is a future of the loop that is done when the task has ended, whatever the
+    reason.
     """
 
     def __init__(
@@ -349,12 +356,13 @@ class TaskRun:
         context: contextvars.Context,
         identify: Identify | None = None,
         spread: bool = False,
-        watched: bool = False,
         snapshot: TaskSnapshot | None = None,
     ) -> None:
         self._loop = loop
         self._output = output
         self._snapshot = snapshot
+        fn = stages[0].fn
+        self.watcher = LoopWatcher(getattr(fn, "__qualname__", type(fn).__qualname__))
         self.operators = [
             AsyncWaitOperator(
                 stage.fn,
@@ -363,8 +371,7 @@ class TaskRun:
                 context=context,
                 spread=spread,
                 ledger_session=stage.ledger_session,
-                # One thread looks at the loop, for all of them.
-                watched=watched and place.is_first,
+                beat=self.watcher.beat if place.is_first else None,
                 convert=stage.convert,
                 uid=stage.uid,
                 place=place,
@@ -395,6 +402,7 @@ class TaskRun:
         except BaseException as error:
             # Who cancels a task that is through, and closes, has all results.
             failure = None if self.task.state is TaskState.FINISHED else error
+        self.watcher.close()
         if failure is None:
             self._output.finish()
         else:
@@ -459,6 +467,7 @@ class ResultStream:
         self._opening: asyncio.Task[None] | None = None
         self._ended = threading.Event()
         self._stopped = False
+        self._watch_at: float | None = time.monotonic() + WATCH_AFTER_S
         self._input = input_of(rows, loop, read_ahead_items, awaits=loop_thread is None)
         max_bytes = stages[-1].options.buffer.max_bytes
         self.output = ChunkOutput(
@@ -480,7 +489,6 @@ class ResultStream:
                 context=context,
                 identify=identify,
                 spread=spread,
-                watched=True,
                 snapshot=snapshot,
             )
 
@@ -501,6 +509,9 @@ class ResultStream:
                     self.output.finish()
                     return
                 self._run = make_run(stages)
+                if self._loop_thread is None:
+                    # No other thread comes by that would begin it.
+                    self._run.watcher.start()
                 await self._run.run()
                 await self._input.closed()
                 self._ended.set()
@@ -529,7 +540,11 @@ class ResultStream:
         Raises what the task failed with, and `CallTimeout` when the event loop is blocked by a call
         that does not give it back.
         """
-        return self.output.take(self.look)
+        if self._watch_at is None:
+            return self.output.take(self.look)
+        if time.monotonic() >= self._watch_at:
+            self._watch()
+        return self.output.take(self.look, WATCH_AFTER_S)
 
     async def take_async(self) -> Chunk | None:
         """As `take`, on the loop of the task."""
@@ -542,9 +557,23 @@ class ResultStream:
                 "the thread of the calls has ended before them, most often for too little memory: the log of "
                 "this process has the error"
             )
+        self._watch()
         self._check_stall()
         if self._idle is not None:
             self._idle()
+
+    def _watch(self) -> None:
+        if self._watch_at is not None and self._run is not None:
+            self._watch_at = None
+            self._run.watcher.start()
+
+    @property
+    def has_all_rows(self) -> bool:
+        """True if no more rows come to the last function: its calls are made, or begin when there is room.
+
+        Any thread, as an estimate.
+        """
+        return self._run is not None and self._run.operators[-1].has_all_rows
 
     def statistics(self) -> dict[str | None, Totals | None]:
         """Counts so far of the functions in order, by `uid`; none before they have begun. Any thread."""
@@ -589,9 +618,8 @@ class ResultStream:
         self._input.join(self._intervals.close_timeout)
         if not ended:
             return False
-        watcher = None if self._run is None else self._run.operators[0].watcher
-        if watcher is not None:
-            watcher.join(self._intervals.close_timeout)
+        if self._run is not None:
+            self._run.watcher.join(self._intervals.close_timeout)
         assert isinstance(self._closed, Future)
         if not wait([self._closed], self._intervals.close_timeout).done:
             raise self._not_closed()

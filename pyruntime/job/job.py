@@ -366,6 +366,7 @@ class Job:
                 self._task_run = task_run = self._made(opened, snapshot)
                 self._counts.state = "running"
                 self._begun.set()
+                task_run.watcher.start()
                 running = loop.create_task(task_run.run())
                 try:
                     await self._take_checkpoints(running)
@@ -400,7 +401,6 @@ class Job:
             loop=asyncio.get_running_loop(),
             context=self._context,
             identify=identity_of_source(ledgers[0].key if ledgers else None),
-            watched=True,
             snapshot=snapshot,
         )
 

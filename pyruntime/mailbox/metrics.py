@@ -62,6 +62,10 @@ class LatencySnapshot(NamedTuple):
         return sum(count * (lower_bound(bound) + bound) / 2 for bound, count in self.buckets)
 
 
+NO_LATENCIES = LatencySnapshot(0, 0.0, 0.0, 0.0, 0.0, ())
+"""The snapshot of a histogram that has no measurement."""
+
+
 class LatencyHistogram:
     """Counts durations in buckets each at most an eighth above the one before, from 1 ns to five hours.
 
@@ -122,25 +126,28 @@ def snapshot_of(buckets: Iterable[tuple[float, int]], largest: float) -> Latency
 
 def merge_snapshots(snapshots: Iterable[LatencySnapshot]) -> LatencySnapshot:
     """The snapshot of one histogram that has recorded what all of these have: exact. Any thread."""
-    some = list(snapshots)
+    some = [snapshot for snapshot in snapshots if snapshot.measurements]
+    if len(some) < 2:
+        return some[0] if some else NO_LATENCIES
     buckets = (bucket for snapshot in some for bucket in snapshot.buckets)
-    return snapshot_of(buckets, max((snapshot.max for snapshot in some), default=0.0))
+    return snapshot_of(buckets, max(snapshot.max for snapshot in some))
 
 
 def _snapshot(counts: list[int], largest: float) -> LatencySnapshot:
     total = sum(counts)
-    p50, p95, p99 = (_quantile(counts, total, percent, largest) for percent in (50, 95, 99))
+    if not total:
+        return NO_LATENCIES
+    up_to = list(accumulate(counts))
+    p50, p95, p99 = (_quantile(up_to, total, percent, largest) for percent in (50, 95, 99))
     buckets = tuple((bound, count) for bound, count in zip(BOUNDS_S, counts, strict=True) if count)
     return LatencySnapshot(total, p50, p95, p99, largest, buckets)
 
 
-def _quantile(counts: list[int], total: int, percent: int, largest: float) -> float:
-    if total == 0:
-        return 0.0
+def _quantile(up_to: list[int], total: int, percent: int, largest: float) -> float:
     # The rank of the quantile, counted from 1 and rounded up.
     rank = -(-total * percent // 100)
-    bucket = bisect_left(list(accumulate(counts)), rank)
-    return largest if bucket == len(counts) - 1 else min(BOUNDS_S[bucket], largest)
+    bucket = bisect_left(up_to, rank)
+    return largest if bucket == len(up_to) - 1 else min(BOUNDS_S[bucket], largest)
 
 
 class Doing(enum.IntEnum):

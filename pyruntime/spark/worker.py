@@ -90,8 +90,17 @@ class Worker:
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
         self.loop_thread = LoopThread("pillarbox-loop")
         self._resources: dict[str, _Resource] = {}
+        self._tasks = 0
         # Spark sets this for workers that will be given other tasks.
         self._reused = bool(os.environ.get("SPARK_REUSE_WORKER"))
+
+    def begin_task(self) -> None:
+        """Note that a task begins."""
+        self._tasks += 1
+        if self._tasks == 2:
+            # What the first task has imported stays too. PySpark collects after each task, and then looks
+            # through all that is not frozen.
+            gc.freeze()
 
     def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what is called for `fn`; a resource is entered at its first use under this token."""
@@ -199,6 +208,7 @@ def _run_job(
     with in_words("a task of this Python worker cannot begin"):
         check_memory(TASK_BYTES)
     here = worker()
+    here.begin_task()
     plan = plans[0]
     ledger_sessions = _open_sessions(plans)
     job: ResultStream | None = None
@@ -243,7 +253,7 @@ def _run_job(
                 # It is written when the next one is asked for, into a buffer of 64 KB. Who shows five rows
                 # would wait for that to be full, and the rows in it would be called in vain.
                 spark.flush()
-                if left > 0:
+                if left > 0 and not job.has_all_rows:
                     # While chunks grow, the next one is for a reader that has come back for more, or a JVM
                     # that takes a second for its first rows would have that second's calls made.
                     left -= len(chunk)

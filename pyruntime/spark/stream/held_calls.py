@@ -154,8 +154,8 @@ class HeldCalls:
                     loop=loop_thread.loop,
                     context=context,
                     spread=True,
-                    watched=True,
                 )
+                self._run.watcher.start()
                 await self._run.run()
             except BaseException as error:
                 self.fail(error)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, CallTimeout, Options, Timeout, async_map
-from pillarbox.aio import loop_watcher
+from pillarbox.aio import loop_watcher, task_run
 from pillarbox.aio.intervals import Intervals
 from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe import report
@@ -109,6 +109,19 @@ async def block(loop: BlockedLoop) -> None:
 async def wait(loop: BlockedLoop) -> None:
     loop.there.set()
     await asyncio.to_thread(loop.let_go.wait, 30)
+
+
+@pytest.mark.contract("A short task starts no thread that looks for code that blocks its loop.")
+def test_a_short_task_starts_no_thread_that_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_run, "WATCH_AFTER_S", 60.0)
+    watched: list[str] = []
+
+    async def look(row: int) -> int:
+        watched.extend(each.name for each in threading.enumerate() if "-watch-" in each.name)
+        return row
+
+    assert list(async_map(range(10), look)) == [*range(10)]
+    assert watched == []
 
 
 @pytest.mark.contract

@@ -90,6 +90,22 @@ def test_a_reader_that_is_slow_at_first_costs_no_calls_however_long_it_takes() -
     play(script)
 
 
+@pytest.mark.contract(
+    "A small task gives its results in two steps: behind the last row no call is saved by more of them."
+)
+def test_behind_the_last_row_all_that_has_finished_leaves_at_once() -> None:
+    async def script() -> None:
+        task = Task(rows=50)
+        task.run.start()
+        await asyncio.sleep(MINUTE)
+        sizes = [len(await task.output.take_async() or ()) for _ in range(2)]
+        assert sum(sizes) == 50
+        assert await task.output.take_async() is None
+        await task.stop()
+
+    play(script)
+
+
 def test_each_chunk_that_is_taken_doubles_the_next_one() -> None:
     async def script() -> list[int]:
         loop = asyncio.get_running_loop()

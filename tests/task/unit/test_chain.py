@@ -206,6 +206,18 @@ class Awaits(Operator):
         raise AssertionError(record)
 
 
+def test_an_async_method_of_one_operator_is_refused_though_its_class_has_a_plain_one() -> None:
+    plain, other = Map(str, "a"), Map(str, "b")
+
+    async def process(record: Any) -> None:
+        raise AssertionError(record)
+
+    Rig(plain)
+    other.process = process  # type: ignore[method-assign, assignment]
+    with pytest.raises(TypeError, match=r"operators\[0\]\.process=.*must be a plain function"):
+        Rig(other)
+
+
 class ClosesWith(Map):
     def close(self) -> Any:
         return "what cannot be waited for"
