@@ -40,6 +40,8 @@ class Latencies:
     def snapshot(self) -> tuple[LatencySnapshot, LatencySnapshot]:
         """The latencies of attempts and those of rows. Any thread."""
         first, more, rows = (each.snapshot() for each in self._histograms)
+        if not (more.measurements or rows.measurements):
+            return first, first
         return merge_snapshots([first, more]), merge_snapshots([first, rows])
 
 

@@ -127,8 +127,8 @@ def snapshot_of(buckets: Iterable[tuple[float, int]], largest: float) -> Latency
 def merge_snapshots(snapshots: Iterable[LatencySnapshot]) -> LatencySnapshot:
     """The snapshot of one histogram that has recorded what all of these have: exact. Any thread."""
     some = [snapshot for snapshot in snapshots if snapshot.measurements]
-    if len(some) < 2:
-        return some[0] if some else NO_LATENCIES
+    if not some:
+        return NO_LATENCIES
     buckets = (bucket for snapshot in some for bucket in snapshot.buckets)
     return snapshot_of(buckets, max(snapshot.max for snapshot in some))
 

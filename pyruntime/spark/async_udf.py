@@ -23,7 +23,6 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
@@ -385,6 +384,9 @@ class UdfTask(MapTask):
         names = list(map(str, range(len(columns))))
         if self._skip_null:
             for column in columns:
+                # Columns beside each other alone need it, and its import takes longer than a small task.
+                import pyarrow.compute as pc
+
                 mask = column.is_valid() if mask is None else pc.and_kleene(mask, column.is_valid())
         if mask is None:
             return pa.RecordBatch.from_arrays(columns, names)

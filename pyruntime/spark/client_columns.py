@@ -41,6 +41,7 @@ from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.ledger import Ledger
 from pillarbox.spark.answer_types import spark_type, value_reader
+from pillarbox.spark.arrow_arrays import array_of_numpy, flags_of
 from pillarbox.spark.column_functions import check_budget
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.observation import JobProgress
@@ -313,11 +314,11 @@ class _TextEmbedder(AroundClient):
 def _vectors_beside(texts: pa.Array, block: np.ndarray[Any, Any]) -> pa.ListArray:
     """The vectors of a block, one for each text that is not null, with nulls for the others."""
     is_there = texts.is_valid()
-    lengths = is_there.to_numpy(zero_copy_only=False) * block.shape[1]
+    lengths = flags_of(is_there) * block.shape[1]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = np.ascontiguousarray(block, np.float32).ravel()
     mask = None if not texts.null_count else texts.is_null()
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)
+    return pa.ListArray.from_arrays(array_of_numpy(offsets), array_of_numpy(values), mask=mask)
 
 
 class _FieldPicker(AroundClient):

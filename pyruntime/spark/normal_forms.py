@@ -37,6 +37,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.row_fields import field_names
+from pillarbox.spark.arrow_arrays import array_of, array_of_numpy
 from pillarbox.spark.compat import TIME_TYPES
 from pillarbox.spark.schema import arrow_type
 
@@ -515,7 +516,7 @@ def is_vector(kind: T.DataType) -> TypeGuard[T.ArrayType]:
 @functools.cache
 def _values_of_halves() -> pa.Array:
     """The value of each float of 16 bits. Looking them up is twice as fast as NumPy's conversion."""
-    return pa.array(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
+    return array_of_numpy(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 
 class Vectors:
@@ -538,7 +539,7 @@ class Vectors:
         self._codes = frozenset(
             code for code in array.typecodes if code not in "uw" and np.dtype(code) in self._direct
         )
-        self._class = type(pa.array([], self._element))
+        self._class = type(pa.nulls(0, self._element))
         self._nullable = kind.containsNull
         self._of_element = normalizer(kind.elementType, None)
         self._fits = compile_test(kind.elementType, kind.containsNull)
@@ -580,12 +581,12 @@ class Vectors:
         # Arrow cuts what follows the point off where it makes integers of a list.
         if self._dtype.kind != "i" or set(map(type, values)) <= {int}:
             try:
-                return self._checked(pa.array(values, self._element))
+                return self._checked(array_of(values, self._element))
             except (TypeError, ValueError, pa.ArrowException):
                 # An element that only `normalizer` knows, or that does not fit.
                 pass
         each = [None if value is None else self._of_element(value) for value in values]
-        return self._checked(pa.array(each, self._element))
+        return self._checked(array_of(each, self._element))
 
     def _of_array(self, values: np.ndarray[Any, Any]) -> Any:
         if values.ndim != 1:
@@ -594,14 +595,14 @@ class Vectors:
             return self._of_list(values.tolist())
         if not values.dtype.isnative:
             values = values.astype(values.dtype.newbyteorder("="))
-        return values if values.dtype in self._direct else self._cast(pa.array(values))
+        return values if values.dtype in self._direct else self._cast(array_of_numpy(values))
 
     def _cast(self, values: pa.Array) -> pa.Array:
         is_one_of = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
         if not any(is_one(values.type) for is_one in is_one_of):
             raise TypeError(f"an array of {values.type}: must be of numbers, as {self._element}")
         if pa.types.is_float16(values.type) and not values.null_count:
-            values = pa.array(values.to_numpy().astype(np.float32))
+            values = array_of_numpy(values.to_numpy().astype(np.float32))
         return values.cast(self._element)
 
     def _checked(self, values: pa.Array) -> pa.Array:
@@ -631,8 +632,6 @@ class Vectors:
         """The column of values that are None or in one of the forms of `normal`."""
         there = [value for value in values if value is not None]
         kinds = set(map(type, there))
-        if kinds <= {list}:
-            return pa.array(values, self._list)
         lengths = np.fromiter(map(len, there), np.int64, len(there))
         if kinds == {array.array}:
             # Only now, as its owner cannot make one larger while it is seen as another's.
@@ -640,6 +639,8 @@ class Vectors:
             kinds = {np.ndarray}
         if kinds == {np.ndarray}:
             elements = self._joined(there)
+        elif kinds <= {list}:
+            elements = array_of([*itertools.chain.from_iterable(there)], self._element)
         else:
             parts = there if len(kinds) == 1 else list(map(self._as_arrow, there))
             elements = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
@@ -648,7 +649,7 @@ class Vectors:
         is_there = np.fromiter((value is not None for value in values), np.bool_, len(values))
         all_lengths = np.zeros(len(values), np.int64)
         all_lengths[is_there] = lengths
-        return self._lists(all_lengths, elements, pa.array(~is_there))
+        return self._lists(all_lengths, elements, array_of_numpy(~is_there))
 
     def matrix(self, rows: object) -> pa.Array | None:
         """The column of the rows of a matrix, which is not copied if it has the right type.
@@ -665,17 +666,17 @@ class Vectors:
     def _as_arrow(self, value: object) -> pa.Array:
         if isinstance(value, pa.Array):
             return value
-        return pa.array(value, self._element) if type(value) is list else self._joined([np.array(value)])
+        return array_of(value, self._element) if type(value) is list else self._joined([np.array(value)])
 
     def _joined(self, parts: list[np.ndarray[Any, Any]]) -> pa.Array:
         if all(part.dtype == _HALF for part in parts):
             halves = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            return _values_of_halves().take(pa.array(halves.view(np.uint16))).cast(self._element)
+            return _values_of_halves().take(array_of_numpy(halves.view(np.uint16))).cast(self._element)
         with np.errstate(over="ignore"):
             if len(parts) == 1:
-                return pa.array(parts[0].astype(self._dtype, copy=False))
+                return array_of_numpy(parts[0].astype(self._dtype, copy=False))
             if self._dtype.kind == "b":
-                return pa.array(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
+                return array_of_numpy(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
             # Into memory of Arrow, which has some left of the last chunk: new pages cost more than a copy.
             length = sum(map(len, parts))
             buffer = pa.allocate_buffer(length * self._dtype.itemsize)
@@ -690,5 +691,5 @@ class Vectors:
                 f"{offsets[-1]:,} elements in one batch of results: Arrow takes {MAX_ELEMENTS:,}"
             )
         return pa.ListArray.from_arrays(
-            pa.array(offsets.astype(np.int32)), elements, type=self._list, mask=mask
+            array_of_numpy(offsets.astype(np.int32)), elements, type=self._list, mask=mask
         )

@@ -27,6 +27,7 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
+from pillarbox.spark.arrow_arrays import array_of, array_of_numpy, imports_pandas
 from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
@@ -39,7 +40,7 @@ from pillarbox.spark.normal_forms import (
     row_reader,
     with_nulls,
 )
-from pillarbox.spark.records import from_ipc, record_from, to_ipc
+from pillarbox.spark.records import from_ipc, import_for_values, record_from, to_ipc
 from pillarbox.spark.schema import arrow_field, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -110,6 +111,7 @@ class _Column:
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
+        self.is_vector = self._vectors is not None
         self.has_times = holds(field.dataType, _TIMES)
 
     def convert(self, value: object) -> Any:
@@ -132,7 +134,7 @@ class _Column:
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The array of values in their normal form."""
-        return pa.array(values, self.field.type) if self._vectors is None else self._vectors.column(values)
+        return array_of(values, self.field.type) if self._vectors is None else self._vectors.column(values)
 
     def block(self, results: object) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
@@ -157,7 +159,7 @@ class _Column:
 
 def _array_of(values: np.ndarray[Any, Any]) -> pa.Array | None:
     """The Arrow array of numbers of NumPy; None for other values."""
-    return pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
+    return array_of_numpy(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
 
 
 def _each_of(results: object, *, has_times: bool) -> list[Any] | None:
@@ -219,6 +221,8 @@ class RowEncoder:
     ) -> None:
         self._one_row = one_row
         self._columns = [_Column(field, zone) for field in schema.fields]
+        if imports_pandas([each.field.type for each in self._columns if not each.is_vector], reading=False):
+            import_for_values()
         self._names = schema.names
         self._read = row_reader(schema.names)
         self._single = len(schema.fields) == 1

@@ -39,7 +39,7 @@ from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.observation import TotalsReporter
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.outcomes import report_outcomes, with_trace
-from pillarbox.spark.records import arrow_function, import_for_values
+from pillarbox.spark.records import arrow_function
 from pillarbox.spark.task_connection import DisconnectWatcher
 from pillarbox.thread_start import check_memory
 
@@ -74,8 +74,6 @@ class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
-        # Before the loop opens, and not with the first value on it.
-        import_for_values()
         # What Spark, pandas and pyarrow have made so far stays as long as the worker. Without this the
         # collector walks through all of it again and again, driven by the objects of each row.
         gc.collect()

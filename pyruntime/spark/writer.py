@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
 from pillarbox.redaction import DEFAULT, Redact
+from pillarbox.spark.arrow_arrays import array_of_numpy, flags_of
 from pillarbox.spark.border import Border
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_ARROW_OF_CHAIN, PutsAside, error_array
 from pillarbox.spark.records import concat_rows, take_rows
@@ -233,15 +234,15 @@ def called(batches: Iterable[pa.RecordBatch], kept: Sequence[str]) -> Iterator[p
     """
     for batch in batches:
         *columns, mask = batch.columns
-        is_called = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        is_called = flags_of(mask)
         in_front = np.cumsum(is_called, dtype=np.int64)[~is_called]
         if len(in_front):
             # Where nothing of them leaves, the condition says how many they are.
             names = [*kept] or batch.schema.names[-1:]
-            yield LeftOutRows(in_front, batch.select(names).filter(pa.array(~is_called)))
+            yield LeftOutRows(in_front, batch.select(names).filter(array_of_numpy(~is_called)))
         if len(in_front) < batch.num_rows:
             rows = pa.RecordBatch.from_arrays(columns, batch.schema.names[:-1])
-            yield rows.filter(pa.array(is_called))
+            yield rows.filter(array_of_numpy(is_called))
 
 
 class Interleaver:
@@ -326,4 +327,4 @@ def put_back(
     places = places.clip(max=written.num_rows)
     behind = np.arange(written.num_rows, written.num_rows + skipped.num_rows)
     indices = np.insert(np.arange(written.num_rows), places, behind)
-    return concat_rows([written, skipped]).take(pa.array(indices))
+    return concat_rows([written, skipped]).take(array_of_numpy(indices))

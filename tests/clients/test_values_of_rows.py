@@ -122,7 +122,7 @@ def test_scalars_of_numpy_pandas_and_arrow_are_sent_as_the_values_that_they_are(
 
 
 MISSING = [
-    *(None, float("nan"), np.float32("nan"), np.float64("nan"), pd.NA, pd.NaT, np.datetime64("NaT")),
+    *(None, float("nan"), np.float32("nan"), np.float64("nan"), pd.NA, pd.NaT, np.datetime64("NaT", "s")),
     *(np.ma.masked, decimal.Decimal("NaN"), pa.scalar(None, pa.int64()), np.array(np.nan)),
 ]
 
