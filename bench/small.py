@@ -2,7 +2,10 @@
 
 Milliseconds a task on `local[1]`, of partitions of ten rows, over PySpark's loopback TCP (the default) and
 over Unix sockets. Rounds are interleaved; medians. What the doors call returns at once: the figures are the
-cost of a task.
+cost of a task. The identity is measured twice: in the worker that runs the doors, whose garbage collections
+are short since Pillarbox was in it, and in a session of its own, as a job without Pillarbox has it.
+Beside each figure are the acknowledgements a task that the kernel held back (`DelayedACKs`, of the machine),
+each of which may cost 40 ms.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench.chunks import ROOT
 
 ROWS_OF_TASK = 10
 LIMIT_S = 1800.0
+IDENTITY = "identity `mapInArrow`"
+ALONE = "identity `mapInArrow`, without Pillarbox"
+Figures = dict[str, list[tuple[float, float]]]
+"""Milliseconds, and acknowledgements held back, a task: of each door one pair for each round."""
 SOCKETS = {"TCP": "false", "Unix sockets": "true"}
 
 
@@ -38,8 +46,18 @@ async def of_value(value: int) -> int:
     return value
 
 
-def measure(sockets: str, tasks: int, rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds a task of each door, one for each round, in a session of this process."""
+def held_back() -> int:
+    """Return the acknowledgements that this machine has held back so far; 0 where nothing says so."""
+    try:
+        lines = Path("/proc/net/netstat").read_text().splitlines()
+    except OSError:
+        return 0
+    names, values = (line.split() for line in lines if line.startswith("TcpExt:"))
+    return int(dict(zip(names, values, strict=True)).get("DelayedACKs", 0))
+
+
+def measure(sockets: str, tasks: int, rounds: int, *, alone: bool) -> Figures:
+    """Return the figures of each door, or of the identity alone, in a session of this process."""
     from pyspark.sql import SparkSession
 
     from pillarbox.spark import async_map, async_udf
@@ -51,19 +69,22 @@ def measure(sockets: str, tasks: int, rounds: int) -> dict[str, list[float]]:
     spark = builder.config("spark.python.unix.domain.socket.enabled", sockets).getOrCreate()
     use_driver_python(spark)
     rows = spark.range(tasks * ROWS_OF_TASK, numPartitions=tasks)
+    same = rows.mapInArrow(identity, "id long")
     doors = {
-        "identity `mapInArrow`": rows.mapInArrow(identity, "id long"),
+        IDENTITY: same,
         "`async_map`": async_map(rows, of_row, schema="id long"),
         "`async_udf`": rows.select(async_udf(of_value, "long")("id")),
     }
-    found: dict[str, list[float]] = {name: [] for name in doors}
+    doors = {ALONE: same} if alone else doors
+    found: Figures = {name: [] for name in doors}
     for number in range(rounds + 1):
         for name, door in doors.items():
-            began = time.perf_counter()
+            began, before = time.perf_counter(), held_back()
             door.write.format("noop").mode("overwrite").save()
             # The first round starts workers and compiles.
             if number:
-                found[name].append((time.perf_counter() - began) / tasks * 1000)
+                seconds = time.perf_counter() - began
+                found[name].append((seconds / tasks * 1000, (held_back() - before) / tasks))
     spark.stop()
     return found
 
@@ -74,21 +95,27 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--of", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.of is not None:
-        print(json.dumps(measure(words.of, words.tasks, words.rounds)))
+        print(json.dumps(measure(words.of, words.tasks, words.rounds, alone=words.alone)))
         return
-    columns = {}
+    columns: dict[str, Figures] = {}
     for name, value in SOCKETS.items():
-        command = [sys.executable, "-m", "bench.small", "--of", value]
-        command += ["--tasks", str(words.tasks), "--rounds", str(words.rounds)]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
-        columns[name] = json.loads(done.stdout.splitlines()[-1])
-    print(f"| ms a task of {ROWS_OF_TASK} rows | {' | '.join(columns)} |")
+        columns[name] = {}
+        for alone in (["--alone"], []):
+            command = [sys.executable, "-m", "bench.small", "--of", value, *alone]
+            command += ["--tasks", str(words.tasks), "--rounds", str(words.rounds)]
+            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
+            columns[name] |= json.loads(done.stdout.splitlines()[-1])
+    print(f"| ms a task of {ROWS_OF_TASK} rows (acknowledgements held back) | {' | '.join(columns)} |")
     print("|---|" + "---|" * len(columns))
     for door in next(iter(columns.values())):
-        medians = [statistics.median(each[door]) for each in columns.values()]
-        print(f"| {door} | {' | '.join(f'{each:.1f}' for each in medians)} |")
+        cells = []
+        for each in columns.values():
+            ms, held = (statistics.median(some) for some in zip(*each[door], strict=True))
+            cells.append(f"{ms:.1f} ({held:.1f})")
+        print(f"| {door} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

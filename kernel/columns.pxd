@@ -1,1 +1,1 @@
-# Nothing of it is for other modules.
+# Its functions are called from Python alone.
