@@ -24,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,8 @@ try:
     from pyspark.util import PythonEvalType
 except ImportError:
     from pyspark.rdd import PythonEvalType  # type: ignore[import-not-found,no-redef]
-try:
+
+if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceReader,
@@ -56,15 +58,35 @@ try:
         InputPartition,
         SimpleDataSourceStreamReader,
     )
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-except ImportError:
-    DataSource = DataSourceReader = DataSourceStreamReader = InputPartition = _Absent  # type: ignore[misc,assignment]
-    SimpleDataSourceStreamReader = _Absent  # type: ignore[misc,assignment]
-    StatefulProcessor = StatefulProcessorHandle = _Absent  # type: ignore[misc,assignment]
-try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
-except ImportError:
-    ReadAllAvailable = ReadMaxFiles = SupportsTriggerAvailableNow = _AbsentMixin  # type: ignore[misc,assignment]
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+_CLASSES = {
+    "pyspark.sql.datasource": (
+        *("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition"),
+        "SimpleDataSourceStreamReader",
+    ),
+    "pyspark.sql.streaming.datasource": ("ReadAllAvailable", "ReadMaxFiles", "SupportsTriggerAvailableNow"),
+    "pyspark.sql.streaming.stateful_processor": ("StatefulProcessor", "StatefulProcessorHandle"),
+}
+"""Classes that an old PySpark lacks, by their modules, which a worker that maps rows need not import."""
+
+_MIXINS = _CLASSES["pyspark.sql.streaming.datasource"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a class of `_CLASSES` at its first use; a stand-in where this PySpark has none."""
+    home = next((module for module, names in _CLASSES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    absent = _AbsentMixin if name in _MIXINS else _Absent
+    try:
+        value = getattr(import_module(home), name, absent)
+    except ImportError:
+        value = absent
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "COLUMN_KIND",

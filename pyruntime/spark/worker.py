@@ -74,9 +74,8 @@ class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
-        # What Spark, pandas and pyarrow have made so far stays as long as the worker. Without this the
+        # What Spark, pyarrow and others have made so far stays as long as the worker. Without this the
         # collector walks through all of it again and again, driven by the objects of each row.
-        gc.collect()
         gc.freeze()
         # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
         # next to nothing, each time that it looks.
@@ -96,8 +95,10 @@ class Worker:
         """Note that a task begins."""
         self._tasks += 1
         if self._tasks == 2:
-            # What the first task has imported stays too. PySpark collects after each task, and then looks
-            # through all that is not frozen.
+            # What the first task has imported stays too: PySpark collects after each task, and then looks
+            # through all that is not frozen. What is garbage goes; the first row has not waited for that.
+            gc.unfreeze()
+            gc.collect()
             gc.freeze()
 
     def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
