@@ -2,7 +2,7 @@
 
 A folder gets files of three rows, the next one when the results of the one before are there; micro-batches
 run as soon as they can, and each row's call takes 20 ms. Milliseconds from the time at which a file is in its
-place to that at which `foreachBatch` has the results, with Spark's own part: the query plans, logs and commits
+place to that at which `foreachBatch` has the results, with Spark's own part: the query plans, logs, commits
 each micro-batch. Beside it are a micro-batch without calls, and the loop by hand that people write. Real-time
 mode is not here: it takes no function of Python in the package of PySpark 4.3.
 """
