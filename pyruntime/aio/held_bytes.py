@@ -37,7 +37,7 @@ class HeldBytes:
 
     __slots__ = (
         *("held", "is_tight", "light", "most", "_call_bytes", "_kept_back", "_light_bytes", "_output"),
-        *("_result_bytes", "_rows_of_call", "_slots"),
+        *("_most_calls", "_result_bytes", "_rows_of_call", "_slots"),
     )
 
     _output: OperatorOutput
@@ -51,6 +51,7 @@ class HeldBytes:
         # Where results are small, what a row takes besides is most of it.
         self._call_bytes = CALL_BYTES + (0 if kept_back is None else LEDGER_BYTES)
         self._light_bytes = most * LIGHT_SHARE / options.window
+        self._most_calls = options.max_capacity
         self._rows_of_call = 1 if options.batch is None else options.batch.size
         # The mean of the last results.
         self._result_bytes = 0.0
@@ -76,7 +77,10 @@ class HeldBytes:
         if self._result_bytes < self._light_bytes:
             self.light = LIGHT_RESULTS
         # Of that, up to a half may be with whoever takes the results: looked at only from here on.
-        if self.is_tight or self._result_bytes * self._slots.limit > 0.5 * self.most - self.held:
+        room = 0.5 * self.most - self.held
+        # The limit of now is looked up for results only that have no room beside those of the most calls.
+        is_close = self._result_bytes * self._most_calls > room
+        if self.is_tight or (is_close and self._result_bytes * self._slots.limit > room):
             self.allow_calls(output_is_full)
 
     def allow_calls(self, output_is_full: bool) -> None:

@@ -468,10 +468,14 @@ class Embeddings(Client):
 
     def _requests(self, all_pieces: list[Piece]) -> Iterator[list[str]]:
         """The texts of `all_pieces`, in order, in requests that the service allows."""
+        if self.max_tokens is None:
+            whole = [piece.text for piece in all_pieces]
+            yield from (whole[at : at + self._max_texts] for at in range(0, len(whole), self._max_texts))
+            return
         texts: list[str] = []
         tokens = 0.0
         for piece in all_pieces:
-            too_many = self.max_tokens is not None and tokens + piece.tokens > self.max_tokens
+            too_many = tokens + piece.tokens > self.max_tokens
             if texts and (too_many or len(texts) == self._max_texts):
                 yield texts
                 texts, tokens = [], 0.0

@@ -46,6 +46,10 @@ def texts_of(texts: Any, surrogates: str) -> tuple[list[str | None], dict[int, E
     found: list[str | None] = []
     errors: dict[int, Exception] = {}
     for place, given in enumerate(rows):
+        if type(given) is str and given.isascii() and given and not given.isspace():
+            # Most texts are, and have nothing that is looked for below.
+            found.append(given)
+            continue
         text = plain_value(given)
         if isinstance(text, str):
             try:

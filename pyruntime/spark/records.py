@@ -295,8 +295,13 @@ def take_rows(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
     return batch.take(array_of([*indices], pa.int64()))
 
 
+_COLUMNS, _PLACE = operator.attrgetter("__columns__"), operator.attrgetter("__place__")
+
+
 def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     """One batch of these rows, of which there is one at least, in their order."""
+    if len({*map(_COLUMNS, rows)}) == 1:
+        return take_rows(_COLUMNS(rows[0]).batch, [*map(_PLACE, rows)])
     pieces = []
     # Batches of calls are seldom of more than two slices: rows come in order, unless some are called again.
     for _, run in groupby(rows, key=lambda row: id(row.__columns__)):
