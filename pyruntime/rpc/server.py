@@ -255,7 +255,12 @@ class RpcServer:
             return
         task = asyncio.ensure_future(self._admit(reader, writer))
         self._tasks[task] = writer
-        task.add_done_callback(lambda ended: self._tasks.pop(ended).transport.abort())
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # Held until its transport is closed: a writer that goes before is said to be left open, from 3.13 on.
+        writer = self._tasks.pop(task)
+        writer.transport.abort()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
