@@ -46,6 +46,9 @@ JOBS = {
 UNITS = {
     "rows_per_s": "rows/s",
     "cpu_us_per_row": "us of CPU a row",
+    "java_us_per_row": "of these Java's, Spark's own",
+    "workers_us_per_row": "of these the Python workers'",
+    "calls_us_per_row": "of these those of the process of the calls",
     "micro_batches_per_min": "micro-batches a minute",
     "core_share": "share of a core",
     "files_per_min": "new files a minute",
@@ -150,12 +153,12 @@ def _rows(spark: Any, job: dict[str, Any]) -> dict[str, float]:
         ordered=False,
         ledger=ledger,
     )
-    marks: list[tuple[float, float, int]] = []
+    marks: list[tuple[float, dict[str, float], int]] = []
     done = threading.Event()
 
     def sink(df: Any, batch: int) -> None:
         rows = df.agg(F.count("*"), F.sum("double"), F.sum(F.length("text"))).collect()[0][0]
-        marks.append((time.monotonic(), _cpu_s(), rows + (marks[-1][2] if marks else 0)))
+        marks.append((time.monotonic(), _cpu_by_kind(), rows + (marks[-1][2] if marks else 0)))
         if batch >= job["batches"]:
             done.set()
 
@@ -168,7 +171,11 @@ def _rows(spark: Any, job: dict[str, Any]) -> dict[str, float]:
     rows = last[2] - first[2]
     return {
         "rows_per_s": round(rows / (last[0] - first[0])),
-        "cpu_us_per_row": round(1e6 * (last[1] - first[1]) / rows, 1),
+        "cpu_us_per_row": round(1e6 * (sum(last[1].values()) - sum(first[1].values())) / rows, 1),
+        **{
+            f"{kind}_us_per_row": round(1e6 * (last[1][kind] - first[1][kind]) / rows, 1)
+            for kind in ("java", "workers", "calls")
+        },
     }
 
 
@@ -258,13 +265,20 @@ def _processes() -> set[psutil.Process]:
     return found
 
 
-def _cpu_s() -> float:
-    """Seconds of CPU of all processes, with those that have ended."""
-    used = 0.0
+def _cpu_by_kind() -> dict[str, float]:
+    """Seconds of CPU of all processes by kind, the driver included, with those that have ended."""
+    used = dict.fromkeys(("java", "workers", "calls", "driver"), 0.0)
     for each in _processes():
         with contextlib.suppress(psutil.NoSuchProcess):
+            words = " ".join(each.cmdline())
+            kind = "java" if "org.apache.spark" in words else "driver"
+            kind = "workers" if "pyspark.daemon" in words else kind
+            kind = "calls" if "pillarbox.spark.stream.call_process" in words else kind
             times = each.cpu_times()
-            used += times.user + times.system + times.children_user + times.children_system
+            used[kind] += times.user + times.system
+            if kind == "workers":
+                # Java's include the daemon, whose workers end in turn.
+                used[kind] += times.children_user + times.children_system
     return used
 
 
