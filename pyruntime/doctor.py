@@ -149,7 +149,7 @@ def packages() -> Iterator[Finding]:
 
 
 def sockets() -> Iterator[Finding]:
-    """How Spark and its Python workers are connected, where the installed PySpark leaves a choice."""
+    """The connection of Spark to its Python workers, where the installed PySpark leaves a choice."""
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
