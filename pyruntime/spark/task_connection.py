@@ -44,6 +44,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
+from pillarbox.spark.worker_garbage import note_task
 from pillarbox.user_frames import is_of_spark
 
 T = TypeVar("T")
@@ -172,7 +173,7 @@ def prompt_connection() -> Iterator[None]:
     Around all that a task does. Changes nothing outside of a worker, over a Unix socket, which does not
     delay, and beyond loopback, where an acknowledgement more costs other machines something.
     """
-    make_prompt()
+    begin_task()
     try:
         yield
     finally:
@@ -186,6 +187,13 @@ def through_prompt_connection(
     # One step for each batch.
     with within, prompt_connection(), closing(results):
         yield from results
+
+
+def begin_task() -> None:
+    """Note that a task begins, and make its connection prompt; see `make_prompt`."""
+    if _connection() is not None:
+        note_task()
+        make_prompt()
 
 
 def make_prompt() -> None:

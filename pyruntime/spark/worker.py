@@ -75,7 +75,8 @@ class Worker:
 
     def __init__(self) -> None:
         # What Spark, pyarrow and others have made so far stays as long as the worker. Without this the
-        # collector walks through all of it again and again, driven by the objects of each row.
+        # collector walks through all of it again and again, driven by the objects of each row. See
+        # `pillarbox.spark.worker_garbage` for what comes later.
         gc.freeze()
         # Every row leaves a few objects that live as long as it is in the window, so that the collector finds
         # next to nothing, each time that it looks.
@@ -87,19 +88,8 @@ class Worker:
         logging.getLogger("asyncio").addFilter(LOG_FILTER)
         self.loop_thread = LoopThread("pillarbox-loop")
         self._resources: dict[str, _Resource] = {}
-        self._tasks = 0
         # Spark sets this for workers that will be given other tasks.
         self._reused = bool(os.environ.get("SPARK_REUSE_WORKER"))
-
-    def begin_task(self) -> None:
-        """Note that a task begins."""
-        self._tasks += 1
-        if self._tasks == 2:
-            # What the first task has imported stays too: PySpark collects after each task, and then looks
-            # through all that is not frozen. What is garbage goes; the first row has not waited for that.
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
 
     def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what is called for `fn`; a resource is entered at its first use under this token."""
@@ -207,7 +197,6 @@ def _run_job(
     with in_words("a task of this Python worker cannot begin"):
         check_memory(TASK_BYTES)
     here = worker()
-    here.begin_task()
     plan = plans[0]
     ledger_sessions = _open_sessions(plans)
     job: ResultStream | None = None

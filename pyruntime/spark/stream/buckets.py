@@ -54,7 +54,7 @@ from pillarbox.spark.stream.bucket_state import (
 )
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.row_digests import Digests, digests_of, row_digests
-from pillarbox.spark.task_connection import make_prompt
+from pillarbox.spark.task_connection import begin_task, make_prompt
 from pillarbox.spark.worker_errors import errors_in_words
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark's: before all else, and once on the driver."""
-        make_prompt()
+        begin_task()
         self._state = handle.getValueState("pending", "blob binary")
 
     def handleInputRows(  # type: ignore[override]

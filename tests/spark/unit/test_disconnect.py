@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from pillarbox import Options
 from pillarbox.spark import worker as spark_worker
+from pillarbox.spark import worker_garbage
 from pillarbox.spark.operator_plan import OperatorPlan
 from pillarbox.spark.task_connection import DisconnectWatcher, prompt_connection, unread_bytes
 from pillarbox.spark.worker import run_job
@@ -272,3 +274,24 @@ def test_a_connection_that_leaves_the_machine_or_is_no_tcp_keeps_its_options() -
     with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
         worker["main"](infile, outfile)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+
+
+@pytest.mark.contract(
+    "A worker's collector looks through what the first task has imported once, and not after each task."
+)
+def test_what_the_first_task_has_imported_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_garbage, "_tasks", 0)
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "prompt_connection": prompt_connection}
+    exec(PROMPT, worker)
+    worker["options"] = gc.get_freeze_count
+    ours, theirs = socket.socketpair()
+    gc.unfreeze()
+    try:
+        with ours, theirs, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+            frozen = [worker["main"](infile, outfile) for _ in range(3)]
+    finally:
+        gc.unfreeze()
+    assert frozen[0] == 0 and frozen[1] > 10_000 and frozen[2] == pytest.approx(frozen[1], rel=0.01)
+    # Outside of a worker nothing is frozen.
+    with prompt_connection(), prompt_connection():
+        assert gc.get_freeze_count() == 0
