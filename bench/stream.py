@@ -51,6 +51,8 @@ UNITS = {
     "calls_us_per_row": "of these those of the process of the calls",
     "micro_batches_per_min": "micro-batches a minute",
     "core_share": "share of a core",
+    "java_share": "of this Java's, Spark's own",
+    "plain_share": "share of a core that a stream of the same files takes without functions",
     "files_per_min": "new files a minute",
     "lost": "rows lost",
     "doubled": "rows doubled",
@@ -187,15 +189,25 @@ def _idle(spark: Any, job: dict[str, Any]) -> dict[str, float]:
 
     folder = job["folder"]
     spark.range(1000).write.parquet(folder + "/in")
-    out = async_stream(spark.readStream.schema("id long").parquet(folder + "/in"), call, schema="id long")
-    left = []
-    query = out.writeStream.foreachBatch(lambda df, _: left.append(df.count()))
-    query = query.option("checkpointLocation", folder + "/c").start()
-    while sum(left) < 1000 or not query.recentProgress:
-        query.awaitTermination(0.1)
-    # What comes after the last row has left belongs to its work.
-    query.awaitTermination(5)
-    files, cpu = _files(folder), _cpu_by_process()
+    source = spark.readStream.schema("id long").parquet(folder + "/in")
+
+    def started(out: Any, checkpoint: str) -> Any:
+        left: list[int] = []
+        query = out.writeStream.foreachBatch(lambda df, _: left.append(df.count()))
+        query = query.option("checkpointLocation", checkpoint).start()
+        while sum(left) < 1000 or not query.recentProgress:
+            query.awaitTermination(0.1)
+        # What comes after the last row has left belongs to its work.
+        query.awaitTermination(5)
+        return query
+
+    plain = started(source, folder + "/plain")
+    before = _cpu_by_kind()
+    plain.awaitTermination(IDLE_S)
+    of_plain = sum(_cpu_by_kind().values()) - sum(before.values())
+    plain.stop()
+    query = started(async_stream(source, call, schema="id long"), folder + "/c")
+    files, cpu, before = _files(folder), _cpu_by_process(), _cpu_by_kind()
     query.awaitTermination(IDLE_S)
     minutes, new = IDLE_S / 60, _files(folder) - files
     # Idle workers of Spark end meanwhile, and what they had used before is nobody's.
@@ -204,6 +216,8 @@ def _idle(spark: Any, job: dict[str, Any]) -> dict[str, float]:
         # The progress of an idle query has the number of the next micro-batch.
         "micro_batches_per_min": sum(f"{folder}/c/offsets/" in each for each in new) / 2 / minutes,
         "core_share": round(used / IDLE_S, 4),
+        "java_share": round((_cpu_by_kind()["java"] - before["java"]) / IDLE_S, 4),
+        "plain_share": round(of_plain / IDLE_S, 4),
         "files_per_min": len(new) / minutes,
     }
     query.stop()
