@@ -37,6 +37,7 @@ from pillarbox.aio.function_runner import runner_of
 from pillarbox.aio.hedging import HedgingScheduler
 from pillarbox.aio.held_bytes import HeldBytes
 from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.policies.errors import FirstFailure
@@ -67,9 +68,9 @@ class AsyncWaitOperator(Operator):
     context is a copy of. options: their functions of a row get the row; see `Options.spread` for rows
     that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
     convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
-    a failed attempt. None for results that leave as they are. beat: called some times a second, as long as
-    the loop has its turns. place: that among the functions of the task. input_failure: gives the error with
-    which the input has ended, and the task ends once all rows before it have left; None for none.
+    a failed attempt. None for results that leave as they are. watcher: notes that the loop has its turns,
+    and is closed with the operator. place: that among the functions of the task. input_failure: gives the
+    error with which the input has ended, and the task ends once all rows before it have left; None for none.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -84,7 +85,7 @@ class AsyncWaitOperator(Operator):
         context: contextvars.Context,
         spread: bool = False,
         ledger_session: LedgerSession | None = None,
-        beat: Callable[[], None] | None = None,
+        watcher: LoopWatcher | None = None,
         convert: ResultConverter | None = None,
         uid: str | None = None,
         place: Place = ONLY_PLACE,
@@ -121,7 +122,7 @@ class AsyncWaitOperator(Operator):
         )
         call_of = None if place.is_first else place.call_of
         self._admission = admission = RowAdmission(scheduler, emitter, weights, call_of=call_of)
-        self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, beat)
+        self._time = TimeAccount(name, scheduler, emitter, admission, ledger_session, watcher)
         more_rows = admission.may_get_rows
         self._make_runner = partial(
             runner_of, fn, scheduler, name=name, context=context, spread=spread, more_rows=more_rows

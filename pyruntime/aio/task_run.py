@@ -371,7 +371,7 @@ class TaskRun:
                 context=context,
                 spread=spread,
                 ledger_session=stage.ledger_session,
-                beat=self.watcher.beat if place.is_first else None,
+                watcher=self.watcher if place.is_first else None,
                 convert=stage.convert,
                 uid=stage.uid,
                 place=place,
@@ -402,6 +402,7 @@ class TaskRun:
         except BaseException as error:
             # Who cancels a task that is through, and closes, has all results.
             failure = None if self.task.state is TaskState.FINISHED else error
+        # Of a task that has not got as far as its operators.
         self.watcher.close()
         if failure is None:
             self._output.finish()

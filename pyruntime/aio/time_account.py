@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 from pillarbox.aio.admission import RowAdmission
 from pillarbox.aio.emission import ResultEmitter
 from pillarbox.aio.idle_reasons import reason_to_wait
 from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.loop_watcher import LoopWatcher
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.totals import SPENT
 from pillarbox.aio.waits import WaitReporter
@@ -28,12 +28,13 @@ LATE_AFTER_S = 0.02
 class TimeAccount:
     """Looks at an operator some times a second, and adds the time since the last look to what it went on.
 
-    name: the function's. beat: called with each look. `spent` are seconds by the uses in `SPENT`.
+    name: the function's. watcher: notes each look, and is closed with the last one. `spent` are seconds by
+    the uses in `SPENT`.
     """
 
     __slots__ = (
-        *("spent", "_admission", "_beat", "_began", "_emitter", "_sampled", "_sampler", "_scheduler"),
-        *("_session", "_waits"),
+        *("spent", "_admission", "_began", "_emitter", "_sampled", "_sampler", "_scheduler", "_session"),
+        *("_waits", "_watcher"),
     )
 
     def __init__(
@@ -43,9 +44,9 @@ class TimeAccount:
         emitter: ResultEmitter,
         admission: RowAdmission,
         session: LedgerSession | None,
-        beat: Callable[[], None] | None,
+        watcher: LoopWatcher | None,
     ) -> None:
-        self._beat = beat
+        self._watcher = watcher
         self.spent = dict.fromkeys(SPENT, 0.0)
         self._scheduler = scheduler
         self._emitter = emitter
@@ -75,11 +76,13 @@ class TimeAccount:
             # Calls that held the loop up until the end would leave no trace otherwise.
             self._account()
             self._sampler.cancel()
+        if self._watcher is not None:
+            self._watcher.close()
 
     def _sample(self) -> None:
         self._account()
-        if self._beat is not None:
-            self._beat()
+        if self._watcher is not None:
+            self._watcher.beat()
         self._sampler = self._scheduler.loop.call_later(SAMPLE_INTERVAL_S, self._sample)
 
     def _account(self) -> None:

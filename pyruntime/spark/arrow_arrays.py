@@ -108,6 +108,10 @@ def imports_pandas(kinds: Iterable[pa.DataType], *, reading: bool) -> bool:
 
 
 def _has_zone(kind: pa.DataType) -> bool:
-    if pa.types.is_nested(kind):
-        return any(_has_zone(kind.field(place).type) for place in range(kind.num_fields))
+    if pa.types.is_struct(kind):
+        return any(_has_zone(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_zone(kind.key_type) or _has_zone(kind.item_type)
+    if hasattr(kind, "value_type"):
+        return _has_zone(kind.value_type)
     return pa.types.is_timestamp(kind) and kind.tz is not None
