@@ -300,7 +300,7 @@ _COLUMNS, _PLACE = operator.attrgetter("__columns__"), operator.attrgetter("__pl
 
 def batch_of(rows: Sequence[Record]) -> pa.RecordBatch:
     """One batch of these rows, of which there is one at least, in their order."""
-    if len({*map(_COLUMNS, rows)}) == 1:
+    if len({*map(id, map(_COLUMNS, rows))}) == 1:
         return take_rows(_COLUMNS(rows[0]).batch, [*map(_PLACE, rows)])
     pieces = []
     # Batches of calls are seldom of more than two slices: rows come in order, unless some are called again.
