@@ -1,7 +1,8 @@
 """Jobs at services that refuse now and then, and at services with a knee: `python -m bench.limits.adaptive`.
 
 The operator that ships runs in virtual time against model services, so that an hour of calls takes seconds;
-`--only real` asks the same models behind a socket on loopback, in real time. Prints the figures, and writes
+`--only real` asks the same models behind a socket on loopback, in real time; `--only starts` asks a smaller
+model, which has the controller without an operator, with many seeds. Prints the figures, and writes
 them to `out/bench/adaptive.json`; exits with 1 where a target is missed.
 """
 
@@ -14,6 +15,7 @@ import itertools
 import json
 import pathlib
 import random
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +25,8 @@ from bench.limits.crowded import Refused, Service
 from pillarbox import Adaptive, Buffer, Options, Rate, Retry, async_map
 from pillarbox.aio.limits.rate import LocalLimiter, RateLimiter, SharedLimits
 from pillarbox.testing import run_virtual
+from tests.limits.service_model import Caller
+from tests.limits.service_model import Service as Model
 
 TARGET = 0.95
 """Share of the rate without refusals, or of the service's own limit, that a job is to reach."""
@@ -40,6 +44,10 @@ TASKS = 4
 """Tasks that share a limiter."""
 KNEES = (4, 16, 50, 120)
 LATENCIES = (0.1, 2.0, 20.0)
+SEEDS = 24
+"""Seeds of the jobs of `measure_starts`."""
+START_TRIPS = 50
+"""Round trips that are the start of such a job; four times as many follow."""
 TRIPS = 900
 """Round trips of a job at a knee; the second half is its steady state."""
 OUT = pathlib.Path("out/bench/adaptive.json")
@@ -254,6 +262,38 @@ def measure_knees(knees: tuple[int, ...], latencies: tuple[float, ...], trips: i
     return lines
 
 
+def measure_starts(knees: tuple[int, ...], seeds: int) -> list[dict[str, Any]]:
+    """Jobs at services with a queue, with many seeds: what depends on chance most is the start.
+
+    late: the share of them with too many calls in flight for longer than `MOST_TRIPS`; it has no target.
+    """
+    lines = []
+    for knee, sigma in itertools.product(knees, (0.3, 0.5)):
+        starts, shares, trips = [], [], []
+        for seed in range(seeds):
+            caller = Caller(Adaptive(), Model(knee, mean=1.0, sigma=sigma, random=random.Random(seed)))
+            caller.run(START_TRIPS)
+            starts.append(caller.served / (knee * START_TRIPS))
+            caller.run(4 * START_TRIPS)
+            shares.append((caller.served / knee - starts[-1] * START_TRIPS) / (4 * START_TRIPS))
+            trips.append(caller.longest_above(max(MOST_KNEES * knee, knee + 1)))
+        lines.append(
+            {
+                "knee": knee,
+                "sigma": sigma,
+                "start": statistics.mean(starts),
+                "least_start": min(starts),
+                "share": statistics.mean(shares),
+                "least_share": min(shares),
+                "trips_above": statistics.median(trips),
+                "late": sum(each > MOST_TRIPS for each in trips) / seeds,
+                "held": statistics.mean(shares) >= TARGET,
+            }
+        )
+        print(_line(lines[-1]), flush=True)
+    return lines
+
+
 class Loopback:
     """A model service behind a socket: the status of each call, and seconds of Retry-After, in a line."""
 
@@ -328,11 +368,12 @@ def _line(line: dict[str, Any]) -> str:
 def main() -> int:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("sporadic", "knees", "real"))
+    parser.add_argument("--only", choices=("sporadic", "knees", "starts", "real"))
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--knees", type=int, nargs="+", default=KNEES)
     parser.add_argument("--latencies", type=float, nargs="+", default=LATENCIES)
     parser.add_argument("--trips", type=int, default=TRIPS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each job of --only starts")
     args = parser.parse_args()
     began = time.monotonic()
     found: dict[str, Any] = {}
@@ -340,6 +381,8 @@ def main() -> int:
         found["sporadic"] = measure_sporadic(args.rows)
     if args.only in (None, "knees"):
         found["knees"] = measure_knees(tuple(args.knees), tuple(args.latencies), args.trips)
+    if args.only in (None, "starts"):
+        found["starts"] = measure_starts(tuple(args.knees), args.seeds)
     if args.only == "real":
         found["real"] = measure_real(args.rows // 8)
     OUT.parent.mkdir(parents=True, exist_ok=True)

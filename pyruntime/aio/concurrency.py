@@ -14,6 +14,11 @@ thread.
 # the latency falls, calls have waited; where it does not, the service is slower, and the limit is put back.
 # A limit that was lowered by each long latency would go to nothing once the measured one is too short.
 #
+# At the start there is no such latency: of a service with fewer places than the limit begins with, calls wait
+# from the first on, and their latency is taken for one without a queue. So the first look is a deep one, to a
+# quarter of the calls, while the limit is at most twice the start. Each look ends as soon as it is sure that
+# those that are left may wait as well, and the next has fewer.
+#
 # A refusal that is about a rate (429) says nothing about calls in flight: one call after the other may be too
 # many a second. It does not come here where calls have a pace (`pillarbox.aio.policies.pace`).
 
@@ -43,6 +48,8 @@ LOOK_SHARE = 0.7
 """Share of the calls that are in flight while the latency without a queue is measured, at most."""
 LEAST_LOOK_SHARE = 0.25
 """The same at least: as many are meant to be in flight as do not wait."""
+UNSURE_TIMES = 2
+"""Times the start up to which the latencies while the limit doubles may be of calls that waited already."""
 NEXT_LOOK_SHARE = 0.5
 """The same of those that are left, where they may wait as well."""
 SHOWS_SHARE = 0.76
@@ -51,6 +58,10 @@ LONG = 1.6
 """Times the latency of the calls before, above which those are of another time."""
 LOOK_SAMPLES = 32
 """Latencies, and as many as are in flight then, after which their mean is taken however they vary."""
+NOT_FULL = 0.9
+"""Share of a limit that calls without a wait must fill for it to go on doubling after a look."""
+WAITS_CERTAIN = 2.0
+"""Standard errors by which a latency must be short for a look to need no more latencies."""
 WAITS_STILL = 0.25
 """Of the way from a latency that falls as the calls do to one that does not: up to it the others may wait."""
 MAX_WINDOW = 256
@@ -92,10 +103,11 @@ class Adaptive:
     latency grows, or it refuses calls with 503 or 529. A window has at least 8 calls, and as many as may be
     in flight. From then on the limit is kept at 1.1 times the calls that do not wait, or just below the limit
     that was refused. Where the latency is 1.3 times as long as without a queue, fewer calls are in flight
-    for a window: if they take as long, the service has become slower, and the limit is put back. The
-    latency without a queue is also measured so every 250 round trips. More than 10 % refusals, beyond
-    chance, cut the limit to 0.95 of it, at most once in a window of calls that began after the last cut;
-    more than 10 % errors beyond the usual share to 0.7. Fewer change nothing.
+    for a window: if they take as long, the service has become slower, and the limit is put back; one that
+    doubled until then goes on doubling. The latency without a queue is also measured so every 250 round
+    trips. More than 10 % refusals, beyond chance, cut the limit to 0.95 of it, at most once in a window of
+    calls that began after the last cut; more than 10 % errors beyond the usual share to 0.7. Fewer change
+    nothing.
 
     A call that has run for 16 round trips, and for a second at least, has a slot beside the limit, so that
     calls that hang do not use it up: as many as the limit at most, and four at least.
@@ -257,15 +269,21 @@ class _Window:
     def mark(self, limit: int) -> None:
         """Note that it was judged, and goes on until as many more have ended."""
         self._marked = self.answered, self.last
-        self.due = self.answered + limit
+        # Of two calls at a time, two latencies that are long by chance would begin the window anew and anew.
+        self.due = self.answered + max(limit, MIN_SAMPLES)
 
-    def is_slower(self, limit: int) -> bool:
-        """Return True if the calls since the last mark were much slower than those before."""
+    def is_slower(self, limit: int, error: float) -> bool:
+        """Return True if the calls since the last mark were slower than those before, beyond chance.
+
+        error: the standard error of the latency of the whole window, in seconds.
+        """
         count, at = self._marked
         if count == 0 or not self.is_used(limit):
             return False
         before = (at - self.since) / count
-        return (self.last - at) / (self.answered - count) > LONG * before
+        later = self.answered - count
+        chance = CERTAIN * error * math.sqrt(self.answered / later) / limit
+        return (self.last - at) / later > max(LONG * before, before + chance)
 
     def is_refused(self, limit: int) -> bool:
         """Return True if more are refused than is borne, of those that ended and that are in flight."""
@@ -275,12 +293,16 @@ class _Window:
 
 
 class _Look(NamedTuple):
-    """A measurement with fewer calls: the limit and seconds of a call before it, and before its last step."""
+    """A measurement with fewer calls: the limit and seconds of a call before it, and before its last step.
+
+    was_doubling: True if the limit doubled until then.
+    """
 
     limit: int
     seconds: float
     limit_before: int
     seconds_before: float
+    was_doubling: bool
 
 
 class _Ceiling:
@@ -404,7 +426,7 @@ class AdaptiveController:
     def _judge(self, window: _Window, now: float) -> None:
         count = window.answered
         seconds, error = window.latency(self.limit)
-        if window.is_slower(self.limit):
+        if window.is_slower(self.limit, error):
             # What was before it would hide it.
             self._window = _Window(now, self.limit)
             return
@@ -413,7 +435,9 @@ class AdaptiveController:
         self.round_trip = seconds
         self._cuts = 0
         if self._look is not None:
-            if is_known or count >= LOOK_SAMPLES:
+            # That those that are left may wait too is shown by less than how long they take.
+            waits = count >= MIN_SAMPLES and self._may_wait(self._look, seconds + WAITS_CERTAIN * error)
+            if is_known or waits or count >= LOOK_SAMPLES:
                 self._end_look(self._look, seconds, error, count, now)
             return
         used = window.is_used(self.limit)
@@ -433,7 +457,7 @@ class AdaptiveController:
         is_long = count >= MIN_SAMPLES and self.limit > max(TRIGGER * free, free + 1.5)
         if (is_long or (used and now >= self._look_at)) and self.limit > self._options.least:
             calm = max(self._base, seconds - error)
-            self._begin_look(_Look(self.limit, calm, self.limit, seconds), now)
+            self._begin_look(_Look(self.limit, calm, self.limit, seconds, self._doubling), now)
         else:
             if self._doubling:
                 self._learn(seconds, count)
@@ -463,6 +487,9 @@ class AdaptiveController:
         self._look = look
         if look.limit_before < look.limit:
             share = NEXT_LOOK_SHARE
+        elif look.was_doubling and self.limit <= UNSURE_TIMES * self._options.start:
+            # A service smaller than the start has shown no latency without a queue yet.
+            share = LEAST_LOOK_SHARE
         else:
             share = min(LOOK_SHARE, max(LEAST_LOOK_SHARE, self._base / look.seconds))
         # One less at least: of four calls half would not be needed.
@@ -476,16 +503,22 @@ class AdaptiveController:
         if is_other:
             self._based_on = 0
         self._learn(mean, count)
-        share = self.limit / look.limit_before
-        waits_still = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
-        if waits_still and share <= SHOWS_SHARE and self.limit > self._options.least:
-            # Nearly as much faster as there are fewer: those that are left may wait as well.
-            self._begin_look(_Look(look.limit, look.seconds, self.limit, mean), now)
+        if self._may_wait(look, mean):
+            self._begin_look(look._replace(limit_before=self.limit, seconds_before=mean), now)
             return
         self._look = None
         self._look_at = now + self._look_trips * mean
         free = max(self.limit, look.limit * min(1.0, max(self._base, mean + error) / look.seconds))
-        self._set(min(float(look.limit), max(TARGET * free, free + 1.0)), now)
+        # The latency was long by chance: a limit that no longer doubled would need long to grow.
+        self._doubling = look.was_doubling and free >= NOT_FULL * look.limit
+        kept = float(look.limit)
+        self._set(kept if self._doubling else min(kept, max(TARGET * free, free + 1.0)), now)
+
+    def _may_wait(self, look: _Look, mean: float) -> bool:
+        """Return True if those that are left may wait as well: they are nearly as much faster as fewer."""
+        share = self.limit / look.limit_before
+        waits = mean <= look.seconds_before * (share + WAITS_STILL * (1.0 - share))
+        return waits and share <= SHOWS_SHARE and self.limit > self._options.least
 
     def _learn(self, seconds: float, count: int) -> None:
         """Add a mean of so many latencies to that of calls that do not wait."""

@@ -45,6 +45,8 @@ class Caller:
         self.service = service
         self.offered = offered
         self.limits: list[tuple[float, int]] = []
+        self.answers: list[tuple[float, float]] = []
+        """Pairs of the time at which a call was served and its seconds."""
         self.served = 0
         self.refused = 0
         self.in_flight = 0
@@ -64,6 +66,7 @@ class Caller:
             if overloaded is None:
                 self._running -= 1
                 self.served += 1
+                self.answers.append((at, at - began))
                 self.controller.succeeded(at - began)
             else:
                 self._running -= not overloaded
@@ -94,6 +97,17 @@ class Caller:
     def _end(self, began: float, seconds: float, overloaded: bool | None) -> None:
         self._count += 1
         heapq.heappush(self._ends, (began + seconds, self._count, began, overloaded))
+
+    def longest_above(self, limit: float) -> float:
+        """Round trips, of the calls meanwhile, for which more than `limit` calls were allowed."""
+        longest, since = 0.0, None
+        for at, allowed in [*self.limits, (self.clock(), 0)]:
+            if allowed > limit:
+                since = at if since is None else since
+            elif since is not None:
+                trips = [seconds for end, seconds in self.answers if since <= end <= at]
+                longest, since = max(longest, (at - since) * len(trips) / sum(trips)), None
+        return longest
 
     def last(self, seconds: float) -> list[int]:
         """The limits of the last so many seconds."""

@@ -183,6 +183,51 @@ def test_it_is_near_the_knee_however_long_calls_take(serves: int, seconds: float
     assert statistics.median(limits) <= max(1.5 * serves, serves + 1)
 
 
+@pytest.mark.contract(
+    "A service with a quarter of the calls that the capacity begins with is soon rid of the others.",
+    convicts=["first_latency_is_believed"],
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_service_that_is_smaller_than_the_start_has_too_many_calls_for_ten_round_trips_at_most(
+    seed: int,
+) -> None:
+    caller = Caller(Adaptive(), Service(4, mean=1.0, sigma=0.5, random=Random(seed)))
+    caller.run(60.0)
+    # Six calls, and one that is there to see whether more are answered.
+    assert caller.longest_above(6) <= 10.0
+    assert caller.served >= 0.8 * 60 * 4
+
+
+@pytest.mark.contract(
+    "Latencies that are long by chance do not keep the capacity small.",
+    convicts=["doubling_ends_with_a_look"],
+)
+@pytest.mark.parametrize("start", [8, 10, 16])
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_latencies_that_are_long_by_chance_do_not_keep_the_limit_small(share: float, start: int) -> None:
+    # Of a few calls the mean is often a third longer than that of others.
+    for seed in range(6):
+        service = Service(256, mean=1.0, sigma=0.5, refuses=share, random=Random(seed))
+        caller = Caller(Adaptive(start=start), service)
+        caller.run(40.0)
+        assert max(caller.last(40.0)) >= 256
+
+
+@pytest.mark.contract(
+    "A capacity of few calls is not measured for longer than one of many.",
+    convicts=["two_slow_answers_begin_it_anew"],
+)
+def test_a_small_service_is_kept_busy_whatever_its_calls_take() -> None:
+    served = 0
+    for seed in range(12):
+        caller = Caller(Adaptive(start=8), Service(4, mean=1.0, sigma=0.5, random=Random(seed)))
+        caller.run(50.0)
+        served -= caller.served
+        caller.run(200.0)
+        served += caller.served
+    assert served >= 0.95 * 12 * 200 * 4
+
+
 def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> None:
     caller = Caller(Adaptive(), Service(64, sigma=0.5, refuses_above=40))
     caller.run(10.0)
