@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import cpython
 import wheels
 
 FOLDER = wheels.WORK / "first-minute"
@@ -49,7 +50,7 @@ def main(words: Sequence[str]) -> None:
         "--python", default=f"{sys.version_info[0]}.{sys.version_info[1]}", help="such as 3.11"
     )
     options = parser.parse_args(words)
-    python = wheels.interpreter(options.python)
+    python = cpython.interpreter(options.python)
     if python is None:
         raise SystemExit(f"Python {options.python} is not here")
     wheel = wheels.wheel_of(options.python)
@@ -78,6 +79,8 @@ def main(words: Sequence[str]) -> None:
                 asked, cwd=FOLDER, env=bare, check=True, capture_output=True, text=True
             ).stdout
             bare["JAVA_HOME"] = home.strip()
+            # As in an environment that is activated: Spark's workers are the first `python3` of the PATH.
+            bare["PATH"] = f"{inside.parent}:{bare['PATH']}"
         done = subprocess.run([str(word) for word in command], cwd=FOLDER, env=bare, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{name} failed with {done.returncode}")

@@ -34,6 +34,11 @@ release = program("release")
 wheels = program("wheels")
 
 
+def test_the_first_minute_names_a_python_that_is_not_here() -> None:
+    with pytest.raises(SystemExit, match=r"Python 3\.1 is not here"):
+        program("first_minute").main(["--python", "3.1"])
+
+
 def git(root: Path, *words: str) -> None:
     who = [
         "-c",
