@@ -25,13 +25,13 @@ from typing import Any
 import pyarrow as pa
 
 from bench.chunks import ROOT
+from bench.small import SOCKETS, session
 
 LIMIT_S = 1800.0
 CALL_S = 0.02
 ROWS_OF_FILE = 3
 WAIT_S = 60.0
 """Seconds without a result after which the measurement is given up."""
-SESSIONS = {"TCP": "false", "Unix sockets": "true"}
 IDENTITY, BY_HAND, OURS = "no calls", "a loop by hand in `mapInArrow`", "`async_map`"
 
 
@@ -102,15 +102,7 @@ class Query:
 
 def measure(sockets: str, files: int) -> dict[str, list[float]]:
     """Return the latencies of each door in a session of this process, taken in turn."""
-    from pyspark.sql import SparkSession
-
-    from pillarbox.spark.operator_plan import use_driver_python
-
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.driver.bindAddress", "127.0.0.1")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    spark = builder.config("spark.python.unix.domain.socket.enabled", sockets).getOrCreate()
-    use_driver_python(spark)
+    spark = session(sockets)
     with tempfile.TemporaryDirectory() as folder:
         queries = {
             door: Query(spark, Path(folder, str(place)), door)
@@ -139,7 +131,7 @@ def main() -> None:
         print(json.dumps(measure(words.of, words.files)))
         return
     columns = {}
-    for name, value in SESSIONS.items():
+    for name, value in SOCKETS.items():
         command = [sys.executable, "-m", "bench.latency", "--of", value, "--files", str(words.files)]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
         columns[name] = json.loads(done.stdout.splitlines()[-1])

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chunks import ROOT
-from bench.small import identity
+from bench.small import identity, session
 
 LIMIT_S = 3600.0
 LARGE_BYTES = 10_000_000
@@ -77,17 +77,10 @@ def _is_ours(status: Path) -> bool:
 
 def measure(shape: str, door: str) -> tuple[float, float]:
     """Return the seconds of the job, or of a task of "first", and MB of a worker at most."""
-    from pyspark.sql import SparkSession
-
     from pillarbox.spark import async_map
-    from pillarbox.spark.operator_plan import use_driver_python
 
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.driver.bindAddress", "127.0.0.1")
-    builder = builder.config("spark.driver.memory", "4g").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.python.worker.reuse", str(shape != "first").lower())
-    spark = builder.config("spark.python.unix.domain.socket.enabled", "true").getOrCreate()
-    use_driver_python(spark)
+    reuse = str(shape != "first").lower()
+    spark = session("true", spark_driver_memory="4g", spark_python_worker_reuse=reuse)
     rows, tasks = frame(spark, shape)
     if door == "identity":
         job = rows.mapInArrow(identity, rows.schema)

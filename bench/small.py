@@ -56,18 +56,27 @@ def held_back() -> int:
     return int(dict(zip(names, values, strict=True)).get("DelayedACKs", 0))
 
 
-def measure(sockets: str, tasks: int, rounds: int, *, alone: bool) -> Figures:
-    """Return the figures of each door, or of the identity alone, in a session of this process."""
+def session(sockets: str, **settings: str) -> Any:
+    """Return a quiet session of one core. sockets: "true" for Unix ones; settings: others, `_` for dots."""
     from pyspark.sql import SparkSession
 
-    from pillarbox.spark import async_map, async_udf
     from pillarbox.spark.operator_plan import use_driver_python
 
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
     spark = builder.config("spark.python.unix.domain.socket.enabled", sockets).getOrCreate()
     use_driver_python(spark)
+    return spark
+
+
+def measure(sockets: str, tasks: int, rounds: int, *, alone: bool) -> Figures:
+    """Return the figures of each door, or of the identity alone, in a session of this process."""
+    from pillarbox.spark import async_map, async_udf
+
+    spark = session(sockets)
     rows = spark.range(tasks * ROWS_OF_TASK, numPartitions=tasks)
     same = rows.mapInArrow(identity, "id long")
     doors = {
