@@ -28,26 +28,36 @@ cdef bytes _room(Py_ssize_t size):
     return PyBytes_FromStringAndSize(NULL, size)
 
 
-cdef class _Validity:
-    """The bits of the rows that are there; made with the first null."""
+cdef class _Rows:
+    """The values of a column, and the bits of those that are there, which are made with the first null."""
 
-    cdef bytes bits
-    cdef Py_ssize_t rows, nulls
+    cdef object values
+    cdef PyObject** items
+    cdef Py_ssize_t count, nulls
+    cdef bytes validity
     cdef uint8_t* at
-
-    def __cinit__(self, Py_ssize_t rows):
-        self.rows = rows
-        self.nulls = 0
-        self.at = NULL
 
     cdef inline int lacks(self, Py_ssize_t row) except -1:
         if self.at == NULL:
-            self.bits = _room((self.rows + 7) // 8)
-            self.at = <uint8_t*>PyBytes_AS_STRING(self.bits)
-            memset(self.at, 255, <size_t>((self.rows + 7) // 8))
+            self.validity = _room((self.count + 7) // 8)
+            self.at = <uint8_t*>PyBytes_AS_STRING(self.validity)
+            memset(self.at, 255, <size_t>((self.count + 7) // 8))
         self.at[row >> 3] &= <uint8_t>(~(1 << (row & 7)))
         self.nulls += 1
         return 0
+
+
+cdef _Rows _rows_of(values):
+    """The rows of a list or a tuple; None for anything else."""
+    if not (PyList_CheckExact(values) or PyTuple_CheckExact(values)):
+        return None
+    cdef _Rows rows = _Rows()
+    rows.values = values
+    rows.items = PySequence_Fast_ITEMS(values)
+    rows.count = PySequence_Fast_GET_SIZE(values)
+    rows.nulls = 0
+    rows.at = NULL
+    return rows
 
 
 def integers(values, int width):
@@ -55,11 +65,11 @@ def integers(values, int width):
 
     None if a value is neither an int nor None, or does not fit; also for what is neither list nor tuple.
     """
-    if not (PyList_CheckExact(values) or PyTuple_CheckExact(values)):
+    cdef _Rows rows = _rows_of(values)
+    if rows is None:
         return None
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), row
-    cdef PyObject** items = PySequence_Fast_ITEMS(values)
-    cdef _Validity validity = _Validity(count)
+    cdef Py_ssize_t count = rows.count, row
+    cdef PyObject** items = rows.items
     cdef bytes data = _room(count * width)
     cdef char* to = PyBytes_AS_STRING(data)
     cdef int overflow = 0
@@ -74,7 +84,7 @@ def integers(values, int width):
                 return None
         elif value is None:
             number = 0
-            validity.lacks(row)
+            rows.lacks(row)
         else:
             return None
         if width == 8:
@@ -85,7 +95,7 @@ def integers(values, int width):
             (<int16_t*>to)[row] = <int16_t>number
         else:
             (<int8_t*>to)[row] = <int8_t>number
-    return validity.nulls, validity.bits, data
+    return rows.nulls, rows.validity, data
 
 
 def floats(values, int width):
@@ -93,11 +103,11 @@ def floats(values, int width):
 
     None, too, for a number beyond what 4 bytes hold.
     """
-    if not (PyList_CheckExact(values) or PyTuple_CheckExact(values)):
+    cdef _Rows rows = _rows_of(values)
+    if rows is None:
         return None
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), row
-    cdef PyObject** items = PySequence_Fast_ITEMS(values)
-    cdef _Validity validity = _Validity(count)
+    cdef Py_ssize_t count = rows.count, row
+    cdef PyObject** items = rows.items
     cdef bytes data = _room(count * width)
     cdef char* to = PyBytes_AS_STRING(data)
     cdef double number
@@ -107,7 +117,7 @@ def floats(values, int width):
             number = PyFloat_AS_DOUBLE(value)
         elif value is None:
             number = 0.0
-            validity.lacks(row)
+            rows.lacks(row)
         else:
             return None
         if width == 8:
@@ -116,16 +126,16 @@ def floats(values, int width):
             return None
         else:
             (<float*>to)[row] = <float>number
-    return validity.nulls, validity.bits, data
+    return rows.nulls, rows.validity, data
 
 
 def booleans(values):
     """The buffers of truth values, a bit each; as `integers`."""
-    if not (PyList_CheckExact(values) or PyTuple_CheckExact(values)):
+    cdef _Rows rows = _rows_of(values)
+    if rows is None:
         return None
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), row
-    cdef PyObject** items = PySequence_Fast_ITEMS(values)
-    cdef _Validity validity = _Validity(count)
+    cdef Py_ssize_t count = rows.count, row
+    cdef PyObject** items = rows.items
     cdef bytes data = _room((count + 7) // 8)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(data)
     memset(to, 0, <size_t>((count + 7) // 8))
@@ -134,10 +144,10 @@ def booleans(values):
         if value is True:
             to[row >> 3] |= <uint8_t>(1 << (row & 7))
         elif value is None:
-            validity.lacks(row)
+            rows.lacks(row)
         elif value is not False:
             return None
-    return validity.nulls, validity.bits, data
+    return rows.nulls, rows.validity, data
 
 
 def sequences(values, bint is_text):
@@ -145,11 +155,11 @@ def sequences(values, bint is_text):
 
     None, too, for a text that is not UTF-8, and for more than 2 GiB.
     """
-    if not (PyList_CheckExact(values) or PyTuple_CheckExact(values)):
+    cdef _Rows rows = _rows_of(values)
+    if rows is None:
         return None
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(values), row, size
-    cdef PyObject** items = PySequence_Fast_ITEMS(values)
-    cdef _Validity validity = _Validity(count)
+    cdef Py_ssize_t count = rows.count, row, size
+    cdef PyObject** items = rows.items
     cdef bytes offsets = _room((count + 1) * 4)
     cdef int32_t* ends = <int32_t*>PyBytes_AS_STRING(offsets)
     cdef Py_ssize_t total = 0
@@ -165,7 +175,7 @@ def sequences(values, bint is_text):
         elif not is_text and PyBytes_CheckExact(value):
             size = PyBytes_GET_SIZE(value)
         elif value is None:
-            validity.lacks(row)
+            rows.lacks(row)
         else:
             return None
         total += size
@@ -183,4 +193,4 @@ def sequences(values, bint is_text):
             memcpy(to + ends[row], PyUnicode_AsUTF8AndSize(value, &size), <size_t>(ends[row + 1] - ends[row]))
         else:
             memcpy(to + ends[row], PyBytes_AS_STRING(value), <size_t>(ends[row + 1] - ends[row]))
-    return validity.nulls, validity.bits, offsets, data
+    return rows.nulls, rows.validity, offsets, data

@@ -41,11 +41,11 @@ from pillarbox.clients.chat import Chat
 from pillarbox.clients.embeddings import Embeddings
 from pillarbox.ledger import Ledger
 from pillarbox.spark.answer_types import spark_type, value_reader
-from pillarbox.spark.arrow_arrays import array_of_numpy, flags_of
 from pillarbox.spark.column_functions import check_budget
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.observation import JobProgress
 from pillarbox.spark.operator_plan import name_of
+from pillarbox.spark.records import array_of_numpy, flags_of
 from pillarbox.spark.schema import check_column, check_frame, parse_schema
 from pillarbox.validate import check_text, suggesting_options
 

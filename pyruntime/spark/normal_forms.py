@@ -37,8 +37,8 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.row_fields import field_names
-from pillarbox.spark.arrow_arrays import array_of, array_of_numpy
 from pillarbox.spark.compat import TIME_TYPES
+from pillarbox.spark.records import array_of, array_of_numpy
 from pillarbox.spark.schema import arrow_type
 
 Convert: TypeAlias = Callable[[Any], Any]

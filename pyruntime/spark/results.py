@@ -27,7 +27,6 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.row_fields import field_names
 from pillarbox.aio.sizes import Weighed
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.arrow_arrays import array_of, array_of_numpy, imports_pandas
 from pillarbox.spark.border import forbidden_null
 from pillarbox.spark.normal_forms import (
     Expressions,
@@ -40,7 +39,15 @@ from pillarbox.spark.normal_forms import (
     row_reader,
     with_nulls,
 )
-from pillarbox.spark.records import from_ipc, import_for_values, record_from, to_ipc
+from pillarbox.spark.records import (
+    array_of,
+    array_of_numpy,
+    from_ipc,
+    import_for_values,
+    imports_pandas,
+    record_from,
+    to_ipc,
+)
 from pillarbox.spark.schema import arrow_field, holds
 
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -111,7 +118,6 @@ class _Column:
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
         self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
-        self.is_vector = self._vectors is not None
         self.has_times = holds(field.dataType, _TIMES)
 
     def convert(self, value: object) -> Any:
@@ -221,7 +227,8 @@ class RowEncoder:
     ) -> None:
         self._one_row = one_row
         self._columns = [_Column(field, zone) for field in schema.fields]
-        if imports_pandas([each.field.type for each in self._columns if not each.is_vector], reading=False):
+        plain = [arrow_field(field).type for field in schema.fields if not is_vector(field.dataType)]
+        if imports_pandas(plain, reading=False):
             import_for_values()
         self._names = schema.names
         self._read = row_reader(schema.names)

@@ -21,10 +21,9 @@ from pyspark.sql import types as T
 from pillarbox.aio.calls import Call, Chunk
 from pillarbox.aio.errors import CallFailed, Failed, describe, shorten
 from pillarbox.redaction import DEFAULT, Redact
-from pillarbox.spark.arrow_arrays import array_of_numpy, flags_of
 from pillarbox.spark.border import Border
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_ARROW_OF_CHAIN, PutsAside, error_array
-from pillarbox.spark.records import concat_rows, take_rows
+from pillarbox.spark.records import array_of_numpy, concat_rows, flags_of, take_rows
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
 from pillarbox.task.protocols import LeftOut

@@ -16,12 +16,11 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 from bench.chunks import ROOT
 from bench.walk import BATCH_ROWS, FEW, MORE, files_of, passed
 
-LIMIT = 24
+LIMIT = 23
 """Files that a row may pass. It only falls, where fewer are found. It rose for the guard around what Spark
 runs, by which errors are written in UTF-8, for the check of what leaves for Spark, for the connection of a
 task, which is apart from its worker now, and for the parts of the operator, which are files of one concern:
-admission, shared calls, held bytes and emission. One step of each for each batch. The last one is for columns
-of plain values, which Arrow made before, with pandas in each worker."""
+admission, shared calls, held bytes and emission. One step of each for each batch."""
 
 BY_CHANCE = {"aio/executions.py"}
 """Files that rows pass or not: workers that find no row end, and others begin with the next ones, as often as
