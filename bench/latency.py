@@ -3,8 +3,9 @@
 A folder gets files of three rows, the next one when the results of the one before are there; micro-batches
 run as soon as they can, and each row's call takes 20 ms. Milliseconds from the time at which a file is in its
 place to that at which `foreachBatch` has the results, with Spark's own part: the query plans, logs, commits
-each micro-batch. Beside it are a micro-batch without calls, and the loop by hand that people write. Real-time
-mode is not here: it takes no function of Python in the package of PySpark 4.3.
+each micro-batch. Beside it are a micro-batch without calls, and the loop by hand that people write. A session
+of its own has the settings of `latency="low"`, by which each row is a batch between Spark and its workers.
+Real-time mode is not here: it takes no function of Python in the package of PySpark 4.3.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow as pa
 
 from bench.chunks import ROOT
 from bench.small import SOCKETS, session
+from pillarbox import Options
 
 LIMIT_S = 1800.0
 CALL_S = 0.02
@@ -33,6 +35,9 @@ ROWS_OF_FILE = 3
 WAIT_S = 60.0
 """Seconds without a result after which the measurement is given up."""
 IDENTITY, BY_HAND, OURS = "no calls", "a loop by hand in `mapInArrow`", "`async_map`"
+LOW = '`latency="low"`'
+SESSIONS = {**SOCKETS, f"Unix sockets, {LOW}": LOW}
+"""What each session has: the setting of Unix sockets, or those of low latency besides."""
 
 
 async def call(row: Any) -> int:
@@ -64,14 +69,14 @@ def by_hand(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class Query:
     """A query over a folder, and the times of its results."""
 
-    def __init__(self, spark: Any, folder: Path, door: str) -> None:
+    def __init__(self, spark: Any, folder: Path, door: str, options: Options) -> None:
         from pillarbox.spark import async_map
 
         self.folder, self._number = folder / "in", 0
         self.folder.mkdir(parents=True)
         rows = spark.readStream.schema("id long").json(str(self.folder))
         if door == OURS:
-            results = async_map(rows, call, schema="id long")
+            results = async_map(rows, call, schema="id long", options=options)
         else:
             results = rows.mapInArrow(nothing if door == IDENTITY else by_hand, "id long")
         self._results: queue.Queue[float] = queue.Queue()
@@ -100,12 +105,16 @@ class Query:
         self._query.stop()
 
 
-def measure(sockets: str, files: int) -> dict[str, list[float]]:
-    """Return the latencies of each door in a session of this process, taken in turn."""
-    spark = session(sockets)
+def measure(kind: str, files: int) -> dict[str, list[float]]:
+    """Return the latencies of each door in a session of this process, taken in turn. kind: of `SESSIONS`."""
+    from pillarbox.spark.operator_plan import LOW_LATENCY
+
+    is_low = kind == LOW
+    spark = session("true", **LOW_LATENCY) if is_low else session(kind)
+    options = Options(latency="low") if is_low else Options()
     with tempfile.TemporaryDirectory() as folder:
         queries = {
-            door: Query(spark, Path(folder, str(place)), door)
+            door: Query(spark, Path(folder, str(place)), door, options)
             for place, door in enumerate((IDENTITY, BY_HAND, OURS))
         }
         found: dict[str, list[float]] = {door: [] for door in queries}
@@ -131,7 +140,7 @@ def main() -> None:
         print(json.dumps(measure(words.of, words.files)))
         return
     columns = {}
-    for name, value in SOCKETS.items():
+    for name, value in SESSIONS.items():
         command = [sys.executable, "-m", "bench.latency", "--of", value, "--files", str(words.files)]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
         columns[name] = json.loads(done.stdout.splitlines()[-1])

@@ -3,6 +3,9 @@
 Runs jobs on an asyncio loop that counts the calls of other threads and the timers that fire, and counts the
 mail of the task's mailbox: answers of coroutines, answers of threads many and few at a time, calls that each
 meet their time-out, a job that another thread cancels half way, and a checkpoint that one asks for.
+
+A second table compares calls of 2 ms in threads with those of a pool of threads, and of threads that take the
+rows themselves: CPU, and how often a thread gave its core away (`ru_nvcsw`), a call.
 """
 
 # Samples and measurements are timers as well: they come by time, whatever the rows do, and are left out.
@@ -12,15 +15,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import resource
+import statistics
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from bench.table import Column, print_table
+from pillarbox import async_map
 from pillarbox.aio.options import Errors, Options
 from pillarbox.aio.stages import Stage
 from pillarbox.aio.task_run import ResultStream
@@ -125,6 +132,61 @@ def take_checkpoint(stream: ResultStream) -> None:
         stream.checkpoint(1).result(10)
 
 
+THREADS = 32
+ROUNDS = 3
+
+
+def by_operator(rows: int) -> None:
+    """Calls of 2 ms, in threads of the operator."""
+    for _ in async_map(range(rows), after_a_while, capacity=THREADS):
+        pass
+
+
+def by_pool(rows: int) -> None:
+    """The same calls in a pool of threads, whose results another thread takes in order."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(after_a_while, range(rows)):
+            pass
+
+
+def by_threads(rows: int) -> None:
+    """The same calls in threads that take rows themselves and give no result to another thread."""
+    left = iter(range(rows))
+    threads = [threading.Thread(target=lambda: [*map(after_a_while, left)]) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def costs(job: Callable[[int], None], rows: int) -> tuple[float, float, float]:
+    """Microseconds of CPU of this process a call, those in the system, and voluntary switches a call."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    job(rows)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    system = after.ru_stime - before.ru_stime
+    cpu = system + after.ru_utime - before.ru_utime
+    return cpu / rows * 1e6, system / rows * 1e6, (after.ru_nvcsw - before.ru_nvcsw) / rows
+
+
+def compare_threads(rows: int) -> None:
+    """Print what calls of 2 ms in threads cost, in interleaved rounds."""
+    jobs = {"async_map": by_operator, "ThreadPoolExecutor.map": by_pool, "threads alone": by_threads}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in jobs}
+    for _ in range(ROUNDS):
+        for name, job in jobs.items():
+            found[name].append(costs(job, rows))
+    columns = [Column(f"calls of 2 ms, {THREADS} threads", right=False), Column("CPU us")]
+    columns += [Column("in the system"), Column("switches")]
+    print_table(
+        columns,
+        [
+            [name, *(f"{statistics.median(values):.1f}" for values in zip(*each, strict=True))]
+            for name, each in found.items()
+        ],
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="how answers, time-outs and cancellations reach the mailbox thread"
@@ -151,6 +213,8 @@ def main() -> None:
         Column("timers that fired", right=False),
     ]
     print_table(columns, table)
+    print()
+    compare_threads(5 * rows)
 
 
 def shown(counts: Counter[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -60,7 +61,7 @@ class AttemptLease:
     """
 
     __slots__ = (
-        *("_checked", "_flow", "_held", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held"),
+        *("trusted_until", "_flow", "_held", "_hits_before", "_holds", "_intervals", "_is_closed", "_is_held"),
         *("_lease", "_lookup", "_name", "_open", "_results", "_scope", "_timer"),
     )
 
@@ -88,7 +89,8 @@ class AttemptLease:
         self._scope = scope
         self._lease: Lease | None = None
         self._is_held = self._is_closed = False
-        self._checked = 0.0
+        self.trusted_until = -math.inf
+        """The time on the monotonic clock up to which calls may begin without a look at the lease."""
         self._hits_before = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -109,14 +111,15 @@ class AttemptLease:
         if not self._is_held:
             return not self._holds.by_lease
         now = time.monotonic()
-        if now - self._checked < self._intervals.lease_check:
+        if now < self.trusted_until:
             return True
         assert self._lease is not None
         # spec: Ledger!Call
         if self._lease.is_held():
-            self._checked = now
+            self.trusted_until = now + self._intervals.lease_check
             return True
         self._is_held = False
+        self.trusted_until = -math.inf
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
         self._holds.set_lease(True)
         self._timer = self._flow.loop.call_later(0.0, self._poll)
@@ -156,7 +159,8 @@ class AttemptLease:
             if self._lease is None and (name := self._name()) is not None:
                 self._lease = self._open(name)
             self._is_held = self._lease is not None and self._lease.acquire()
-            self._checked = time.monotonic()
+            if self._is_held:
+                self.trusted_until = time.monotonic() + self._intervals.lease_check
             return self._is_held or self._lease is None
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.

@@ -119,7 +119,9 @@ class LedgerRecords:
         if self._weigh is not None:
             self._weigh(call, result.value if type(result) is Parsed else result)
         self._kept.append((self._append(call, result, latency, call.cost), [call], [result], latency))
-        self._has_kept(1)
+        self._since += 1
+        if self._since >= self._most or not self._flow.waiting:
+            self._hurry()
 
     def record_all(self, calls: list[Call], results: list[Any]) -> bool:
         """As `record` for rows called together whose results are one block; returns False for any others."""
@@ -146,7 +148,9 @@ class LedgerRecords:
             for call, result in zip(calls, results, strict=True):
                 self._weigh(call, result)
         self._kept.append((last, calls, results, latency))
-        self._has_kept(len(calls))
+        self._since += len(calls)
+        if self._since >= self._most or not self._flow.waiting:
+            self._hurry()
         return True
 
     def record_late(self, call: Call, result: Any, cost: float) -> None:
@@ -157,13 +161,10 @@ class LedgerRecords:
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
-    def _has_kept(self, rows: int) -> None:
-        self._since += rows
-        writer = self.writer
-        if self._since >= self._most or not self._flow.waiting:
-            # Slots are idle, or will be: what fills the window is that results are not durable.
-            self._since = 0
-            writer.hurry()
+    def _hurry(self) -> None:
+        # Slots are idle, or will be: what fills the window is that results are not durable.
+        writer, self._since = self.writer, 0
+        writer.hurry()
         if not self._holds.by_disk and writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._holds.set_disk(True)

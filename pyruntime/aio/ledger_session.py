@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -246,14 +247,18 @@ class LedgerSession:
         """
         if self.claimed is not None:
             return self.claimed.claim_first(rows)
-        if (self._member is not None and not self._holds_run()) or not self._lease.may_call():
+        if self._member is not None and not self._holds_run():
             return False
-        waiting, reader, place = self._flow.waiting, self.reader, 0
-        while place < min(rows, len(waiting)):
+        # On the path of every call: most may begin by what was seen a moment ago.
+        if time.monotonic() >= self._lease.trusted_until and not self._lease.may_call():
+            return False
+        waiting, scans, place = self._flow.waiting, self.reader.scans, 0
+        while place < rows and place < len(waiting):
             call = waiting[place]
-            # On the path of every call: most have waited for their slot only.
-            is_known = call.looked == reader.scans and not call.attempt
-            place += is_known or not self._results.look_again(call)
+            # And most have waited for their slot only.
+            if (call.looked == scans and not call.attempt) or not self._results.look_again(call):
+                place += 1
+                scans = self.reader.scans
         return bool(waiting) or not rows
 
     def look_again(self, call: Call) -> bool:

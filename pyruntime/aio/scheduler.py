@@ -277,8 +277,13 @@ class CallScheduler:
         # spec: Chain!Start, Operator!Start
         if self._is_open:
             call = self.waiting.popleft() if self.waiting else None
+        elif self.gate is None:
+            # Not open, without a gate: it has a ledger.
+            waiting, session = self.waiting, self.sharing.session
+            may_begin = waiting and session is not None and session.look_first()
+            call = waiting.popleft() if may_begin else None
         else:
-            call = self._next_call()
+            call = self._next_call(self.gate)
         if call is None:
             return None
         call.execution = execution
@@ -302,14 +307,11 @@ class CallScheduler:
         """Have `execution` carry a call that was taken without one."""
         call.execution = execution
 
-    def _next_call(self) -> Call | None:
+    def _next_call(self, gate: Gate) -> Call | None:
         """Take the next call that may begin out of `waiting`; None if none may."""
-        waiting, gate = self.waiting, self.gate
-        session = self.sharing.session
+        waiting, session = self.waiting, self.sharing.session
         if not waiting or (session is not None and not session.look_first()):
             return None
-        if gate is None:
-            return waiting.popleft()
         while waiting and not gate.holds:
             call = waiting[0]
             try:

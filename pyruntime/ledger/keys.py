@@ -184,6 +184,9 @@ def _hasher(what: str, begin: bytes = b"") -> Any:
     return hashlib.blake2b(begin, digest_size=KEY_BYTES, person=what.encode()[:16])
 
 
+_ROW_HASHER = _hasher("row")
+
+
 def _hashed(hasher: Any, content: bytes) -> bytes:
     copy = hasher.copy()
     copy.update(content)
@@ -254,7 +257,7 @@ class RowIdentity:
     key: gives the values of a row's key columns; None where a row is known by its content. A row one of whose
         values is None has no key, and is known by its content too.
     inputs: gives the names and the values of the columns that count besides those of the key.
-    content: gives what a row without a key is known by. names: of the columns in it, where it has none.
+    content: gives what a row without a key is known by, None for the row itself. names: of the columns in it, where it has none.
     shown: names of columns in messages, where they are others.
     columns: gives the same by columns, of many rows: those of the key, then the names and those of `inputs`.
 
@@ -265,7 +268,7 @@ class RowIdentity:
         self,
         key: Callable[[Any], Sequence[Any]] | None,
         inputs: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any]]],
-        content: Callable[[Any], Any],
+        content: Callable[[Any], Any] | None,
         names: tuple[Any, ...] | None = None,
         shown: Mapping[Any, str] | None = None,
         columns: Callable[[Sequence[Any]], tuple[list[Column], tuple[Any, ...], list[Column]]] | None = None,
@@ -276,7 +279,8 @@ class RowIdentity:
         self._inputs = inputs
         self._content = content
         self._columns = columns
-        self._content_key: Callable[[Any], bytes] = KeyMaker()
+        # How often each key by content has come; None where equal rows share one.
+        self._seen: dict[bytes, int] | None = {}
         self._names: dict[bytes, Any] = {}
         self._prints: dict[tuple[Any, ...], list[tuple[bytes, int]]] = {}
         # What is known by its content needs no input besides: a row that has changed is another row. Only of
@@ -295,7 +299,7 @@ class RowIdentity:
         """
         shared = copy.copy(self)
         shared.shares = True
-        shared._content_key = _content_key
+        shared._seen = None
         if key is not None:
             shared._key = lambda row: (key(row),)
             shared._inputs = _no_inputs
@@ -318,7 +322,14 @@ class RowIdentity:
                 key = _hashed(self._hasher, b"".join(parts))
                 names, columns = self._inputs(row)
                 return key, self._print(names, columns) if names else b""
-        return self._content_key(self._content(row)), self._of_content
+        hasher = _ROW_HASHER.copy()
+        hasher.update(canonical(row if self._content is None else self._content(row)))
+        digest: bytes = hasher.digest()
+        if self._seen is None:
+            return digest, self._of_content
+        count = self._seen.get(digest, 0)
+        self._seen[digest] = count + 1
+        return digest if count == 0 else fingerprint([digest, count], "again"), self._of_content
 
     def of_rows(self, rows: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
         """Keys and inputs of the next rows, one at least, by columns. Raises as a call for each does."""
@@ -395,14 +406,14 @@ def identity_of_values(key: Sequence[str | int] | None, inputs: Sequence[str | i
     of_key = None if key is None else _fields(key)
     known = () if key is None else tuple(key)
     if inputs is None:
-        return RowIdentity(of_key, _AllColumns(known), _whole)
+        return RowIdentity(of_key, _AllColumns(known), None)
     own = tuple(column for column in inputs if column not in known)
     return RowIdentity(of_key, _named_fields(own), _fields((*known, *own)), (*known, *own))
 
 
 def identity_of_source(key: Sequence[str | int] | None) -> RowIdentity:
     """The identity of rows whose key alone is asked for; key: as for `identity_of_values`."""
-    return RowIdentity(None if key is None else _fields(key), _no_inputs, _whole)
+    return RowIdentity(None if key is None else _fields(key), _no_inputs, None)
 
 
 class ChainedIdentity(RowIdentity):
@@ -414,7 +425,7 @@ class ChainedIdentity(RowIdentity):
     """
 
     def __init__(self, inputs: Sequence[str | int] | None) -> None:
-        super().__init__(None, _AllColumns(()) if inputs is None else _named_fields(tuple(inputs)), _whole)
+        super().__init__(None, _AllColumns(()) if inputs is None else _named_fields(tuple(inputs)), None)
         self.has_key = True
 
     def sharing(self, key: Callable[[Any], Any] | None = None) -> RowIdentity:
@@ -428,17 +439,8 @@ class ChainedIdentity(RowIdentity):
         return key, self._print(names, values) if names else b""
 
 
-def _content_key(content: object) -> bytes:
-    """The key of a row that is known by its content, whose equals are not counted."""
-    return fingerprint(content, "row")
-
-
 def _no_inputs(row: object) -> tuple[tuple[Any, ...], Sequence[Any]]:
     return (), ()
-
-
-def _whole(row: object) -> Any:
-    return row
 
 
 def _fields(columns: Sequence[str | int]) -> Callable[[Any], list[Any]]:
@@ -463,7 +465,7 @@ class ContentIdentity(RowIdentity):
         content: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any]]],
         columns: Callable[[Sequence[Any]], tuple[tuple[Any, ...], list[Column]]] | None = None,
     ) -> None:
-        super().__init__(None, content, _whole)
+        super().__init__(None, content, None)
         self._columns_of_content = columns
         self._hashers: dict[tuple[Any, ...], Any] = {}
         self.has_key = self.has_columns = self.shares = True
@@ -610,16 +612,13 @@ class KeyMaker:
                 if isinstance(column, bool) or not isinstance(column, str | int):
                     raise TypeError(f"columns={columns!r}: {column!r} is neither a name nor a position")
         self._columns = None if columns is None else tuple(columns)
-        self._seen: dict[bytes, int] = {}
+        self._of_row = identity_of_source(None)
 
     def __call__(self, row: object) -> bytes:
         """Return the key of the task's next row. Raises LedgerValueError, and KeyError without a column."""
         if self._columns is not None:
             return fingerprint([_field(row, column) for column in self._columns], "key")
-        key = fingerprint(row, "row")
-        count = self._seen.get(key, 0)
-        self._seen[key] = count + 1
-        return key if count == 0 else fingerprint([key, count], "again")
+        return self._of_row(row)[0]
 
 
 def _field(row: Any, column: str | int) -> Any:

@@ -236,7 +236,7 @@ class Committer:
                 yield from entry.parts(max(1, min(self.most_rows, BLOCK_FRAME_BYTES // entry.width)))
                 continue
             piece.append(entry)
-            size += size_of(entry)
+            size += size_of(entry) if entry[3] or entry[4] else len(entry[2])
             if len(piece) >= self.most_rows or size >= FRAME_BYTES:
                 yield piece
                 piece, size = [], 0
@@ -253,6 +253,11 @@ def _one_by_one(entries: Numbered) -> dict[int, Row]:
         else:
             singles[first] = entry
     return singles
+
+
+def _of_another_process() -> LedgerClosedError:
+    # Its thread is not in a fork, and another thread may have held the condition.
+    return LedgerClosedError("the ledger's writer belongs to the process that this one was forked from")
 
 
 LOSS_WINDOW_FILLING_SHARE = 0.5
@@ -412,9 +417,10 @@ class LedgerWriter:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
         entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
-        size = size_of(entry)
-        self._check_size(size)
-        return self._take(entry, 1, size)
+        # On the path of every record: most have their JSON alone.
+        text, floats, blobs = encoded
+        size = size_of(entry) if floats or blobs else len(text)
+        return self._take(entry, 1, size, size)
 
     def append_vectors(
         self,
@@ -437,24 +443,24 @@ class LedgerWriter:
         text, content = encode_vectors(vectors, in_tuple)
         now = time.time_ns() // 1000
         block = RowBlock(keys, inputs, text, content, attempts, latency, costs, now)
-        self._check_size(block.width)
-        return self._take(block, len(block), len(content))
+        return self._take(block, len(block), len(content), block.width)
 
-    def _check_size(self, size: int) -> None:
-        if size > (allowed := self._limits.max_result_bytes):
+    def _take(self, entry: Row | RowBlock, rows: int, size: int, width: int) -> int:
+        """Have results committed. size: their bytes, together; width: those of the largest."""
+        if width > (allowed := self._limits.max_result_bytes):
             raise LedgerValueError(
-                f"a result of {size:,} bytes cannot be kept in a ledger: {allowed:,} are allowed"
+                f"a result of {width:,} bytes cannot be kept in a ledger: {allowed:,} are allowed"
             )
-
-    def _take(self, entry: Row | RowBlock, rows: int, size: int) -> int:
+        if self._process != os.getpid():
+            raise _of_another_process()
         now = time.monotonic()
-        self._check_process()
+        queue = self._queue
         with self._changed:
             if self._closing or self._failure is not None:
                 self._refuse()
-            if self._queue.add(entry, rows, size, now):
+            if queue.add(entry, rows, size, now):
                 self._changed.notify_all()
-            return self._queue.appended
+            return queue.appended
 
     @property
     def waiting_bytes(self) -> int:
@@ -542,11 +548,8 @@ class LedgerWriter:
     # -- the writer's thread ------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        # Its thread is not in a fork, and another thread may have held the condition.
         if self._process != os.getpid():
-            raise LedgerClosedError(
-                "the ledger's writer belongs to the process that this one was forked from"
-            )
+            raise _of_another_process()
 
     def _refuse(self) -> NoReturn:
         if self._failure is not None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from bench.mails import BY_TIME, after_a_while, at_once, cancel, coroutine, count, hangs
+from bench.mails import (
+    BY_TIME,
+    after_a_while,
+    at_once,
+    by_operator,
+    by_pool,
+    by_threads,
+    cancel,
+    coroutine,
+    costs,
+    count,
+    hangs,
+)
 from pillarbox import Errors
 
 ROWS = 300
@@ -29,3 +41,10 @@ def test_a_time_out_is_a_timer_of_the_loop() -> None:
 def test_a_cancellation_by_another_thread_is_one_call_of_the_loop() -> None:
     _, loop = count(coroutine, ROWS, cancel, capacity=16)
     assert loop.crossings == {"_stop": 1}
+
+
+def test_a_call_in_a_thread_gives_its_core_away_at_least_once_however_it_is_made() -> None:
+    for job in (by_operator, by_pool, by_threads):
+        cpu, system, switches = costs(job, ROWS)
+        # It sleeps.
+        assert cpu >= system >= 0 and switches > 0.9

@@ -29,13 +29,16 @@ calls are faster than what reads ahead."""
 SPLIT_LIMITS = 18, 4
 """Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
 
+FUNCTIONS_OF_A_ROW, FUNCTIONS_OF_A_RECORD = 6, 17
+"""Functions that a row runs, without and with a ledger. They only fall."""
+
 Found = dict[str, tuple[str, int]]
 
 
-def walked(*words: str) -> Any:
+def walked(*words: str, module: str = "bench.walk") -> Any:
     # In a process of its own, whose threads all begin after the counting.
     done = subprocess.run(
-        [sys.executable, "-m", "bench.walk", "--json", *words],
+        [sys.executable, "-m", module, "--json", *words],
         cwd=ROOT,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -65,6 +68,13 @@ def test_a_split_passes_no_more_files_and_threads_than_before() -> None:
             found = [each & passed(other) for each, other in zip(found, walked("split"), strict=True)]
     for each, limit in zip(found, SPLIT_LIMITS, strict=True):
         assert 0 < len(each) <= limit, f"{len(each)}:\n" + "\n".join(sorted(each))
+
+
+def test_a_row_runs_no_more_functions_than_before_without_and_with_a_ledger() -> None:
+    found = walked(module="bench.record")
+    plain, kept = ({*functions} for functions, _ in found.values())
+    assert 3 <= len(plain) <= FUNCTIONS_OF_A_ROW, sorted(plain)
+    assert len(plain) < len(kept) <= FUNCTIONS_OF_A_RECORD, sorted(kept)
 
 
 @pytest.mark.slow
